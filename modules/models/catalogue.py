@@ -1,0 +1,199 @@
+"""Which checkpoint files there are, what they are called, and their hashes. Imports no torch: the page lists models
+before any is loaded.
+
+Titles and matching follow the reference UI: a title is `sub/dir/name.ext [10 hex digits]`, and a checkpoint answers to
+its title, name, file name, stem, short or full sha256, or any part of its title.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modules.errors import CheckpointError, UnknownNameError
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SUFFIXES = (".safetensors",)
+HASH_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """One checkpoint file. `sha256` is None until it was computed once."""
+
+    path: Path
+    name: str  # relative to its folder, with suffix, forward slashes
+    size_bytes: int
+    mtime_ns: int
+    sha256: str | None = None
+
+    @property
+    def model_name(self) -> str:
+        """The name without suffix, folders joined by underscores, as infotexts call it."""
+        return self.name.rsplit(".", 1)[0].replace("/", "_")
+
+    @property
+    def shorthash(self) -> str | None:
+        """The first 10 hex digits of the sha256."""
+        return self.sha256[:10] if self.sha256 else None
+
+    @property
+    def title(self) -> str:
+        """What selectors show: the name, with the short hash once it is known."""
+        return f"{self.name} [{self.shorthash}]" if self.sha256 else self.name
+
+    @property
+    def config_path(self) -> Path | None:
+        """The YAML beside the file, if there is one."""
+        path = self.path.with_suffix(".yaml")
+        return path if path.is_file() else None
+
+    def answers_to(self, text: str) -> bool:
+        """Whether `text` names exactly this file, in any of the ways a user or an infotext may name it."""
+        names = {self.title, self.name, self.model_name, self.path.name, self.path.stem, str(self.path)}
+        if self.sha256:
+            names |= {self.sha256, self.sha256[:10], f"{self.model_name} [{self.shorthash}]"}
+        return text in names or text.lower() in {name.lower() for name in names}
+
+
+class HashCache:
+    """sha256 sums by path, size and modification time, kept in one JSON file that is replaced atomically."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._sums = self._read()
+
+    def lookup(self, path: Path, size_bytes: int, mtime_ns: int) -> str | None:
+        """The sum, if the file is still as it was when the sum was taken."""
+        entry = self._sums.get(str(path))
+        if entry and entry.get("size") == size_bytes and entry.get("mtime_ns") == mtime_ns:
+            return str(entry["sha256"])
+        return None
+
+    def sha256(self, path: Path) -> str:
+        """The file's sha256 in hex, computed at most once per content."""
+        stat = path.stat()
+        known = self.lookup(path, stat.st_size, stat.st_mtime_ns)
+        if known:
+            return known
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(HASH_CHUNK_BYTES):
+                digest.update(chunk)
+        with self._lock:
+            self._sums[str(path)] = {
+                "size": stat.st_size,
+                "mtime_ns": stat.st_mtime_ns,
+                "sha256": digest.hexdigest(),
+            }
+            self._write()
+        return digest.hexdigest()
+
+    def _read(self) -> dict[str, dict[str, object]]:
+        try:
+            sums = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            log.warning("The hash cache %s cannot be read (%s); hashes are computed again.", self._path.name, error)
+            return {}
+        return sums if isinstance(sums, dict) else {}
+
+    def _write(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(self._sums, indent=1), encoding="utf-8")
+            temporary.replace(self._path)
+        except OSError as error:
+            log.warning("The hash cache %s cannot be written (%s).", self._path, error)
+
+
+class CheckpointCatalogue:
+    """The checkpoints below some folders, plus single files named on the command line."""
+
+    def __init__(self, folders: Iterable[Path], cache: HashCache, files: Iterable[Path] = ()) -> None:
+        self._folders = tuple(folders)
+        self._files = tuple(files)
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._entries: tuple[CheckpointInfo, ...] = ()
+        self.refresh()
+
+    def refresh(self) -> tuple[CheckpointInfo, ...]:
+        """Look at the folders again."""
+        found: dict[Path, CheckpointInfo] = {}
+        for file in self._files:
+            if not file.is_file():
+                raise CheckpointError(f"{file}: no such checkpoint file. Check the path given with --ckpt.")
+            found[file.resolve()] = self._describe(file, file.name)
+        for folder in self._folders:
+            for path in sorted(folder.rglob("*"), key=lambda p: str(p).lower()):
+                if path.suffix.lower() in CHECKPOINT_SUFFIXES and path.is_file() and ".vae." not in path.name.lower():
+                    found.setdefault(path.resolve(), self._describe(path, path.relative_to(folder).as_posix()))
+        with self._lock:
+            self._entries = tuple(found.values())
+        return self._entries
+
+    @property
+    def entries(self) -> tuple[CheckpointInfo, ...]:
+        """All checkpoints as of the last refresh."""
+        return self._entries
+
+    def find(self, text: str) -> CheckpointInfo | None:
+        """The checkpoint that `text` names: exactly, else as part of a title (the shortest), else without its hash."""
+        text = text.strip()
+        if not text:
+            return None
+        for info in self._entries:
+            if info.answers_to(text):
+                return info
+        containing = [info for info in self._entries if text.lower() in info.title.lower()]
+        if containing:
+            return min(containing, key=lambda info: len(info.title))
+        without_hash = text.rsplit(" [", 1)[0]
+        return self.find(without_hash) if without_hash != text else None
+
+    def get(self, text: str) -> CheckpointInfo:
+        """Like `find`; raises `UnknownNameError` with the known titles."""
+        info = self.find(text)
+        if info is None:
+            raise UnknownNameError.of("checkpoint", text, [entry.title for entry in self._entries])
+        return info
+
+    def default(self, wanted: str | None) -> CheckpointInfo:
+        """The wanted checkpoint, or the first there is when nothing is wanted; `CheckpointError` when there is none."""
+        if wanted:
+            return self.get(wanted)
+        if not self._entries:
+            places = ", ".join(str(folder) for folder in self._folders)
+            raise CheckpointError(
+                f"There is no checkpoint (looked for {', '.join(CHECKPOINT_SUFFIXES)} in {places}). "
+                "Put a Stable Diffusion checkpoint there and press refresh."
+            )
+        return self._entries[0]
+
+    def with_hash(self, info: CheckpointInfo) -> CheckpointInfo:
+        """The entry with its sha256, computing it when it is not cached; the catalogue remembers it."""
+        if info.sha256:
+            return info
+        hashed = replace(info, sha256=self._cache.sha256(info.path))
+        with self._lock:
+            self._entries = tuple(hashed if entry.path == info.path else entry for entry in self._entries)
+        return hashed
+
+    def _describe(self, path: Path, name: str) -> CheckpointInfo:
+        stat = path.stat()
+        return CheckpointInfo(
+            path=path,
+            name=name,
+            size_bytes=stat.st_size,
+            mtime_ns=stat.st_mtime_ns,
+            sha256=self._cache.lookup(path, stat.st_size, stat.st_mtime_ns),
+        )

@@ -1,0 +1,84 @@
+"""From a checkpoint file to a `LoadedModel`."""
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+from modules.errors import CheckpointError
+from modules.models.architecture import LdmArchitecture, read_architecture
+from modules.models.catalogue import CheckpointInfo
+from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
+from modules.models.families.family import FAMILIES, Component, ModelFamily
+from modules.models.filling import Placement, fill, finish_buffers, plan_assignments
+from modules.models.loaded import LoadedModel, scaled_linear_alphas_cumprod
+from modules.models.tensor_file import TensorFile
+
+log = logging.getLogger(__name__)
+
+
+def load_model(
+    info: CheckpointInfo,
+    configs_dir: Path,
+    device: torch.device,
+    compute_dtype: torch.dtype,
+    vae_dtype: torch.dtype | None = None,
+) -> LoadedModel:
+    """Load a checkpoint onto `device`, every weight placed once in its final dtype.
+
+    The architecture comes from the YAML beside the file, else from the family's YAML in `configs_dir`. Raises
+    `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
+    """
+    began = time.monotonic()
+    vae_dtype = vae_dtype or compute_dtype
+    with TensorFile(info.path) as file:
+        family = _detect(file)
+        architecture = _architecture(info, family, configs_dir)
+        folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
+        try:
+            components = family.components(file.entries, architecture, folders)
+        except CheckpointError as error:
+            raise CheckpointError(f"{info.path.name}: {error}") from error
+        except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
+            raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
+        assignments = plan_assignments(file, components, family.is_ignored)
+
+        def placement(component: Component) -> Placement:
+            return Placement(device, vae_dtype if component.name == "vae" else compute_dtype)
+
+        fill(file, assignments, placement)
+    parts = {}
+    for component in components:
+        finish_buffers(component.module, device)
+        parts[component.name] = component.module.eval().requires_grad_(False)
+    schedule = architecture.noise_schedule
+    seconds = time.monotonic() - began
+    log.info("Loaded %s (%s) in %.1f s", info.name, family.label, seconds)
+    return LoadedModel(
+        info=info,
+        family_label=family.label,
+        architecture=architecture,
+        **parts,  # type: ignore[arg-type]
+        alphas_cumprod=scaled_linear_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps),
+        device=device,
+        compute_dtype=compute_dtype,
+        vae_dtype=vae_dtype,
+        load_seconds=seconds,
+    )
+
+
+def _detect(file: TensorFile) -> ModelFamily:
+    for _, family in FAMILIES.items():
+        if family.detects(file.entries):
+            return family
+    first = ", ".join(list(file.entries)[:3])
+    known = ", ".join(family.label for _, family in FAMILIES.items())
+    raise CheckpointError(
+        f"{file.path.name}: of no known model family (its tensors begin with {first}). Known: {known}. "
+        "Choose a full single-file checkpoint in the original layout."
+    )
+
+
+def _architecture(info: CheckpointInfo, family: ModelFamily, configs_dir: Path) -> LdmArchitecture:
+    return read_architecture(info.config_path or configs_dir / family.config_name)

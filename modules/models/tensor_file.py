@@ -1,0 +1,155 @@
+"""Reading a `.safetensors` file tensor by tensor, with every way the file can be wrong told apart.
+
+Format: 8 bytes little-endian header length, a JSON header of names to {dtype, shape, data_offsets}, then the data.
+Each read goes straight from the file into the tensor that is returned: nothing stays mapped, so the resident memory
+of a load is what was placed plus the tensor at hand, and a file that shrinks under us is an error and not a crash.
+"""
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from modules.errors import CheckpointError
+
+MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
+DTYPES: dict[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+REMEDY = "Download or copy the file again."
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of the header; `begin` and `end` are byte offsets from the start of the file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor in the file."""
+        return self.end - self.begin
+
+
+class TensorFile:
+    """An open `.safetensors` file. A context manager; raises `CheckpointError` for a file that is not what it says."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: BinaryIO = path.open("rb")
+        except OSError as error:
+            raise CheckpointError(
+                f"{path.name}: cannot be opened ({error.strerror}). Check that it is there and readable."
+            ) from error
+        try:
+            self.entries, self.metadata = _read_header(self._file, path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "TensorFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; tensors that were read stay valid."""
+        self._file.close()
+
+    def read(self, name: str) -> Tensor:
+        """The tensor as it lies in the file, on the CPU, in memory of its own."""
+        entry = self.entries[name]
+        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        if entry.size_bytes:
+            buffer = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+            self._file.seek(entry.begin)
+            if self._file.readinto(buffer) != entry.size_bytes:  # type: ignore[attr-defined]
+                raise CheckpointError(f"{self.path.name}: the file ends inside of the tensor {name!r}. {REMEDY}")
+        return tensor
+
+
+def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+    size = path.stat().st_size
+    if size < 8:
+        raise CheckpointError(f"{path.name}: only {size} bytes long, so it is not a safetensors file. {REMEDY}")
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > MAX_HEADER_BYTES or 8 + length > size:
+        raise CheckpointError(
+            f"{path.name}: says its header is {length} bytes long, but the file has {size} and a header may have "
+            f"{MAX_HEADER_BYTES}. It is truncated, or not a safetensors file. {REMEDY}"
+        )
+    try:
+        header = json.loads(file.read(length))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path.name}: its header is not JSON; not a safetensors file. {REMEDY}") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path.name}: its header is not a table of tensors. {REMEDY}")
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict):
+        raise CheckpointError(f"{path.name}: the metadata in its header is not a table. {REMEDY}")
+    data_begin = 8 + length
+    entries = {name: _entry(path, name, value, data_begin, size) for name, value in header.items()}
+    if not entries:
+        raise CheckpointError(f"{path.name}: holds no tensors. {REMEDY}")
+    _refuse_overlaps(path, entries)
+    return entries, {str(key): str(value) for key, value in metadata.items()}
+
+
+def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int) -> TensorEntry:
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path.name}: the header's entry for {name!r} is not a table. {REMEDY}")
+    dtype_name, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
+    dtype = DTYPES.get(str(dtype_name))
+    if dtype is None:
+        raise CheckpointError(
+            f"{path.name}: {name!r} has the unknown dtype {dtype_name!r}. Known: {', '.join(DTYPES)}."
+        )
+    if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
+        raise CheckpointError(f"{path.name}: {name!r} has no usable shape or offsets in the header. {REMEDY}")
+    begin, end = data_begin + offsets[0], data_begin + offsets[1]
+    needed = math.prod(shape) * dtype.itemsize
+    if end > file_size or end - begin != needed:
+        raise CheckpointError(
+            f"{path.name}: the header places {name!r} at bytes {begin} to {end}, but its shape {tuple(shape)} needs "
+            f"{needed} bytes and the file has {file_size}. It is truncated or damaged. {REMEDY}"
+        )
+    return TensorEntry(dtype, tuple(shape), begin, end)
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
+    )
+
+
+def _refuse_overlaps(path: Path, entries: dict[str, TensorEntry]) -> None:
+    """Overlapping tensors let a small file claim gigabytes; no writer makes them."""
+    previous_name, previous_end = "", 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.size_bytes and entry.begin < previous_end:
+            raise CheckpointError(f"{path.name}: the tensors {previous_name!r} and {name!r} overlap. {REMEDY}")
+        previous_name, previous_end = name, max(previous_end, entry.end)

@@ -1,0 +1,76 @@
+"""What a job gives back: pictures with their infotexts, and the facts about how they were made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+
+class PictureKind(StrEnum):
+    """Why a picture is in the result: a sample, or one derived from samples."""
+
+    SAMPLE = "sample"
+    GRID = "grid"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One finished picture (RGB) with the infotext that describes it."""
+
+    image: Image.Image
+    infotext: str
+    seed: int
+    subseed: int
+    path: Path | None = None  # where it was saved; None: not saved
+    kind: PictureKind = PictureKind.SAMPLE
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationInfo:
+    """The facts a client reads from a reply's `info`; lists have one entry a sample, grids excluded."""
+
+    prompts: tuple[str, ...]
+    negative_prompts: tuple[str, ...]
+    seeds: tuple[int, ...]
+    subseeds: tuple[int, ...]
+    subseed_strength: float
+    width: int
+    height: int
+    sampler: str
+    scheduler: str
+    cfg_scale: float
+    steps: int
+    batch_size: int
+    checkpoint_name: str
+    checkpoint_hash: str
+    vae_name: str | None
+    vae_hash: str | None
+    seed_resize_from_width: int
+    seed_resize_from_height: int
+    denoising_strength: float | None
+    extra_params: Mapping[str, Any]
+    infotexts: tuple[str, ...]
+    styles: tuple[str, ...]
+    job_timestamp: str  # YYYYMMDDhhmmss, local time
+    clip_skip: int
+    version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """All of a job's pictures, grids first as the reference UI's clients expect."""
+
+    pictures: tuple[Picture, ...]
+    info: GenerationInfo
+    notices: tuple[str, ...] = ()  # sentences for the user: what was ignored, degraded or could not be saved
+    timings_s: Mapping[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None
+    interrupted: bool = False
+
+    @property
+    def samples(self) -> tuple[Picture, ...]:
+        """The pictures without grids."""
+        return tuple(p for p in self.pictures if p.kind is PictureKind.SAMPLE)

@@ -1,0 +1,35 @@
+"""What the engine holds at the moment, in words and numbers that edges can show without knowing torch."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class EngineState(StrEnum):
+    """Where the engine stands with its model."""
+
+    EMPTY = "empty"  # nothing loaded yet, or unloaded on request
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"  # the last load failed; `message` says why and what to do
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A loaded model on the scales: parameters and bytes as they now lie in memory, all components together."""
+
+    title: str
+    family: str  # "SD 1.x"
+    parameters: int
+    stored_bytes: int
+    fp16_bytes: int  # what the same weights would weigh in fp16
+    storage: str  # "fp16", "fp32", "fp8 row" ...
+    device: str
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """State, a sentence for people, and the model's facts when one is loaded."""
+
+    state: EngineState
+    message: str
+    model: ModelFacts | None = None

@@ -1,0 +1,23 @@
+"""The long-lived objects of one running program, built in `webui.py` and handed to the edges. Holds, does nothing."""
+
+from dataclasses import dataclass
+
+from modules.cli.flags import Flags
+from modules.jobs.queue import JobQueue
+from modules.models.catalogue import CheckpointCatalogue
+from modules.paths import Paths
+from modules.processing.engine import Engine
+from modules.settings.store import SettingsStore
+
+
+@dataclass(frozen=True)
+class Services:
+    """What the page, the HTTP API and the command line work with."""
+
+    flags: Flags
+    paths: Paths
+    settings: SettingsStore
+    catalogue: CheckpointCatalogue
+    engine: Engine
+    queue: JobQueue
+    version: str

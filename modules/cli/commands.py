@@ -1,0 +1,29 @@
+"""The subcommands of `launch.py`: name -> "module:function", imported only when called.
+
+A function takes the words after its name and returns the exit code: `main(argv: Sequence[str]) -> int`.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from modules.errors import UnknownNameError
+
+Command = Callable[[Sequence[str]], int]
+
+COMMANDS: dict[str, str] = {
+    "txt2img": "modules.cli.txt2img:main",
+}
+
+
+def require_command(name: str) -> str:
+    """The "module:function" of a command; an unknown name raises `UnknownNameError` naming the nearest one."""
+    if name not in COMMANDS:
+        raise UnknownNameError.of("command", name, COMMANDS)
+    return COMMANDS[name]
+
+
+def load_command(name: str) -> Command:
+    """Import a command's function."""
+    module, _, function = require_command(name).partition(":")
+    command: Command = getattr(import_module(module), function)
+    return command

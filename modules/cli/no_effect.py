@@ -1,0 +1,84 @@
+"""Flags of the reference UI that are accepted and do nothing here, each with the reason the log gives.
+
+Whoever builds what a flag asks for removes its line. Standard library only.
+"""
+
+_PYTORCH_ATTENTION = "PyTorch's own scaled dot product attention is used, which needs little memory by itself"
+_NO_STREAMING = "weight streaming is not built yet, the whole model stays on the device"
+_NO_FACES = "face restoration is not built yet"
+_NO_UPSCALERS = "upscaler models are not built yet"
+_NO_EXTENSIONS = "extensions are not built yet"
+_NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
+_NO_DOWNLOAD = "nothing is downloaded at start"
+_NOT_IN_REFERENCE = "it does nothing in the reference UI either"
+
+NO_EFFECT: dict[str, str] = {
+    "f": "running as root is not prevented",
+    "update_all_extensions": _NO_EXTENSIONS,
+    "skip_python_version_check": "launch.py looks for a suitable Python itself",
+    "skip_version_check": "versions are pinned in requirements.txt",
+    "reinstall_xformers": _PYTORCH_ATTENTION,
+    "update_check": "nothing is looked up on the network at start",
+    "log_startup": "a detailed record of the start is not built yet",
+    "dump_sysinfo": "the system report is not built yet",
+    "textual_inversion_templates_dir": "training from the page is not built yet",
+    "localizations_dir": "translations are not built yet",
+    "gfpgan_dir": _NO_FACES,
+    "gfpgan_model": _NO_FACES,
+    "gfpgan_models_path": _NO_FACES,
+    "codeformer_models_path": _NO_FACES,
+    "unload_gfpgan": _NO_FACES,
+    "esrgan_models_path": _NO_UPSCALERS,
+    "bsrgan_models_path": _NO_UPSCALERS,
+    "realesrgan_models_path": _NO_UPSCALERS,
+    "dat_models_path": _NO_UPSCALERS,
+    "ldsr_models_path": _NO_UPSCALERS,
+    "scunet_models_path": _NO_UPSCALERS,
+    "swinir_models_path": _NO_UPSCALERS,
+    "clip_models_path": "the CLIP interrogator is not built yet",
+    "deepdanbooru": _NOT_IN_REFERENCE,
+    "upcast_sampling": "a step in 32 bits alone is not built yet; --no-half computes everything in 32 bits",
+    "medvram": _NO_STREAMING,
+    "medvram_sdxl": _NO_STREAMING,
+    "lowvram": _NO_STREAMING,
+    "lowram": "checkpoints are always read tensor by tensor, straight to where they belong",
+    "disable_model_loading_ram_optimization": "loading has only one way, which holds no second copy of the model",
+    "opt_channelslast": "the channels-last layout is not built yet",
+    "always_batch_cond_uncond": _NOT_IN_REFERENCE,
+    "max_batch_count": _NOT_IN_REFERENCE,
+    "xformers": _PYTORCH_ATTENTION,
+    "force_enable_xformers": _PYTORCH_ATTENTION,
+    "xformers_flash_attention": _PYTORCH_ATTENTION,
+    "opt_split_attention": _PYTORCH_ATTENTION,
+    "opt_split_attention_invokeai": _PYTORCH_ATTENTION,
+    "opt_split_attention_v1": _PYTORCH_ATTENTION,
+    "opt_sub_quad_attention": _PYTORCH_ATTENTION,
+    "sub_quad_q_chunk_size": _PYTORCH_ATTENTION,
+    "sub_quad_kv_chunk_size": _PYTORCH_ATTENTION,
+    "sub_quad_chunk_threshold": _PYTORCH_ATTENTION,
+    "opt_sdp_attention": "PyTorch's scaled dot product attention is what is always used",
+    "opt_sdp_no_mem_attention": _PYTORCH_ATTENTION,
+    "disable_opt_split_attention": _PYTORCH_ATTENTION,
+    "no_download_sd_model": _NO_DOWNLOAD,
+    "do_not_download_clip": _NO_DOWNLOAD,
+    "disable_safe_unpickle": "pickled checkpoints are never loaded; convert them to safetensors",
+    "gradio_debug": "the page is served without Gradio's launcher",
+    "gradio_queue": "jobs have their own queue outside of Gradio",
+    "no_gradio_queue": "jobs have their own queue outside of Gradio",
+    "disable_tls_verify": "the server makes no HTTPS request to itself",
+    "share": _NO_TUNNEL,
+    "ngrok": _NO_TUNNEL,
+    "ngrok_options": _NO_TUNNEL,
+    "ngrok_region": _NO_TUNNEL,
+    "use_textbox_seed": "the seed is a number field",
+    "no_progressbar_hiding": "the page has its own progress bar",
+    "enable_console_prompts": "prompts are not written to the terminal yet",
+    "show_negative_prompt": _NOT_IN_REFERENCE,
+    "gradio_img2img_tool": _NOT_IN_REFERENCE,
+    "gradio_inpaint_tool": _NOT_IN_REFERENCE,
+    "disable_all_extensions": _NO_EXTENSIONS,
+    "disable_extra_extensions": _NO_EXTENSIONS,
+    "enable_insecure_extension_access": _NO_EXTENSIONS,
+    "allow_code": "there is no script that runs code",
+    "administrator": "there are no administrative functions yet",
+}

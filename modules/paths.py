@@ -1,0 +1,156 @@
+"""Where everything lies: the folders and files that follow from the command line, decided once at start."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from modules.errors import OutputError
+
+
+class PathFlags(Protocol):
+    """The part of the command line that decides paths (`modules.cli.flags.Flags` fits); None: the default."""
+
+    @property
+    def data_dir(self) -> str | None: ...
+    @property
+    def models_dir(self) -> str | None: ...
+    @property
+    def config(self) -> str | None: ...
+    @property
+    def ckpt_dir(self) -> str | None: ...
+    @property
+    def vae_dir(self) -> str | None: ...
+    @property
+    def lora_dir(self) -> str | None: ...
+    @property
+    def lyco_dir_backcompat(self) -> str | None: ...
+    @property
+    def embeddings_dir(self) -> str | None: ...
+    @property
+    def hypernetwork_dir(self) -> str | None: ...
+    @property
+    def esrgan_models_path(self) -> str | None: ...
+    @property
+    def ui_config_file(self) -> str | None: ...
+    @property
+    def ui_settings_file(self) -> str | None: ...
+    @property
+    def styles_file(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Absolute paths. Tuples are searched in order; the first entry is where new files go.
+
+    `root` holds the program (configs, built-in extensions, the shipped model); `data_dir` holds what the user makes.
+    """
+
+    root: Path
+    data_dir: Path
+    models_dir: Path
+    model_config: Path
+    checkpoint_dirs: tuple[Path, ...]
+    vae_dirs: tuple[Path, ...]
+    lora_dirs: tuple[Path, ...]
+    embeddings_dir: Path
+    hypernetwork_dir: Path
+    esrgan_dirs: tuple[Path, ...]
+    outputs_dir: Path
+    config_file: Path
+    ui_config_file: Path
+    styles_files: tuple[Path, ...]  # may hold wildcards in their last part
+    params_file: Path
+    jobs_file: Path
+    cache_dir: Path
+    extensions_dir: Path
+    builtin_extensions_dir: Path
+
+    @property
+    def extension_dirs(self) -> tuple[Path, ...]:
+        """Ours first, so that a user's extension can build on them."""
+        return (self.builtin_extensions_dir, self.extensions_dir)
+
+    def ensure(self) -> None:
+        """Create the folders that the program writes to or tells the user about; existing ones stay as they are.
+
+        Raises `OutputError` naming the folder that cannot be created. Folders given for reading only (--ckpt-dir and
+        so on) are not created: a misspelt one should be noticed, not made.
+        """
+        made_here = (self.checkpoint_dirs[0], self.vae_dirs[0], self.lora_dirs[0], self.esrgan_dirs[0])
+        for path in (
+            *(self.data_dir, self.models_dir, *made_here, self.embeddings_dir, self.hypernetwork_dir),
+            *(self.outputs_dir, self.cache_dir, self.extensions_dir),
+        ):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(
+                    f"The folder {path} cannot be created: {error.strerror}. "
+                    "Choose a writable place with --data-dir or the flag of this folder."
+                ) from error
+
+    def as_flags(self) -> dict[str, object]:
+        """The paths under the reference UI's flag names, to fill in flags that were not given (`public_flags`)."""
+        return {
+            "data_dir": str(self.data_dir),
+            "models_dir": str(self.models_dir),
+            "config": str(self.model_config),
+            "embeddings_dir": str(self.embeddings_dir),
+            "hypernetwork_dir": str(self.hypernetwork_dir),
+            "lora_dir": str(self.lora_dirs[0]),
+            "esrgan_models_path": str(self.esrgan_dirs[0]),
+            "ui_config_file": str(self.ui_config_file),
+            "ui_settings_file": str(self.config_file),
+            "styles_file": [str(path) for path in self.styles_files],
+            "gradio_allowed_path": [str(self.data_dir)],
+        }
+
+
+def resolve_paths(flags: PathFlags, root: Path) -> Paths:
+    """Decide all paths; touches nothing on disk.
+
+    Folders given on the command line are relative to the working directory, defaults to the data folder, as in the
+    reference UI. --ckpt-dir and --vae-dir are searched besides the usual folder; the other folder flags replace it.
+    The program's own model folder is always searched last, so that the shipped model is found with --data-dir too.
+    """
+    root = root.absolute()
+    data_dir = _given(flags.data_dir) or root
+    models_dir = _given(flags.models_dir) or data_dir / "models"
+    shipped_checkpoints = root / "models" / "Stable-diffusion"
+    return Paths(
+        root=root,
+        data_dir=data_dir,
+        models_dir=models_dir,
+        model_config=_given(flags.config) or root / "configs" / "v1-inference.yaml",
+        checkpoint_dirs=_distinct(models_dir / "Stable-diffusion", _given(flags.ckpt_dir), shipped_checkpoints),
+        vae_dirs=_distinct(models_dir / "VAE", _given(flags.vae_dir)),
+        lora_dirs=_distinct(
+            _given(flags.lora_dir) or models_dir / "Lora",
+            _given(flags.lyco_dir_backcompat) or models_dir / "LyCORIS",
+        ),
+        embeddings_dir=_given(flags.embeddings_dir) or data_dir / "embeddings",
+        hypernetwork_dir=_given(flags.hypernetwork_dir) or models_dir / "hypernetworks",
+        esrgan_dirs=_distinct(_given(flags.esrgan_models_path) or models_dir / "ESRGAN", models_dir / "RealESRGAN"),
+        outputs_dir=data_dir / "outputs",
+        config_file=_given(flags.ui_settings_file) or data_dir / "config.json",
+        ui_config_file=_given(flags.ui_config_file) or data_dir / "ui-config.json",
+        styles_files=tuple(Path(name).absolute() for name in flags.styles_file) or (data_dir / "styles.csv",),
+        params_file=data_dir / "params.txt",
+        jobs_file=data_dir / "jobs.sqlite",
+        cache_dir=data_dir / "cache",
+        extensions_dir=data_dir / "extensions",
+        builtin_extensions_dir=root / "extensions-builtin",
+    )
+
+
+def _given(name: str | None) -> Path | None:
+    return Path(name).expanduser().absolute() if name else None
+
+
+def _distinct(*paths: Path | None) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(_existing(paths)))
+
+
+def _existing(paths: Iterable[Path | None]) -> Iterable[Path]:
+    return (path for path in paths if path is not None)

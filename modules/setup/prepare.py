@@ -1,0 +1,166 @@
+"""The set-up as a list of steps: environment, PyTorch first and alone, packages that may not replace it, a check."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.setup.environment import LOCK_NAME, Environment
+from modules.setup.hardware import Machine, ThisMachine
+from modules.setup.installed import read_pins, unsatisfied
+from modules.setup.lock import exclusive
+from modules.setup.pip import Pip, failure_message
+from modules.setup.process import Run, Runner, Say, SetupError, say
+from modules.setup.stamp import IMPORTS, NODEPS, REQUIREMENTS, RUN_STEPS, TESTS, TORCH, Stamp, step_keys
+from modules.setup.torch_choice import TorchRequest, choose_torch
+
+CONSTRAINT_NAME = "torch-constraint.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a launch needs: which PyTorch, whether to install it anew, the test tools too, and words on the device."""
+
+    request: TorchRequest = field(default_factory=TorchRequest)
+    reinstall_torch: bool = False
+    tests: bool = False
+    name_device: bool = True
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return (*RUN_STEPS, TESTS) if self.tests else RUN_STEPS
+
+
+def is_ready(root: Path, environment: Environment, wanted: Wanted) -> bool:
+    """Whether the stamp says that every wanted step is done; reads five small files and starts nothing."""
+    if wanted.reinstall_torch or not environment.python.exists():
+        return False
+    stamp = Stamp.read(environment.folder)
+    keys = step_keys(root, _effective(wanted.request, stamp), environment.python_version)
+    return all(stamp.done.get(step) == keys[step] for step in wanted.steps)
+
+
+def _effective(request: TorchRequest, stamp: Stamp) -> TorchRequest:
+    """Who asked for a build once need not ask again: "auto" keeps what the environment was made with."""
+    return stamp.request if request.is_auto else request
+
+
+def prepare(
+    root: Path,
+    environment: Environment,
+    wanted: Wanted,
+    environ: Mapping[str, str],
+    run: Run | None = None,
+    machine: Machine | None = None,
+    tell: Say = say,
+) -> None:
+    """Do what is not done yet; returns at once when the stamp is equal. Raises `SetupError`.
+
+    Each finished step is stamped, so a failed or interrupted set-up goes on where it stopped.
+    `run` and `machine` stand in for the real ones in tests.
+    """
+    if is_ready(root, environment, wanted):
+        return
+    run = run or Runner({**environ, "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}, tell)
+    with exclusive(environment.folder / LOCK_NAME, tell):
+        if is_ready(root, environment, wanted):  # the launch we waited for did it
+            return
+        if not environment.is_usable:
+            tell(f"making the virtual environment {environment.folder}")
+            environment.create(run)
+        pip = Pip(environment.python, run)
+        _Setup(root, environment, wanted, run, pip, machine or ThisMachine(run, pip), tell).do()
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """One run of the steps, under the lock."""
+
+    root: Path
+    environment: Environment
+    wanted: Wanted
+    run: Run
+    pip: Pip
+    machine: Machine
+    tell: Say
+
+    def do(self) -> None:
+        stamp = Stamp.read(self.environment.folder)
+        request = _effective(self.wanted.request, stamp)
+        if self.wanted.reinstall_torch:
+            stamp = stamp.without_step(TORCH).without_step(IMPORTS)
+            # On disk as well, or an interruption now would leave a stamp that calls the old PyTorch the new one.
+            stamp.write(self.environment.folder)
+        keys = step_keys(self.root, request, self.environment.python_version)
+        for step in self.wanted.steps:
+            if stamp.done.get(step) != keys[step]:
+                self._do_step(step, request)
+                stamp = stamp.with_step(step, keys[step], request)
+                stamp.write(self.environment.folder)
+
+    def _do_step(self, step: str, request: TorchRequest) -> None:
+        if step == TORCH:
+            self._install_torch(request)
+        elif step == IMPORTS:
+            self._check_imports()
+        else:
+            self._install_packages(REQUIREMENTS[step], ("--no-deps",) if step == NODEPS else ())
+
+    def _install_torch(self, request: TorchRequest) -> None:
+        present = self.environment.installed().get("torch")
+        if request.is_met_by(present) and not self.wanted.reinstall_torch:
+            return
+        choice = choose_torch(request, self.machine)
+        self.tell(f"installing PyTorch ({choice.reason}); this takes a while")
+        # Without force pip would call another build of the same version satisfied and do nothing.
+        force = () if present is None else ("--force-reinstall",)
+        self.pip.install(f"installing PyTorch ({choice.reason})", (*force, *choice.words))
+        if "torch" not in self.environment.installed():
+            raise SetupError("pip reported success, but PyTorch is not installed: check TORCH_COMMAND.")
+
+    def _install_packages(self, file_name: str, options: tuple[str, ...]) -> None:
+        path = self.root / file_name
+        missing = unsatisfied(read_pins(path.read_text(encoding="utf-8")), self.environment.installed())
+        if not missing:
+            return
+        self.tell(f"installing {len(missing)} packages of {file_name}")
+        words = (*options, "-r", str(path), "-c", str(self._write_constraint()))
+        self.pip.install(f"installing {file_name}", words)
+
+    def _write_constraint(self) -> Path:
+        """A pip constraint that pins PyTorch to the very build that is installed."""
+        path = self.environment.folder / CONSTRAINT_NAME
+        path.write_text(f"torch=={self.environment.installed()['torch']}\n", encoding="utf-8")
+        return path
+
+    def _check_imports(self) -> None:
+        self._remove_broken_torchvision()
+        outcome = self.run([str(self.environment.python), "-c", _DESCRIBE_TORCH])
+        if not outcome.ok:
+            message = failure_message("importing PyTorch", outcome)
+            raise SetupError(f"{message} If it stays so: --reinstall-torch, or another build with --torch.")
+        if self.wanted.name_device:
+            facts = json.loads(outcome.output.splitlines()[-1])
+            self.tell(f"PyTorch {facts['version']} is ready; it computes on {facts['device']}")
+
+    def _remove_broken_torchvision(self) -> None:
+        """A torchvision of another build than PyTorch makes transformers unusable; none at all does no harm."""
+        if "torchvision" not in self.environment.installed():
+            return
+        if not self.run([str(self.environment.python), "-c", "import torchvision"]).ok:
+            self.tell("removing torchvision: it does not fit this PyTorch and would break other packages")
+            self.pip.uninstall("torchvision")
+
+
+_DESCRIBE_TORCH = """
+import json, torch
+if torch.cuda.is_available():
+    device = torch.cuda.get_device_name(0)
+elif torch.backends.mps.is_available():
+    device = "the Apple GPU (MPS)"
+elif torch.xpu.is_available():
+    device = torch.xpu.get_device_name(0)
+else:
+    device = "the processor (no usable graphics card was found)"
+print(json.dumps({"version": torch.__version__, "device": device}))
+"""

@@ -1,0 +1,151 @@
+"""Which build of PyTorch to install: what the user asked for, else what fits the machine."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from modules.setup.hardware import Machine, Nvidia
+from modules.setup.process import SetupError
+
+TORCH_VERSION = "2.13.0"
+PIN = f"torch=={TORCH_VERSION}"
+WHEELS = "https://download.pytorch.org/whl/"
+CUDA, OLD_CUDA, ROCM = "cu130", "cu126", "rocm7.2"  # what PyTorch 2.13 is published for
+CUDA_13_DRIVER = 580  # CUDA 13 needs this driver ...
+CUDA_13_CAPABILITY = (7, 5)  # ... and dropped Maxwell, Pascal and Volta cards
+
+
+@dataclass(frozen=True)
+class TorchRequest:
+    """What was asked for: --torch, TORCH_COMMAND, TORCH_INDEX_URL. The command beats the index, both beat the kind."""
+
+    kind: str = "auto"
+    command: str = ""
+    index_url: str = ""
+
+    @classmethod
+    def of(cls, kind: str, environ: Mapping[str, str]) -> "TorchRequest":
+        return cls(kind, environ.get("TORCH_COMMAND", "").strip(), environ.get("TORCH_INDEX_URL", "").strip())
+
+    @property
+    def is_auto(self) -> bool:
+        return self == TorchRequest()
+
+    def is_met_by(self, version: str | None) -> bool:
+        """Whether an installed version (None: not installed) is certainly what is asked for."""
+        base, _, local = (version or "").partition("+")
+        if base != TORCH_VERSION or self.command or self.index_url:
+            return False
+        return self.kind == "auto" or (bool(local) and local.startswith(_LOCAL_VERSIONS[self.kind]))
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+# How the versions of a kind's builds begin after the plus sign; Apple's have none, so they are never recognized.
+_LOCAL_VERSIONS = {"cpu": "cpu", "cuda": "cu", "rocm": "rocm", "xpu": "xpu", "mps": "mps"}
+
+
+@dataclass(frozen=True)
+class TorchChoice:
+    """The words for `pip install`, and the reason in words for the user."""
+
+    words: tuple[str, ...]
+    reason: str
+
+
+def choose_torch(request: TorchRequest, machine: Machine) -> TorchChoice:
+    """Apply the rules in order: TORCH_COMMAND, TORCH_INDEX_URL, --torch, then what the machine has.
+
+    Raises `SetupError` for a command that is not pip's and for kinds that do not exist for this system.
+    """
+    if request.command:
+        return TorchChoice(_command_words(request.command), "TORCH_COMMAND")
+    if request.index_url:
+        return TorchChoice((PIN, "--index-url", request.index_url), f"TORCH_INDEX_URL {request.index_url}")
+    if request.kind != "auto":
+        return _KINDS[request.kind](machine)
+    return _choose_for(machine)
+
+
+def _choose_for(machine: Machine) -> TorchChoice:
+    if machine.has_local_wheel(PIN):
+        return TorchChoice((PIN,), "pip has a build of it in a local folder")
+    if machine.system == "Darwin":
+        return _mps(machine)
+    if (nvidia := machine.nvidia()) is not None:
+        return _for_nvidia(machine, nvidia)
+    if machine.has_amd():
+        return _rocm(machine)
+    if machine.has_intel_arc():
+        return _xpu(machine)
+    return _cpu(machine)
+
+
+def _for_nvidia(machine: Machine, nvidia: Nvidia) -> TorchChoice:
+    if nvidia.driver < CUDA_13_DRIVER:
+        why = f"NVIDIA driver {nvidia.driver}, too old for CUDA 13 (driver {CUDA_13_DRIVER})"
+        return _from_index(OLD_CUDA, f"{why}: CUDA 12.6")
+    if nvidia.capability is not None and nvidia.capability < CUDA_13_CAPABILITY:
+        shown = ".".join(map(str, nvidia.capability))
+        return _from_index(OLD_CUDA, f"NVIDIA card of compute capability {shown}, too old for CUDA 13: CUDA 12.6")
+    if machine.system == "Linux" and machine.architecture == "x86_64":
+        return TorchChoice((PIN,), "NVIDIA card: CUDA 13.0")  # the default package for this system
+    return _from_index(CUDA, "NVIDIA card: CUDA 13.0")
+
+
+def _cuda(machine: Machine) -> TorchChoice:
+    """Asked for by name: from NVIDIA's index even on Linux, so that a local CPU wheel cannot take its place."""
+    choice = _for_nvidia(machine, machine.nvidia() or Nvidia(CUDA_13_DRIVER, None))
+    return choice if "--index-url" in choice.words else _from_index(CUDA, choice.reason)
+
+
+def _rocm(machine: Machine) -> TorchChoice:
+    if machine.system != "Linux":
+        raise SetupError(
+            f"PyTorch {TORCH_VERSION} has no ROCm build for {machine.system}: take --torch cpu, or set TORCH_COMMAND "
+            "to the pip command that the maker of your card gives."
+        )
+    return _from_index(ROCM, "AMD card: ROCm")
+
+
+def _xpu(machine: Machine) -> TorchChoice:
+    if machine.system == "Darwin":
+        raise SetupError("PyTorch has no XPU build for macOS: take --torch auto.")
+    return _from_index("xpu", "Intel card: XPU")
+
+
+def _mps(machine: Machine) -> TorchChoice:
+    if machine.system != "Darwin":
+        raise SetupError(f"MPS exists on macOS only, this is {machine.system}: take --torch auto.")
+    return TorchChoice((PIN,), "macOS: MPS on Apple processors")
+
+
+def _cpu(machine: Machine) -> TorchChoice:
+    """The CPU build. Its index comes on top of the usual one: "2.13.0+cpu" counts as newer than "2.13.0"."""
+    if machine.system == "Darwin":
+        return TorchChoice((PIN,), "the processor")
+    return TorchChoice((PIN, "--extra-index-url", WHEELS + "cpu", "--retries", "1"), "the processor")
+
+
+def _from_index(name: str, reason: str) -> TorchChoice:
+    return TorchChoice((PIN, "--index-url", WHEELS + name), reason)
+
+
+_KINDS: dict[str, Callable[[Machine], TorchChoice]] = {
+    "cuda": _cuda,
+    "rocm": _rocm,
+    "xpu": _xpu,
+    "cpu": _cpu,
+    "mps": _mps,
+}
+
+
+def _command_words(command: str) -> tuple[str, ...]:
+    """The words after "pip install" of a TORCH_COMMAND such as "pip install torch==2.13.0 --index-url ..."."""
+    words = shlex.split(command)
+    if len(words) > 1 and words[1] == "-m":
+        words = words[2:]
+    if len(words) < 3 or words[0] not in ("pip", "pip3") or words[1] != "install":
+        raise SetupError(f"TORCH_COMMAND must be a pip command such as 'pip install {PIN}', not {command!r}.")
+    return tuple(words[2:])

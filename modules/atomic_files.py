@@ -1,0 +1,82 @@
+"""Writing files so that a crash, a full disk or a second writer never leaves half a file or loses the old one."""
+
+import errno
+import os
+import secrets
+from pathlib import Path
+
+from modules.errors import OutputError
+
+_REASONS = {
+    errno.ENOSPC: ("the disk is full", "Free some space, or choose another folder in Settings > Paths for saving."),
+    errno.EDQUOT: ("the disk quota is used up", "Free some space, or choose another folder."),
+    errno.EFBIG: ("the file is too large for this file system", "Choose a folder on another disk."),
+    errno.EROFS: ("the disk is read-only", "Choose another folder in Settings > Paths for saving."),
+    errno.EACCES: ("writing there is not permitted", "Change the folder's permissions or choose another folder."),
+    errno.EPERM: ("writing there is not permitted", "Change the folder's permissions or choose another folder."),
+    errno.ENAMETOOLONG: ("the name is too long", "Shorten the filename or directory pattern in the settings."),
+    errno.ENOTDIR: ("a part of the path is a file", "Remove that file or choose another folder."),
+    errno.EEXIST: ("a file of that name is in the way", "Remove that file or choose another folder."),
+}
+
+
+def output_error(what: str, folder: Path, error: OSError) -> OutputError:
+    """The error for a file that could not be written: what, where, why, and what to do about it."""
+    reason, remedy = _REASONS.get(
+        error.errno or 0, (error.strerror or str(error), "Check the folder or choose another one.")
+    )
+    return OutputError(f"{what} could not be saved in {folder}: {reason}. {remedy}")
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step: a temporary file beside it, flushed to disk, then renamed.
+
+    Makes the folder if needed. If anything fails the old file stays and no temporary file is left. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        write_and_sync(temporary, data)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_and_sync(path: Path, data: bytes) -> None:
+    """Write `data` to a file and wait until it is on the disk. Raises OSError."""
+    with path.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def rename_without_replacing(source: Path, target: Path) -> None:
+    """Give `source` the name `target` in the same folder; raises FileExistsError if that name is taken.
+
+    A hard link does both checks in one step. File systems without links (FAT, some network shares) reserve the name
+    with an empty file first.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES):
+            raise
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        source.replace(target)
+    else:
+        source.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable. Only POSIX lets a folder be opened for this; elsewhere the rename is durable enough."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

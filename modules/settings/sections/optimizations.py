@@ -1,0 +1,153 @@
+"""Speed, memory, and switches that reproduce pictures of older versions."""
+
+from modules.settings.group import Group
+from modules.settings.setting import Section
+
+OPTIMIZATIONS = Group(Section(id="optimizations", title="Optimizations", category="Stable Diffusion"))
+COMPATIBILITY = Group(Section(id="compatibility", title="Compatibility", category="Stable Diffusion"))
+HYPERTILE = Group(Section(id="hypertile", title="Hypertile", category="Stable Diffusion"))
+
+SETTINGS = (
+    OPTIMIZATIONS.number(
+        "s_min_uncond",
+        "Negative Guidance minimum sigma",
+        0.0,
+        minimum=0,
+        maximum=15,
+        step=0.01,
+        infotext="NGMS",
+        hint="Below this noise level the negative prompt is left out on every second step. 0: never.",
+    ),
+    OPTIMIZATIONS.flag(
+        "s_min_uncond_all",
+        "Negative Guidance minimum sigma all steps",
+        False,
+        infotext="NGMS all steps",
+        hint="Leaves it out on all steps below that level.",
+    ),
+    OPTIMIZATIONS.number(
+        "token_merging_ratio",
+        "Token merging ratio",
+        0.0,
+        minimum=0,
+        maximum=0.9,
+        step=0.1,
+        infotext="Token merging ratio",
+        hint="0: off. Higher is faster and changes the picture.",
+    ),
+    OPTIMIZATIONS.number(
+        "token_merging_ratio_img2img",
+        "Token merging ratio for img2img",
+        0.0,
+        minimum=0,
+        maximum=0.9,
+        step=0.1,
+        hidden=True,
+    ),
+    OPTIMIZATIONS.number(
+        "token_merging_ratio_hr",
+        "Token merging ratio for high-res pass",
+        0.0,
+        minimum=0,
+        maximum=0.9,
+        step=0.1,
+        infotext="Token merging ratio hr",
+        hint="0: the ratio above.",
+    ),
+    OPTIMIZATIONS.flag(
+        "pad_cond_uncond",
+        "Pad prompt/negative prompt",
+        False,
+        infotext="Pad conds",
+        hint="To the same length, so that both run in one batch. Changes the picture a little.",
+    ),
+    OPTIMIZATIONS.flag(
+        "pad_cond_uncond_v0",
+        "Pad prompt/negative prompt (v0)",
+        False,
+        infotext="Pad conds v0",
+        hint="The way of versions before 1.6.0; it cuts a longer negative prompt. Wins over the option above.",
+    ),
+    OPTIMIZATIONS.flag(
+        "persistent_cond_cache", "Persistent cond cache", True, hint="An unchanged prompt is not encoded again."
+    ),
+    OPTIMIZATIONS.flag(
+        "batch_cond_uncond",
+        "Batch cond/uncond",
+        True,
+        hint="Prompt and negative prompt in one batch: faster, more memory.",
+    ),
+    OPTIMIZATIONS.choice(
+        "fp8_storage",
+        "FP8 weight",
+        "Disable",
+        ("Disable", "Enable for SDXL", "Enable"),
+        infotext="FP8 weight",
+        hidden=True,
+    ),
+    OPTIMIZATIONS.flag(
+        "cache_fp16_weight", "Cache FP16 weight for LoRA", False, infotext="Cache FP16 weight for LoRA", hidden=True
+    ),
+    *OPTIMIZATIONS.reserved({"cross_attention_optimization": "Automatic"}),
+    COMPATIBILITY.flag(
+        "auto_backcompat",
+        "Automatic backward compatibility",
+        True,
+        hint="Switches the options below as the version in a pasted infotext needs them.",
+    ),
+    COMPATIBILITY.flag(
+        "use_old_emphasis_implementation", "Use the old emphasis implementation", False, hint="For old seeds."
+    ),
+    COMPATIBILITY.flag("use_old_karras_scheduler_sigmas", "Use the old Karras sigmas, 0.1 to 10", False),
+    COMPATIBILITY.flag(
+        "no_dpmpp_sde_batch_determinism",
+        "Let DPM++ SDE depend on the batch size",
+        False,
+        hint="The old behaviour: a picture of a batch then differs from the same seed alone.",
+    ),
+    COMPATIBILITY.flag(
+        "use_old_hires_fix_width_height",
+        "Hires fix: width and height are those of the final picture",
+        False,
+        hint="The old behaviour; else they are those of the first pass.",
+    ),
+    COMPATIBILITY.flag(
+        "hires_fix_use_firstpass_conds", "Hires fix: second pass uses the extra networks of the first pass", False
+    ),
+    COMPATIBILITY.flag(
+        "use_old_scheduling",
+        "Use old prompt editing timelines",
+        False,
+        infotext="Old prompt editing timelines",
+        hint="As before 1.6.0: [red:green:N] counts steps from 1 up, and hires fix shares the numbers.",
+    ),
+    COMPATIBILITY.flag(
+        "use_downcasted_alpha_bar",
+        "Round alphas_cumprod to fp16 before sampling",
+        False,
+        infotext="Downcast alphas_cumprod",
+        hint="For old seeds.",
+    ),
+    COMPATIBILITY.flag(
+        "refiner_switch_by_sample_steps",
+        "Switch to refiner by sampling steps",
+        False,
+        infotext="Refiner switch by sampling steps",
+        hidden=True,
+    ),
+    *COMPATIBILITY.reserved({"lora_functional": False}),
+    *HYPERTILE.reserved(
+        {
+            "hypertile_explanation": "",
+            "hypertile_enable_unet": False,
+            "hypertile_enable_unet_secondpass": False,
+            "hypertile_max_depth_unet": 3,
+            "hypertile_max_tile_unet": 256,
+            "hypertile_swap_size_unet": 3,
+            "hypertile_enable_vae": False,
+            "hypertile_max_depth_vae": 3,
+            "hypertile_max_tile_vae": 128,
+            "hypertile_swap_size_vae": 3,
+        }
+    ),
+)

@@ -1,0 +1,156 @@
+"""The model and what it is asked: checkpoint, VAE, prompt handling, img2img."""
+
+from modules.settings.group import Group
+from modules.settings.setting import Section
+
+SD = Group(Section(id="sd", title="Stable Diffusion", category="Stable Diffusion"))
+SDXL = Group(Section(id="sdxl", title="Stable Diffusion XL", category="Stable Diffusion"))
+SD3 = Group(Section(id="sd3", title="Stable Diffusion 3", category="Stable Diffusion"))
+VAE = Group(Section(id="vae", title="VAE", category="Stable Diffusion"))
+IMG2IMG = Group(Section(id="img2img", title="img2img", category="Stable Diffusion"))
+
+SETTINGS = (
+    SD.choice(
+        "sd_model_checkpoint",
+        "Stable Diffusion checkpoint",
+        None,
+        "checkpoints",
+        optional=True,
+        infotext="Model hash",
+    ),
+    SD.choice(
+        "emphasis",
+        "Emphasis mode",
+        "Original",
+        ("None", "Ignore", "Original", "No norm"),
+        infotext="Emphasis",
+        hint="What (this:1.2) and [this] do. None: brackets are plain text; Ignore: brackets are removed; "
+        "No norm: as Original, but the mean of the encoding is not restored afterwards.",
+    ),
+    SD.flag("enable_batch_seeds", "Make the same images in a batch as when making a single image", True),
+    SD.flag("enable_prompt_comments", "Enable comments", True, hint="Lines of a prompt from # on are left out."),
+    SD.whole(
+        "comma_padding_backtrack",
+        "Prompt word wrap length limit",
+        20,
+        minimum=0,
+        maximum=74,
+        step=1,
+        hint="In tokens: text after the last comma moves to the next chunk of 75 whole, if it is shorter than this.",
+    ),
+    SD.whole(
+        "CLIP_stop_at_last_layers",
+        "Clip skip",
+        1,
+        minimum=1,
+        maximum=12,
+        step=1,
+        infotext="Clip skip",
+        hint="1: the last layer of the text encoder is used; 2: the last but one; and so on.",
+    ),
+    SD.choice(
+        "randn_source",
+        "Random number generator source",
+        "GPU",
+        ("GPU", "CPU", "NV"),
+        infotext="RNG",
+        hint="Decides the picture of a seed. NV: what an NVIDIA card would draw, on any device.",
+    ),
+    SD.flag("tiling", "Tiling", False, infotext="Tiling", hint="Pictures whose edges fit together."),
+    SD.choice(
+        "hires_fix_refiner_pass",
+        "Hires fix: which pass to enable refiner for",
+        "second pass",
+        ("first pass", "second pass", "both passes"),
+        infotext="Hires refiner",
+        hidden=True,
+    ),
+    VAE.choice(
+        "sd_vae",
+        "SD VAE",
+        "Automatic",
+        "vaes",
+        infotext="VAE",
+        hint="Automatic: a VAE file named like the checkpoint, else the one inside the checkpoint.",
+    ),
+    VAE.choice(
+        "sd_vae_encode_method", "VAE type for encode", "Full", ("Full", "TAESD"), infotext="VAE Encoder", hidden=True
+    ),
+    VAE.choice(
+        "sd_vae_decode_method", "VAE type for decode", "Full", ("Full", "TAESD"), infotext="VAE Decoder", hidden=True
+    ),
+    IMG2IMG.number(
+        "img2img_extra_noise",
+        "Extra noise multiplier for img2img and hires fix",
+        0.0,
+        minimum=0,
+        maximum=1,
+        step=0.01,
+        infotext="Extra noise",
+        hint="0: none. Adds detail to the second pass.",
+    ),
+    IMG2IMG.number(
+        "inpainting_mask_weight",
+        "Inpainting conditioning mask strength",
+        1.0,
+        minimum=0,
+        maximum=1,
+        step=0.01,
+        infotext="Conditional mask weight",
+        hidden=True,
+    ),
+    IMG2IMG.number(
+        "initial_noise_multiplier",
+        "Noise multiplier for img2img",
+        1.0,
+        minimum=0,
+        maximum=1.5,
+        step=0.001,
+        infotext="Noise multiplier",
+        hidden=True,
+    ),
+    *SD.reserved(
+        {
+            "sd_checkpoints_limit": 1,
+            "sd_checkpoints_keep_in_cpu": True,
+            "sd_checkpoint_cache": 0,
+            "sd_unet": "Automatic",
+            "enable_quantization": False,
+            "sdxl_clip_l_skip": False,
+            "upcast_attn": False,
+        }
+    ),
+    *SDXL.reserved(
+        {
+            "sdxl_crop_top": 0,
+            "sdxl_crop_left": 0,
+            "sdxl_refiner_low_aesthetic_score": 2.5,
+            "sdxl_refiner_high_aesthetic_score": 6.0,
+        }
+    ),
+    *SD3.reserved({"sd3_enable_t5": False}),
+    *VAE.reserved(
+        {
+            "sd_vae_explanation": "",
+            "sd_vae_checkpoint_cache": 0,
+            "sd_vae_overrides_per_model_preferences": True,
+            "auto_vae_precision_bfloat16": False,
+            "auto_vae_precision": True,
+        }
+    ),
+    *IMG2IMG.reserved(
+        {
+            "img2img_color_correction": False,
+            "img2img_fix_steps": False,
+            "img2img_background_color": "#ffffff",
+            "img2img_editor_height": 720,
+            "img2img_sketch_default_brush_color": "#ffffff",
+            "img2img_inpaint_mask_brush_color": "#ffffff",
+            "img2img_inpaint_sketch_default_brush_color": "#ffffff",
+            "return_mask": False,
+            "return_mask_composite": False,
+            "img2img_batch_show_results_limit": 32,
+            "overlay_inpaint": True,
+        }
+    ),
+)

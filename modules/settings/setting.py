@@ -1,0 +1,152 @@
+"""What one setting is: its key in config.json, how the page shows it, and which values it takes."""
+
+import math
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import TypeAlias
+
+SettingValue: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+"""Immutable on purpose: a running job keeps the values it began with. Lists of JSON become tuples."""
+
+
+class Kind(StrEnum):
+    """The type of a setting's value, which is also what the page draws for it."""
+
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "text"
+    COLOR = "color"  # "#rrggbb"
+    CHOICE = "choice"  # one of `choices`
+    LIST = "list"  # any number of `choices`, or free strings where there are none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A group of settings on the settings page. `id`, `title` and `category` are those users know."""
+
+    id: str
+    title: str
+    category: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    `choices` is a tuple of allowed values, or the name of a provider ("checkpoints") that the edge resolves: then
+    any text is accepted here. `infotext` is the field that records the value in a picture, `infotext_aliases` are
+    other names under which pictures carry it. `hidden` settings are accepted and kept, but not shown, because they
+    have no effect. `optional` settings may also be null.
+    """
+
+    key: str
+    label: str
+    default: SettingValue
+    kind: Kind
+    section: Section
+    choices: tuple[str, ...] | str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    step: float | None = None
+    hint: str = ""
+    infotext: str | None = None
+    infotext_aliases: tuple[str, ...] = ()
+    needs_reload: bool = False
+    api_writable: bool = True
+    hidden: bool = False
+    optional: bool = False
+
+    def __post_init__(self) -> None:
+        if self.default != self.check(self.default):
+            raise ValueError(f"The default of setting {self.key!r} is not of its own kind: {self.default!r}.")
+
+    def check(self, value: object) -> SettingValue:
+        """The value in this setting's type. Raises ValueError with a sentence that says what is allowed.
+
+        Whole numbers are taken for an int and for a float, because clients send 80.0 for 80.
+        """
+        if value is None and self.optional:
+            return None
+        match self.kind:
+            case Kind.BOOL:
+                return self._check_bool(value)
+            case Kind.INT | Kind.FLOAT:
+                return self._check_number(value)
+            case Kind.LIST:
+                return self._check_list(value)
+            case Kind.COLOR:
+                return self._check_color(value)
+            case _:
+                return self._check_text(value)
+
+    def from_text(self, text: str) -> SettingValue:
+        """The value that an infotext writes as `text`. Raises ValueError as `check` does."""
+        stripped = text.strip()
+        if self.kind is Kind.BOOL:
+            if stripped.lower() not in ("true", "false"):
+                raise self._bad(text, "True or False")
+            return stripped.lower() == "true"
+        if self.kind in (Kind.INT, Kind.FLOAT):
+            try:
+                number = float(stripped)
+            except ValueError as error:
+                raise self._bad(text, "a number") from error
+            return self.check(number)
+        return self.check(text)
+
+    def _bad(self, value: object, allowed: str) -> ValueError:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        return ValueError(f"{self.key} is {shown}, but takes {allowed}")
+
+    def _check_bool(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise self._bad(value, "true or false")
+        return value
+
+    def _check_number(self, value: object) -> int | float:
+        whole = self.kind is Kind.INT
+        allowed = f"a {'whole ' if whole else ''}number{self._range_text()}"
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._bad(value, allowed)
+        if whole and value != int(value):
+            raise self._bad(value, allowed)
+        too_small = self.minimum is not None and value < self.minimum
+        too_large = self.maximum is not None and value > self.maximum
+        if too_small or too_large:
+            raise self._bad(value, allowed)
+        return int(value) if whole else float(value)
+
+    def _range_text(self) -> str:
+        if self.minimum is not None and self.maximum is not None:
+            return f" from {self.minimum:g} to {self.maximum:g}"
+        if self.minimum is not None:
+            return f" of at least {self.minimum:g}"
+        return ""
+
+    def _check_text(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise self._bad(value, "a text")
+        if isinstance(self.choices, tuple) and value not in self.choices:
+            near = get_close_matches(value, self.choices, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise self._bad(value, f"one of {', '.join(map(repr, self.choices))}{hint}")
+        return value
+
+    def _check_list(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self._bad(value, "a list of texts")
+        if isinstance(self.choices, tuple):
+            unknown = [item for item in value if item not in self.choices]
+            if unknown:
+                raise self._bad(value, f"a list of {', '.join(map(repr, self.choices))}")
+        return tuple(value)
+
+    def _check_color(self, value: object) -> str:
+        text = value if isinstance(value, str) else ""
+        digits = text.removeprefix("#")
+        if len(text) != 7 or len(digits) != 6 or not all(c in "0123456789abcdefABCDEF" for c in digits):
+            raise self._bad(value, 'a colour such as "#ffffff"')
+        return text

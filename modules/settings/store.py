@@ -1,0 +1,112 @@
+"""config.json: read once at start, written atomically at each change, never lost."""
+
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from modules.atomic_files import output_error, write_atomic
+from modules.errors import OutputError
+from modules.settings.migrations import migrate
+from modules.settings.values import Settings, read_stored
+
+OnChange = Callable[[Settings, frozenset[str]], None]
+"""Called after a change was stored, with the new settings and the keys whose values changed."""
+
+
+class SettingsStore:
+    """The settings of this program and the file they live in. All methods are thread safe.
+
+    A damaged file is kept aside as `config.json.corrupt-N` and the defaults are used; `notices` says so, and names
+    single values that could not be used. Keys in `locked` cannot be changed (command line `--freeze-settings` and
+    the like).
+    """
+
+    def __init__(self, path: Path, locked: Collection[str] = ()) -> None:
+        """Reads `path` if it exists. Raises OutputError if a damaged file cannot be kept aside."""
+        self.path = path
+        self.locked = frozenset(locked)
+        self._lock = threading.RLock()
+        self._callbacks: list[OnChange] = []
+        self._current, self.notices = self._load()
+
+    @property
+    def current(self) -> Settings:
+        """The settings as they are now; the object does not change when they do."""
+        return self._current
+
+    def update(self, changes: Mapping[str, object], *, from_api: bool = False) -> Settings:
+        """Check, store and announce changes; returns the new settings.
+
+        Raises SettingsError (nothing changed) for a wrong key or value, OutputError (nothing changed) when the file
+        cannot be written. An error of a subscriber takes the change back and is raised again.
+        """
+        with self._lock:
+            before = self._current
+            after = before.with_changes(changes, from_api=from_api, locked=self.locked)
+            changed = frozenset(key for key in changes if key not in before.foreign and before[key] != after[key])
+            if not changed:
+                return before
+            self._replace(after)
+            try:
+                for callback in tuple(self._callbacks):
+                    callback(after, changed)
+            except BaseException:
+                self._replace(before)
+                raise
+            return after
+
+    def subscribe(self, callback: OnChange) -> Callable[[], None]:
+        """Have `callback` called after each change; returns a function that ends it."""
+        with self._lock:
+            self._callbacks.append(callback)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if callback in self._callbacks:
+                    self._callbacks.remove(callback)
+
+        return unsubscribe
+
+    def _replace(self, settings: Settings) -> None:
+        """Write first, then take over: memory and file never differ by a failed write."""
+        text = json.dumps(settings.to_stored(), indent=4, ensure_ascii=False)
+        try:
+            # A lone surrogate cannot be UTF-8; JSON has an ASCII form for it.
+            data = text.encode("utf-8")
+        except UnicodeEncodeError:
+            data = json.dumps(settings.to_stored(), indent=4).encode("ascii")
+        try:
+            write_atomic(self.path, data)
+        except OSError as error:
+            raise output_error(f"The settings file {self.path.name}", self.path.parent, error) from error
+        self._current = settings
+
+    def _load(self) -> tuple[Settings, tuple[str, ...]]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return Settings(), ()
+        except OSError as error:
+            raise OutputError(
+                f"{self.path} exists but cannot be read: {error.strerror}. "
+                "Change its permissions, or start with another --ui-settings-file."
+            ) from error
+        try:
+            stored = json.loads(data.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            return Settings(), (self._keep_aside(f"it is not valid JSON ({error})"),)
+        if not isinstance(stored, dict):
+            return Settings(), (self._keep_aside("it holds no JSON object"),)
+        return read_stored(migrate(stored))
+
+    def _keep_aside(self, reason: str) -> str:
+        """Rename the damaged file to the first free `.corrupt-N`; returns the notice."""
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.corrupt-{number}")).exists():
+            number += 1
+        try:
+            self.path.replace(aside)
+        except OSError as error:
+            raise output_error(f"A copy of the damaged {self.path.name}", self.path.parent, error) from error
+        return f"{self.path.name} could not be read: {reason}. It was kept as {aside.name}; the defaults are used."

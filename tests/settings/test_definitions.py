@@ -1,0 +1,113 @@
+"""The registry against the recorded options of the reference UI."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS, Kind, visible_sections
+from modules.settings.group import Group
+from modules.settings.setting import Section, Setting
+from modules.settings.values import Settings
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+OPTIONS: dict[str, Any] = json.loads((REFERENCE / "get" / "options.json").read_text())
+RECORDED_OTHERWISE = {"samples_save", "grid_save", "sd_model_checkpoint", "sd_checkpoint_hash"}
+"""Not at their defaults where the recordings were made."""
+
+GROUP = Group(Section(id="x", title="X"))
+
+
+def test_every_key_of_the_reference_is_known_and_no_other() -> None:
+    assert set(SETTINGS) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("key", sorted(OPTIONS))
+def test_default_is_the_recorded_one_and_the_recorded_value_is_accepted(key: str) -> None:
+    setting = SETTINGS.get(key)
+    assert setting.key == key
+    checked = setting.check(OPTIONS[key])
+    if key not in RECORDED_OTHERWISE and setting.default != "":
+        assert checked == setting.default
+
+
+def test_the_whole_recorded_body_is_accepted_and_comes_back() -> None:
+    settings = Settings().with_changes(OPTIONS, from_api=True)
+    assert settings.to_json() == OPTIONS
+    assert settings.with_changes(settings.to_json(), from_api=True) == settings
+
+
+def test_infotext_names_are_unique() -> None:
+    names = [name for _, setting in SETTINGS.items() for name in (setting.infotext, *setting.infotext_aliases) if name]
+    assert len(names) == len(set(names))
+
+
+def test_hidden_settings_are_not_on_the_page_and_visible_ones_say_what_they_are() -> None:
+    shown = {setting.key for rows in visible_sections().values() for setting in rows}
+    assert "fp8_storage" not in shown
+    assert {"samples_format", "sd_model_checkpoint", "eta_ancestral", "live_previews_enable"} <= shown
+    assert all(SETTINGS.get(key).label != key for key in shown - {"rho"})
+
+
+def test_sections_of_the_page_have_unique_titles() -> None:
+    titles = [section.title for section in visible_sections()]
+    assert len(titles) == len(set(titles))
+
+
+def test_directory_keys_cover_all_output_folders() -> None:
+    assert {"outdir_samples", "outdir_txt2img_grids", "directories_filename_pattern"} <= DIRECTORY_KEYS
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        (GROUP.flag("f", "F", True), 1, "true or false"),
+        (GROUP.whole("w", "W", 1, minimum=0, maximum=9), 1.5, "a whole number from 0 to 9"),
+        (GROUP.whole("w", "W", 1, minimum=0, maximum=9), 10, "a whole number from 0 to 9"),
+        (GROUP.whole("w", "W", 1, minimum=0), -1, "a whole number of at least 0"),
+        (GROUP.whole("w", "W", 1), True, "a whole number"),
+        (GROUP.number("n", "N", 1.0), float("nan"), "a number"),
+        (GROUP.number("n", "N", 1.0), "1", "a number"),
+        (GROUP.text("t", "T", ""), None, "a text"),
+        (GROUP.choice("c", "C", "png", ("png", "webp")), "webb", "did you mean 'webp'"),
+        (GROUP.many("m", "M", ()), "a", "a list of texts"),
+        (GROUP.many("m", "M", (), ("a", "b")), ["c"], "a list of 'a', 'b'"),
+        (GROUP.color("k", "K", "#ffffff"), "white", "a colour"),
+        (GROUP.color("k", "K", "#ffffff"), "#fffffff", "a colour"),
+    ],
+)
+def test_bad_values_are_refused_with_what_is_allowed(setting: Setting, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=f"{setting.key} is .*{message}"):
+        setting.check(value)
+
+
+def test_numbers_are_interchangeable() -> None:
+    whole = GROUP.whole("w", "W", 1).check(80.0)
+    assert whole == 80
+    assert isinstance(whole, int)
+    assert isinstance(GROUP.number("n", "N", 1.0).check(3), float)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "value"),
+    [
+        (GROUP.flag("f", "F", True), "False", False),
+        (GROUP.whole("w", "W", 1), "31337", 31337),
+        (GROUP.number("n", "N", 1.0), "0.5", 0.5),
+        (GROUP.text("t", "T", ""), "a", "a"),
+    ],
+)
+def test_values_are_read_from_infotext(setting: Setting, text: str, value: object) -> None:
+    assert setting.from_text(text) == value
+
+
+@pytest.mark.parametrize(("setting", "text"), [(GROUP.flag("f", "F", True), "maybe"), (GROUP.whole("w", "W", 1), "x")])
+def test_unreadable_infotext_values_are_refused(setting: Setting, text: str) -> None:
+    with pytest.raises(ValueError, match=r"(f|w) is '(x|maybe)', but takes"):
+        setting.from_text(text)
+
+
+def test_a_default_of_the_wrong_kind_is_our_own_mistake() -> None:
+    with pytest.raises(ValueError, match="w is 'x', but takes a whole number"):
+        Setting(key="w", label="W", default="x", kind=Kind.INT, section=GROUP.section)

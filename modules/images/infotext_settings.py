@@ -1,0 +1,40 @@
+"""From the fields of an infotext to the settings that would have to change to make the same picture again."""
+
+import logging
+from collections.abc import Mapping
+
+from modules.settings.definitions import SETTINGS
+from modules.settings.setting import Setting, SettingValue
+from modules.settings.values import Settings
+
+log = logging.getLogger(__name__)
+
+
+def override_settings_from(parsed: Mapping[str, object], current: Settings) -> dict[str, SettingValue]:
+    """Setting keys and values recorded in `parsed` (of `parse_infotext`) that differ from `current`.
+
+    The checkpoint is left out unless "Disregard checkpoint information" is off. A field whose text is no value of
+    its setting is left out and logged, because pasted text may come from anywhere.
+    """
+    changes: dict[str, SettingValue] = {}
+    for key, setting in SETTINGS.items():
+        if key == "sd_model_checkpoint" and current.flag("disable_weights_auto_swap"):
+            continue
+        recorded = _recorded(parsed, setting)
+        if recorded is None:
+            continue
+        try:
+            value = setting.from_text(str(recorded))
+        except ValueError as error:
+            log.warning("Infotext field %r is ignored: %s.", setting.infotext, error)
+            continue
+        if value != current[key]:
+            changes[key] = value
+    return changes
+
+
+def _recorded(parsed: Mapping[str, object], setting: Setting) -> object | None:
+    for name in (setting.infotext, *setting.infotext_aliases):
+        if name is not None and name in parsed:
+            return parsed[name]
+    return None

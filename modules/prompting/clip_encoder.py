@@ -1,0 +1,75 @@
+"""A `transformers` CLIP text model as a `TextEncoder`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.errors import InvalidValueError
+from modules.prompting.encode import Encoded, Injection
+
+
+class ClipTextEncoder:
+    """Wraps a `CLIPTextModel`; `device` is where its inputs go.
+
+    With `use_pooled` the result carries the pooled output of the end token, through `project` if one is given (the
+    text projection of SDXL's second encoder).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device | str = "cpu",
+        use_pooled: bool = False,
+        project: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self._model: Any = model
+        self._device = torch.device(device)
+        self._use_pooled = use_pooled
+        self._project = project
+
+    @torch.no_grad()
+    def encode(self, tokens: Tensor, clip_skip: int, injections: Sequence[Injection]) -> Encoded:
+        """Encode `tokens` [B, 77]; raises `InvalidValueError` if `clip_skip` is beyond the model's layers."""
+        layers = int(self._model.config.num_hidden_layers)
+        if not 1 <= clip_skip <= layers + 1:
+            raise InvalidValueError(
+                f"Clip skip {clip_skip} is not possible: this text encoder has {layers} layers. "
+                f"Choose a value from 1 to {layers + 1}."
+            )
+        with inject(self._model.embeddings.token_embedding, injections):
+            output = self._model(input_ids=tokens.to(self._device), output_hidden_states=clip_skip > 1)
+        if clip_skip == 1:
+            hidden = output.last_hidden_state
+        else:
+            hidden = self._model.final_layer_norm(output.hidden_states[-clip_skip])
+        return Encoded(hidden, self._pool(output.pooler_output))
+
+    def _pool(self, pooled: Tensor) -> Tensor | None:
+        if not self._use_pooled:
+            return None
+        return pooled if self._project is None else self._project(pooled)
+
+
+@contextmanager
+def inject(token_embedding: nn.Module, injections: Sequence[Injection]) -> Iterator[None]:
+    """While open, the module's output [B, tokens, D] carries the injected vectors; afterwards it is as before."""
+
+    def put_in(module: nn.Module, args: object, output: Tensor) -> Tensor:
+        del module, args
+        changed = output.clone()
+        for injection in injections:
+            end = injection.start + injection.vectors.shape[0]
+            changed[injection.row, injection.start : end] = injection.vectors.to(output)
+        return changed
+
+    if not injections:
+        yield
+        return
+    handle = token_embedding.register_forward_hook(put_in)
+    try:
+        yield
+    finally:
+        handle.remove()

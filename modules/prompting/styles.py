@@ -1,0 +1,187 @@
+"""Styles: named pieces of prompt from styles.csv, put around what the user types and taken off again."""
+
+import csv
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.errors import InvalidValueError, OutputError, SettingsError, UnknownNameError
+
+PLACEHOLDER = "{prompt}"
+_COLUMNS = ("name", "prompt", "negative_prompt")
+
+
+@dataclass(frozen=True)
+class Style:
+    """A style as it stands in its file; either text may be empty and may hold `{prompt}`."""
+
+    name: str
+    prompt: str = ""
+    negative_prompt: str = ""
+
+
+@dataclass(frozen=True)
+class ExtractedStyles:
+    """What is left of a prompt pair once the styles in it are taken off, in the order they would be applied."""
+
+    names: tuple[str, ...]
+    prompt: str
+    negative_prompt: str
+
+
+class StyleBook:
+    """The styles of one or more CSV files; a name in several files belongs to the last. Changed by returning a copy.
+
+    The first path is where new styles go; the others need not exist either.
+    """
+
+    def __init__(self, files: Iterable[tuple[Path, Sequence[Style]]]) -> None:
+        self._files: dict[Path, dict[str, Style]] = {
+            path: {style.name: style for style in styles} for path, styles in files
+        }
+
+    @classmethod
+    def read(cls, paths: Iterable[Path]) -> "StyleBook":
+        """Read the files, skipping those that don't exist; raises `SettingsError` for one that can't be read."""
+        return cls((path, _read_file(path)) for path in paths)
+
+    @property
+    def styles(self) -> dict[str, Style]:
+        """All styles by name, in order of files and lines."""
+        return {name: style for styles in self._files.values() for name, style in styles.items()}
+
+    def by_file(self) -> dict[Path, tuple[Style, ...]]:
+        """The styles of each file, for a list with dividers."""
+        return {path: tuple(styles.values()) for path, styles in self._files.items()}
+
+    def get(self, name: str) -> Style:
+        """The style of this name; raises `UnknownNameError` with the known ones."""
+        styles = self.styles
+        if name not in styles:
+            raise UnknownNameError.of("style", name, styles)
+        return styles[name]
+
+    def apply_to_prompt(self, prompt: str, names: Sequence[str]) -> str:
+        """The prompt inside the named styles, the first one innermost."""
+        for name in names:
+            prompt = _wrap(self.get(name).prompt, prompt)
+        return prompt
+
+    def apply_to_negative(self, negative_prompt: str, names: Sequence[str]) -> str:
+        """The negative prompt inside the named styles' negative prompts."""
+        for name in names:
+            negative_prompt = _wrap(self.get(name).negative_prompt, negative_prompt)
+        return negative_prompt
+
+    def extract(self, prompt: str, negative_prompt: str) -> ExtractedStyles:
+        """Find the styles that both prompts show and take them off, the outermost first."""
+        names: list[str] = []
+        candidates = [style for style in self.styles.values() if style.prompt or style.negative_prompt]
+        while True:
+            for style in candidates:
+                inner = _unwrap(style.prompt, prompt)
+                inner_negative = _unwrap(style.negative_prompt, negative_prompt)
+                if inner is not None and inner_negative is not None:
+                    break
+            else:
+                return ExtractedStyles(tuple(reversed(names)), prompt, negative_prompt)
+            candidates.remove(style)
+            names.append(style.name)
+            prompt, negative_prompt = inner, inner_negative
+
+    def with_style(self, style: Style) -> "StyleBook":
+        """A book with this style added, or changed in the file it stands in. Raises `InvalidValueError` for its name.
+
+        A name can't be empty, and can't begin with `#`, which makes its line a comment.
+        """
+        if not style.name.strip() or style.name.startswith("#"):
+            raise InvalidValueError(
+                f"{style.name!r} is no name for a style: it must not be empty and must not begin with '#'."
+            )
+        home = next(
+            (path for path in reversed(self._files) if style.name in self._files[path]), next(iter(self._files))
+        )
+        return StyleBook(
+            (path, [*{**styles, style.name: style}.values()] if path == home else [*styles.values()])
+            for path, styles in self._files.items()
+        )
+
+    def without_style(self, name: str) -> "StyleBook":
+        """A book without this style in any file; raises `UnknownNameError` if there is none."""
+        self.get(name)
+        return StyleBook(
+            (path, [style for style in styles.values() if style.name != name]) for path, styles in self._files.items()
+        )
+
+    def save(self) -> None:
+        """Write every file that has styles or exists: complete or not at all, the old one kept as `.bak`.
+
+        Comment lines of a file that is written again are lost. Raises `OutputError` if a file can't be written.
+        """
+        for path, styles in self._files.items():
+            if styles or path.exists():
+                _write_file(path, list(styles.values()))
+
+
+def _wrap(style_text: str, prompt: str) -> str:
+    if PLACEHOLDER in style_text:
+        return style_text.replace(PLACEHOLDER, prompt)
+    return ", ".join(text for text in (prompt.strip(), style_text.strip()) if text)
+
+
+def _unwrap(style_text: str, prompt: str) -> str | None:
+    """The prompt without the style's text around it, None if it isn't there. An empty style is around everything."""
+    if not style_text.strip():
+        return prompt
+    if PLACEHOLDER not in style_text:
+        end = style_text.strip()
+        return prompt[: len(prompt) - len(end)].removesuffix(", ") if prompt.endswith(end) else None
+    for text in (style_text, style_text.strip()):  # infotext keeps no space at the ends of a prompt
+        before, _, after = text.partition(PLACEHOLDER)
+        if prompt.startswith(before) and prompt.endswith(after) and len(prompt) >= len(before) + len(after):
+            return prompt[len(before) : len(prompt) - len(after)] if PLACEHOLDER not in after else None
+    return None
+
+
+def _read_file(path: Path) -> list[Style]:
+    """Styles of one file; a missing file has none. Old files call the prompt `text`."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file, skipinitialspace=True))
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path.name} can't be read ({error}). Save it as UTF-8, or remove it.") from error
+    except csv.Error as error:
+        raise SettingsError(f"{path.name} is no valid CSV file ({error}). Correct the line, or remove it.") from error
+    styles = []
+    for row in rows:
+        name = row.get("name") or ""
+        if name and not name.startswith("#"):
+            prompt = row["prompt"] if "prompt" in row else row.get("text")
+            styles.append(Style(name, prompt or "", row.get("negative_prompt") or ""))
+    return styles
+
+
+def _write_file(path: Path, styles: Sequence[Style]) -> None:
+    handle, name = -1, ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
+        with os.fdopen(handle, "w", encoding="utf-8-sig", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(_COLUMNS)
+            writer.writerows((style.name, style.prompt, style.negative_prompt) for style in styles)
+        if path.exists():
+            shutil.copy2(path, path.with_name(path.name + ".bak"))
+        Path(name).replace(path)
+    except OSError as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        raise OutputError(
+            f"{path.name} could not be written ({error}). The old file is unchanged; free some space or allow writing "
+            "to its folder, then save again."
+        ) from error

@@ -1,0 +1,69 @@
+"""Text to token ids with CLIP's byte-pair encoding."""
+
+from pathlib import Path
+
+import regex  # type: ignore[import-untyped]
+from tokenizers.models import BPE
+
+from modules.prompting.cleanup import clean_text
+from modules.prompting.vocabulary import (
+    END_OF_WORD,
+    END_TOKEN,
+    START_TOKEN,
+    Vocabulary,
+    byte_characters,
+    read_folder_vocabulary,
+    read_package_vocabulary,
+)
+
+# CLIP's words: its special tokens, English contractions, runs of letters, single digits, runs of anything else.
+_WORD = regex.compile(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
+# Words remembered per tokenizer; a prompt has hundreds, and encoding a word costs fifty times a look-up.
+_WORDS_REMEMBERED = 65_536
+
+
+class ClipTokenizer:
+    """CLIP's tokenizer for prompts of any length: no start or end token, no cut at 77, no padding.
+
+    Slow tokenizers of the `transformers` package give the same ids; here only the byte-pair step is the `tokenizers`
+    library's, so that words can be remembered.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        ids = vocabulary.ids
+        self.start_id = ids[START_TOKEN]
+        self.end_id = ids[END_TOKEN]
+        self.comma_id: int | None = ids.get("," + END_OF_WORD)
+        self._model = BPE(
+            vocab=ids, merges=vocabulary.merges, end_of_word_suffix=END_OF_WORD, unk_token=END_TOKEN, fuse_unk=False
+        )
+        self._byte_characters = byte_characters()
+        self._special: dict[str, tuple[int, ...]] = {START_TOKEN: (self.start_id,), END_TOKEN: (self.end_id,)}
+        self._words: dict[str, tuple[int, ...]] = dict(self._special)
+
+    @classmethod
+    def from_package(cls) -> "ClipTokenizer":
+        """With the vocabulary that the package open_clip_torch carries; `CheckpointError` if it is missing."""
+        return cls(read_package_vocabulary())
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "ClipTokenizer":
+        """With `vocab.json` and `merges.txt` from a folder; `CheckpointError` if they can't be read."""
+        return cls(read_folder_vocabulary(folder))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of any text; the empty text has none."""
+        words = self._words
+        ids: list[int] = []
+        for word in _WORD.findall(clean_text(text).lower()):
+            known = words.get(word)
+            ids += self._encode_word(word) if known is None else known
+        return ids
+
+    def _encode_word(self, word: str) -> tuple[int, ...]:
+        spelled = "".join(self._byte_characters[byte] for byte in word.encode("utf-8"))
+        ids = tuple(token.id for token in self._model.tokenize(spelled))
+        if len(self._words) >= _WORDS_REMEMBERED:
+            self._words = dict(self._special)
+        self._words[word] = ids
+        return ids

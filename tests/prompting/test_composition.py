@@ -1,0 +1,30 @@
+"""Prompts joined by AND, against the recordings and by properties."""
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.prompting.composition import WeightedText, split_composition
+from tests.prompting.recordings import PARTS, thorough
+
+
+@pytest.mark.parametrize("case", PARTS["multicond"], ids=lambda case: repr(case["prompt"]))
+def test_composition_as_recorded(case: dict[str, Any]) -> None:
+    expected = tuple(WeightedText(case["flat"][index], weight) for index, weight in case["indexes"][0])
+    assert split_composition(case["prompt"]) == expected
+
+
+@thorough
+@given(st.text())
+def test_any_text_has_parts(text: str) -> None:
+    assert split_composition(text)
+
+
+@pytest.mark.parametrize("unit", [" ", "AND ", ":", ": 1", "a AND\n"])
+def test_hundred_kilobytes_take_no_time(unit: str) -> None:
+    start = time.process_time()
+    split_composition(unit * (100_000 // len(unit)))
+    assert time.process_time() - start < 1

@@ -1,0 +1,81 @@
+"""Token ids against the recordings, and the vocabulary's sources."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.errors import CheckpointError
+from modules.prompting import vocabulary
+from modules.prompting.cleanup import clean_text
+from modules.prompting.tokens import ClipTokenizer
+from tests.prompting.recordings import MODELS, PARTS, thorough
+
+
+@pytest.mark.parametrize("case", PARTS["tokens"], ids=lambda case: repr(case["text"][:30]))
+def test_ids_as_recorded(tokenizer: ClipTokenizer, case: dict[str, Any]) -> None:
+    assert tokenizer.encode(case["text"]) == case["ids"]
+
+
+def test_package_and_folder_hold_the_same_vocabulary() -> None:
+    package = vocabulary.read_package_vocabulary()
+    folder = vocabulary.read_folder_vocabulary(MODELS / "tiny-clip-text")
+    assert len(package.ids) == vocabulary.VOCABULARY_SIZE
+    assert package == folder
+
+
+def test_special_tokens_in_text_are_single_tokens(tokenizer: ClipTokenizer) -> None:
+    assert tokenizer.encode("a<|endoftext|>b") == [320, 49407, 321]
+
+
+def test_missing_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "_PACKAGE", "no_such_package_here")
+    with pytest.raises(CheckpointError, match=r"not installed.*pip install"):
+        vocabulary.read_package_vocabulary()
+    monkeypatch.setattr(vocabulary, "_PACKAGE", "lark")
+    with pytest.raises(CheckpointError, match="has no file bpe_simple"):
+        vocabulary.read_package_vocabulary()
+
+
+def test_folder_without_vocabulary_is_explained(tmp_path: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"vocab\.json and merges\.txt"):
+        ClipTokenizer.from_folder(tmp_path)
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    with pytest.raises(CheckpointError, match="no CLIP vocabulary"):
+        ClipTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("“curly” ‘quotes’", "\"curly\" 'quotes'"),
+        ("ﬁ ﬃ ŉ ﬅ", "fi ffi 'n ſt"),
+        ("ＡＢＣ　①", "ABC ①"),
+        ("a &amp; b", "a & b"),
+        ("&amp; <b>", "&amp; <b>"),
+        ("nul\0 bell\a \ufeff", "nul bell "),
+        ("e\u0301", "é"),
+        ("\ud83d\ude00 \ud800", "😀 \ufffd"),
+        ("\x1b[31mred", "red"),
+    ],
+)
+def test_characters_have_one_spelling(text: str, expected: str) -> None:
+    assert clean_text(text) == expected
+
+
+@thorough
+@given(st.text(st.characters(), max_size=50))
+def test_any_text_has_ids(tokenizer: ClipTokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert all(0 <= token < vocabulary.VOCABULARY_SIZE for token in ids)
+    assert tokenizer.encode(text) == ids
+
+
+def test_remembered_words_are_bounded(tokenizer: ClipTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ClipTokenizer.from_folder(MODELS / "tiny-clip-text")
+    monkeypatch.setattr("modules.prompting.tokens._WORDS_REMEMBERED", 10)
+    text = " ".join(f"word{chr(97 + index)}" for index in range(26))
+    assert small.encode(text) == tokenizer.encode(text)
+    assert len(small._words) <= 10

@@ -1,0 +1,122 @@
+"""Infotext inside picture files: PNG chunk `parameters`; EXIF UserComment in JPEG, WebP and AVIF; GIF comment."""
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from modules.images.novelai import novelai_infotext
+from modules.images.reading import open_image
+from modules.images.user_comment import decode_user_comment, encode_user_comment
+
+PARAMETERS = "parameters"
+
+_EXIF_IFD = 0x8769
+_USER_COMMENT = 0x9286
+_MAX_JPEG_EXIF_BYTES = 65_533 - len(b"Exif\0\0")
+"""A JPEG segment holds 65,533 bytes after its length."""
+
+_TECHNICAL = frozenset(
+    {
+        "jfif",
+        "jfif_version",
+        "jfif_unit",
+        "jfif_density",
+        "dpi",
+        "exif",
+        "loop",
+        "background",
+        "timestamp",
+        "duration",
+        "progressive",
+        "progression",
+        "icc_profile",
+        "chromaticity",
+        "photoshop",
+        "gamma",
+        "srgb",
+        "interlace",
+        "transparency",
+        "compression",
+        "quality",
+        "default_image",
+        "bbox",
+        "mp",
+        "mpoffset",
+        "adobe",
+        "adobe_transform",
+        "extension",
+        "version",
+        "xmp",
+    }
+)
+"""Entries of Pillow's `info` that describe the file, not the picture."""
+
+
+def read_metadata(source: Image.Image | bytes | Path) -> tuple[str | None, dict[str, str]]:
+    """The infotext of a picture (None: it has none) and its other text entries, by name.
+
+    Raises InvalidValueError for bytes or a file that are no picture.
+    """
+    image = source if isinstance(source, Image.Image) else open_image(source)
+    items = dict(image.info)
+    infotext = items.pop(PARAMETERS, None)
+    comment = _exif_comment(image)
+    if comment is not None:
+        items["exif comment"] = comment
+        infotext = comment
+    elif "comment" in items:
+        infotext = items["comment"]
+    texts = {str(key): _text(value) for key, value in items.items() if str(key).lower() not in _TECHNICAL}
+    if infotext is None:
+        infotext = novelai_infotext(texts, image.width, image.height)
+    return (None if infotext is None else _text(infotext)), texts
+
+
+def png_info(infotext: str | None, items: Mapping[str, str] | None = None) -> PngInfo:
+    """Text chunks for a PNG: `items` as they are, then the infotext under `parameters`."""
+    chunks = PngInfo()
+    for key, value in (items or {}).items():
+        if key != PARAMETERS:
+            chunks.add_text(key, writable(value))
+    if infotext:
+        chunks.add_text(PARAMETERS, writable(infotext))
+    return chunks
+
+
+def exif_bytes(infotext: str) -> bytes:
+    """An EXIF block with the infotext as its UserComment.
+
+    As bytes, because Pillow drops an `Exif` object for AVIF when it has entries in the sub-block only.
+    """
+    exif = Image.Exif()
+    exif.get_ifd(_EXIF_IFD)[_USER_COMMENT] = encode_user_comment(writable(infotext))
+    return exif.tobytes()
+
+
+def fits_jpeg(infotext: str) -> bool:
+    """False if the infotext is too long for the EXIF block of a JPEG."""
+    return len(exif_bytes(infotext)) <= _MAX_JPEG_EXIF_BYTES
+
+
+def writable(text: str) -> str:
+    """The text without what no file format can hold: null characters are dropped, lone surrogates become "?"."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def _exif_comment(image: Image.Image) -> str | None:
+    if "exif" not in image.info:
+        return None
+    try:
+        comment = image.getexif().get_ifd(_EXIF_IFD).get(_USER_COMMENT)
+    except (OSError, SyntaxError, ValueError, KeyError, TypeError, struct.error):
+        return None  # a damaged EXIF block holds no comment; the picture is fine
+    if isinstance(comment, bytes) and comment:
+        return decode_user_comment(comment)
+    return comment if isinstance(comment, str) and comment else None
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

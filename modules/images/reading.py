@@ -1,0 +1,69 @@
+"""Pictures from untrusted bytes: opened with limits, and with an error a user can act on."""
+
+import struct
+import zlib
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from modules.errors import InvalidValueError
+
+MAX_PIXELS = 178_956_970
+"""Where Pillow itself refuses (two times its warning limit): a picture of a few kB can ask for terabytes."""
+
+_DAMAGED = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error, zlib.error)
+"""What Pillow's decoders raise on damaged files."""
+
+
+def open_image(source: bytes | Path, what: str = "The picture", max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Open and decode a picture as it is stored, with its `info`.
+
+    Raises InvalidValueError, beginning with `what`, for bytes that are no picture, damaged, or larger than
+    `max_pixels`; a missing file is one too.
+    """
+    data = source if isinstance(source, bytes) else _read(source, what)
+    if not data:
+        raise InvalidValueError(f"{what} is empty: 0 bytes.")
+    try:
+        image = Image.open(BytesIO(data))
+        if image.width * image.height > max_pixels:
+            raise _too_large(what, f"{image.width}x{image.height}", max_pixels)
+        image.load()
+    except UnidentifiedImageError as error:
+        raise InvalidValueError(
+            f"{what} is no image file that can be read ({len(data)} bytes, beginning with {data[:8]!r}). "
+            "Give a PNG, JPEG, WebP, AVIF or GIF file."
+        ) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(what, "far too many pixels", max_pixels) from error
+    except _DAMAGED as error:
+        raise InvalidValueError(f"{what} is damaged or cut off: {error}. Give the whole file.") from error
+    return image
+
+
+def read_image(source: bytes | Path, what: str = "The picture", max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """`open_image`, turned upright as its EXIF orientation says, and palettes with transparency made RGBA."""
+    image = open_image(source, what, max_pixels)
+    try:
+        upright = ImageOps.exif_transpose(image)
+    except _DAMAGED:
+        upright = image  # an EXIF block that cannot be read turns nothing
+    if upright.mode == "P" and "transparency" in upright.info:
+        info = upright.info
+        upright = upright.convert("RGBA")
+        upright.info = info
+    return upright
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidValueError(f"{what} {path} cannot be read: {error.strerror}.") from error
+
+
+def _too_large(what: str, size: str, max_pixels: int) -> InvalidValueError:
+    return InvalidValueError(
+        f"{what} is too large: {size}; allowed are {max_pixels / 1e6:.0f} megapixels. Make it smaller first."
+    )

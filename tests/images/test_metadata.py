@@ -1,0 +1,150 @@
+"""Infotext inside files of all formats."""
+
+import json
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from modules.errors import InvalidValueError
+from modules.images.encode import encode_image
+from modules.images.metadata import exif_bytes, fits_jpeg, read_metadata
+from modules.images.user_comment import decode_user_comment, encode_user_comment
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+CASES: list[dict[str, Any]] = json.loads((REFERENCE / "cases.json").read_text(encoding="utf-8"))["cases"]
+PNG_INFO_CASES = [
+    case
+    for case in CASES
+    if case["endpoint"].endswith("png-info") and (REFERENCE / case["payload"]["image"]["$file"]).exists()
+]
+INFOTEXT = 'a cat, ünïcödé 猫 🐈 עברית\nsecond line\nNegative prompt: bad\nSteps: 1, Seed: 2, Lora hashes: "a: 1, b: 2"'
+
+
+def picture(mode: str = "RGB") -> Image.Image:
+    return Image.new(mode, (16, 8))
+
+
+@pytest.mark.parametrize("case", PNG_INFO_CASES, ids=lambda case: case["id"])
+def test_reads_as_recorded(case: dict[str, Any]) -> None:
+    infotext, items = read_metadata(REFERENCE / case["payload"]["image"]["$file"])
+    assert infotext == (case["reply"]["info"] or None)
+    assert items == case["reply"]["items"]
+
+
+def test_there_are_recorded_pictures() -> None:
+    assert len(PNG_INFO_CASES) >= 3
+
+
+@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif", "gif"])
+def test_infotext_survives_in_every_format(extension: str) -> None:
+    infotext, items = read_metadata(encode_image(picture(), extension, INFOTEXT))
+    assert infotext == INFOTEXT
+    assert set(items) <= {"exif comment", "comment"}
+
+
+@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif", "gif"])
+def test_a_picture_without_infotext_has_none(extension: str) -> None:
+    assert read_metadata(encode_image(picture(), extension)) == (None, {})
+
+
+def test_other_chunks_of_a_png_are_kept() -> None:
+    data = encode_image(picture(), "png", INFOTEXT, items={"extras": "Upscale: 2", "parameters": "old"})
+    assert read_metadata(data) == (INFOTEXT, {"extras": "Upscale: 2"})
+
+
+def test_null_characters_and_lone_surrogates_do_no_harm() -> None:
+    for extension in ("png", "jpg", "webp", "avif"):
+        assert read_metadata(encode_image(picture(), extension, "a\0b\ud800c"))[0] == "ab?c"
+
+
+def test_a_path_and_an_open_image_are_read_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encode_image(picture(), "png", INFOTEXT))
+    assert read_metadata(path)[0] == INFOTEXT
+    with Image.open(path) as image:
+        assert read_metadata(image)[0] == INFOTEXT
+
+
+def test_the_source_exif_does_not_travel_along() -> None:
+    with Image.open(BytesIO(encode_image(picture(), "jpg", "old"))) as image:
+        image.load()
+        assert read_metadata(encode_image(image, "jpg"))[0] is None
+
+
+@pytest.mark.parametrize("content", [b"no picture", b"\x89PNG\r\n\x1a\n", b"", b"GIF89a", b"RIFF\0\0\0\0WEBP"])
+def test_bytes_that_are_no_picture_are_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=r"The picture is (no image file|damaged|empty)"):
+        read_metadata(content)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=r"none\.png cannot be read: No such file"):
+        read_metadata(tmp_path / "none.png")
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
+def test_a_damaged_exif_block_is_no_error() -> None:
+    stream = BytesIO()
+    picture().save(stream, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x87\x69\0\x04\0\0\0\x01\xff\xff\xff\x00")
+    assert read_metadata(stream.getvalue())[0] is None
+
+
+@pytest.mark.parametrize("text", ["", "a", INFOTEXT, "猫\n" * 50, "\ufeffa"])
+def test_user_comments_in_both_byte_orders_are_read(text: str) -> None:
+    assert decode_user_comment(encode_user_comment(text)) == text.removeprefix("\ufeff")
+    if text != "猫\n" * 50:
+        assert decode_user_comment(b"UNICODE\0" + text.encode("utf-16-le")) == text.removeprefix("\ufeff")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"ASCII\0\0\0plain\0", "plain"),
+        (b"\0\0\0\0\0\0\0\0m\xc3\xbcde", "müde"),
+        (b"JIS\0\0\0\0\0\x1b$BG-\x1b(B", "猫"),
+        (b"no header", "no header"),
+        (b"UNICODE\0\xff", "\ufffd"),
+    ],
+)
+def test_other_user_comments_are_read(data: bytes, text: str) -> None:
+    assert decode_user_comment(data) == text
+
+
+def novelai(**changes: str) -> bytes:
+    comment = {"sampler": "k_dpmpp_2m", "steps": 28, "scale": 11.0, "seed": 5, "uc": "bad"}
+    chunks = PngInfo()
+    for key, value in (
+        {"Software": "NovelAI", "Description": "a cat", "Comment": json.dumps(comment)} | changes
+    ).items():
+        chunks.add_text(key, value)
+    stream = BytesIO()
+    picture().save(stream, "PNG", pnginfo=chunks)
+    return stream.getvalue()
+
+
+def test_novelai_chunks_become_infotext() -> None:
+    infotext, items = read_metadata(novelai())
+    assert infotext == (
+        "a cat\nNegative prompt: bad\n"
+        "Steps: 28, Sampler: DPM++ 2M, CFG scale: 11.0, Seed: 5, Size: 16x8, Clip skip: 2, ENSD: 31337"
+    )
+    assert items["Software"] == "NovelAI"
+
+
+@pytest.mark.parametrize("changes", [{"Comment": "{"}, {"Comment": "{}"}, {"Software": "Paint"}, {"Comment": "[]"}])
+def test_unknown_novelai_chunks_are_only_shown(changes: dict[str, str]) -> None:
+    infotext, items = read_metadata(novelai(**changes))
+    assert infotext is None
+    assert items["Description"] == "a cat"
+
+
+def test_a_jpeg_holds_so_much_and_no_more() -> None:
+    assert fits_jpeg("x" * 32_000)
+    assert not fits_jpeg("x" * 33_000)
+    longest = max(n for n in range(32_600, 32_800) if fits_jpeg("x" * n))
+    assert len(exif_bytes("x" * longest)) <= 65_533
+    assert read_metadata(encode_image(picture(), "jpg", "x" * longest))[0] == "x" * longest

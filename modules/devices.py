@@ -1,0 +1,195 @@
+"""Which device computes, in which dtype, and how much memory it has. PyTorch is imported by the functions only, so
+that the page can start before it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from modules.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import torch
+
+GPU_KINDS = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm cards are "cuda" to PyTorch
+Counters = dict[str, int]
+Memory = dict[str, int | str | Counters]
+
+
+class DeviceFlags(Protocol):
+    """The part of the command line that decides the device (`modules.cli.flags.Flags` fits)."""
+
+    @property
+    def use_cpu(self) -> tuple[str, ...]: ...
+    @property
+    def use_ipex(self) -> bool: ...
+    @property
+    def device_id(self) -> int | None: ...
+
+
+def choose_device(flags: DeviceFlags, part: str = "sd") -> torch.device:
+    """The device for a part of the program ("sd", "esrgan", ...; the words of --use-cpu).
+
+    --use-cpu wins, then the first of CUDA, MPS, XPU that works, then the processor. Raises `InvalidValueError` that
+    lists the devices if --device-id or --use-ipex ask for one that is not there.
+    """
+    import torch
+
+    if "all" in flags.use_cpu or part in flags.use_cpu:
+        return torch.device("cpu")
+    kind = "xpu" if flags.use_ipex else next((kind for kind in GPU_KINDS if _count(kind)), "cpu")
+    count = _count(kind)
+    if flags.use_ipex and not count:
+        raise InvalidValueError(
+            f"--use-ipex: PyTorch {torch.__version__} sees no Intel card. Available: {_listed()}. "
+            "Its build for Intel is installed by: python launch.py --torch xpu --reinstall-torch"
+        )
+    if flags.device_id is None:
+        return torch.device(kind)
+    if flags.device_id >= count:
+        raise InvalidValueError(
+            f"--device-id {flags.device_id}: there is no such device. Available: {_listed()}. "
+            "Leave the flag out to let the program choose."
+        )
+    return torch.device(kind, flags.device_id)
+
+
+def list_devices() -> list[str]:
+    """Every graphics card PyTorch sees, with the number that --device-id takes: "0: NVIDIA ... (cuda)"."""
+    return [f"{index}: {_name(kind, index)} ({kind})" for kind in GPU_KINDS for index in range(_count(kind))]
+
+
+def describe(device: torch.device) -> str:
+    """A name for people."""
+    return _name(device.type, device.index or 0) if device.type in GPU_KINDS else "CPU"
+
+
+def _count(kind: str) -> int:
+    import torch
+
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
+    if kind in ("cuda", "xpu"):
+        module = torch.get_device_module(kind)
+        return int(module.device_count()) if module.is_available() else 0
+    return 0
+
+
+def _name(kind: str, index: int) -> str:
+    import torch
+
+    return "Apple GPU" if kind == "mps" else str(torch.get_device_module(kind).get_device_name(index))
+
+
+def _listed() -> str:
+    return "; ".join(list_devices()) or "no graphics card, only the processor"
+
+
+def native_bf16_cpu() -> bool:
+    """Whether the processor multiplies bfloat16 itself (AVX512-BF16, AMX-BF16, Arm BF16), as cpuinfo finds it.
+
+    Elsewhere PyTorch emulates bf16, which is slower than fp32. Not a timing: the dtype, and with it the picture, must
+    not depend on how busy the machine is at start. oneDNN must be there to use the instructions.
+    """
+    import torch
+
+    capabilities = torch.cpu.get_capabilities()
+    has_instructions = any(bool(present) for name, present in capabilities.items() if "bf16" in name)
+    return has_instructions and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def works(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `device` multiplies and convolves in `dtype` with a finite result; found out by doing it."""
+    import torch
+
+    try:
+        image = torch.full((1, 4, 8, 8), 0.5, device=device, dtype=dtype)
+        kernel = torch.full((4, 4, 3, 3), 0.1, device=device, dtype=dtype)
+        rows = torch.nn.functional.conv2d(image, kernel).flatten(1)
+        return bool(torch.isfinite(rows @ rows.T).all().item())
+    except (RuntimeError, TypeError):  # how backends say "not implemented for this dtype"
+        return False
+
+
+def compute_dtype(device: torch.device, no_half: bool, precision: str = "autocast") -> torch.dtype:
+    """The dtype that layers compute in. `precision` is the word of --precision (full, half, autocast).
+
+    fp32 with --no-half or full; fp16 on graphics cards that can; on the processor bf16 where it is native or `half`
+    is asked for (fp16 has no fast kernels there), else fp32.
+    """
+    import torch
+
+    if no_half or precision == "full":
+        return torch.float32
+    if device.type == "cpu":
+        return torch.bfloat16 if precision == "half" or native_bf16_cpu() else torch.float32
+    return torch.float16 if works(device, torch.float16) else torch.float32
+
+
+def is_gtx_16xx(name: str, capability: tuple[int, int]) -> bool:
+    """Whether a CUDA card is a GTX 1630 to 1660: Turing without tensor cores.
+
+    Plain autocast to fp16 gives NaN on these with some cuDNN algorithms, so they get manual casts and cuDNN's search.
+    """
+    return capability == (7, 5) and "GTX 16" in name
+
+
+def device_note(device: torch.device) -> str | None:
+    """What a user of this device should know, or None."""
+    import torch
+
+    if device.type == "cuda" and is_gtx_16xx(
+        _name("cuda", device.index or 0), torch.cuda.get_device_capability(device)
+    ):
+        return (
+            "GTX 16xx cards can give black pictures in 16 bits; if that happens, start with --no-half-vae or --no-half."
+        )
+    if device.type == "mps":
+        return "MPS has no fp8: models stay in fp16."
+    return None
+
+
+def memory_info(device: torch.device) -> dict[str, Memory]:
+    """Bytes of main memory ("ram") and of the device ("cuda", whatever its kind), as `/sdapi/v1/memory` shows them.
+
+    What cannot be found out is `{"error": why}`. In "ram", `used` is this process alone and `free` what the system
+    still gives without swapping.
+    """
+    return {"ram": _ram(), "cuda": _device_memory(device)}
+
+
+def _ram(proc: Path = Path("/proc")) -> Memory:
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        total = page * os.sysconf("SC_PHYS_PAGES")
+        used = page * int((proc / "self/statm").read_text(encoding="ascii").split()[1])
+        lines = (line.split() for line in (proc / "meminfo").read_text(encoding="ascii").splitlines())
+        free = next((1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:"), total - used)
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf, macOS no /proc
+        return {"error": "only known on Linux"}
+    return {"free": free, "used": used, "total": total}
+
+
+def _device_memory(device: torch.device) -> Memory:
+    import torch
+
+    if device.type not in ("cuda", "xpu"):
+        return {"error": "unavailable"}
+    module = torch.get_device_module(device)
+    free, total = module.mem_get_info(device)
+    statistics = module.memory_stats(device)
+    memory: Memory = {"system": {"free": free, "used": total - free, "total": total}}
+    for shown, counter in _COUNTERS.items():
+        memory[shown] = {when: int(statistics.get(f"{counter}.all.{when}", 0)) for when in ("current", "peak")}
+    memory["events"] = {"retries": statistics.get("num_alloc_retries", 0), "oom": statistics.get("num_ooms", 0)}
+    return memory
+
+
+# Names in the reply -> names in PyTorch's allocator statistics.
+_COUNTERS = {
+    "active": "active_bytes",
+    "allocated": "allocated_bytes",
+    "reserved": "reserved_bytes",
+    "inactive": "inactive_split_bytes",
+}

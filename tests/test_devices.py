@@ -1,0 +1,176 @@
+"""Devices: choice and refusals, dtypes, memory counters. Graphics cards are stood in for where there are none."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from modules import devices
+from modules.cli.flags import parse_flags
+from modules.errors import InvalidValueError
+
+CPU = torch.device("cpu")
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How many cards of each kind PyTorch seems to see; a test fills it in."""
+    counts: dict[str, int] = {}
+    monkeypatch.setattr(devices, "_count", lambda kind: counts.get(kind, 0))
+    monkeypatch.setattr(devices, "_name", lambda kind, index: f"{kind.upper()} card")
+    return counts
+
+
+def test_without_cards_the_processor_computes(cards: dict[str, int]) -> None:
+    assert devices.choose_device(parse_flags([])) == CPU
+    assert devices.describe(CPU) == "CPU"
+
+
+def test_cards_are_preferred_in_the_order_of_the_reference(cards: dict[str, int]) -> None:
+    cards["xpu"] = 1
+    assert devices.choose_device(parse_flags([])).type == "xpu"
+    cards["mps"] = 1
+    assert devices.choose_device(parse_flags([])).type == "mps"
+    cards["cuda"] = 2
+    assert devices.choose_device(parse_flags([])) == torch.device("cuda")
+
+
+def test_device_id_picks_a_card(cards: dict[str, int]) -> None:
+    cards["cuda"] = 2
+    assert devices.choose_device(parse_flags(["--device-id", "1"])) == torch.device("cuda", 1)
+
+
+def test_device_id_out_of_range_lists_the_cards(cards: dict[str, int]) -> None:
+    cards["cuda"] = 2
+    with pytest.raises(InvalidValueError, match=r"--device-id 2.*0: CUDA card \(cuda\); 1: CUDA card \(cuda\)"):
+        devices.choose_device(parse_flags(["--device-id", "2"]))
+
+
+def test_device_id_without_cards_says_so(cards: dict[str, int]) -> None:
+    with pytest.raises(InvalidValueError, match="no graphics card"):
+        devices.choose_device(parse_flags(["--device-id", "0"]))
+
+
+def test_use_cpu_wins_for_its_part_only(cards: dict[str, int]) -> None:
+    cards["cuda"] = 1
+    flags = parse_flags(["--use-cpu", "esrgan", "--device-id", "0"])
+    assert devices.choose_device(flags).type == "cuda"
+    assert devices.choose_device(flags, "esrgan") == CPU
+    assert devices.choose_device(parse_flags(["--use-cpu", "all"])) == CPU
+    assert devices.choose_device(parse_flags(["--use-cpu", "sd"])) == CPU
+
+
+def test_use_ipex_prefers_the_intel_card_or_says_how_to_get_it(cards: dict[str, int]) -> None:
+    cards["cuda"] = 1
+    with pytest.raises(InvalidValueError, match="--torch xpu"):
+        devices.choose_device(parse_flags(["--use-ipex"]))
+    cards["xpu"] = 1
+    assert devices.choose_device(parse_flags(["--use-ipex"])).type == "xpu"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "onednn", "native"),
+    [
+        ({"avx512_bf16": True, "amx_bf16": False}, True, True),
+        ({"avx512_bf16": False, "amx_bf16": True}, True, True),
+        ({"avx512_bf16": False, "avx512_f": True, "cpu_name": "x"}, True, False),
+        ({"avx512_bf16": True}, False, False),
+        ({}, True, False),
+    ],
+)
+def test_native_bf16_needs_the_instruction_and_onednn(
+    capabilities: dict[str, object], onednn: bool, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
+    assert devices.native_bf16_cpu() is native
+
+
+def test_native_bf16_agrees_with_the_kernel_on_this_machine() -> None:
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.is_file():
+        pytest.skip("no /proc/cpuinfo")
+    words = set(cpuinfo.read_text(encoding="utf-8", errors="replace").split())
+    if devices.native_bf16_cpu():
+        assert words & {"avx512_bf16", "amx_bf16", "bf16"}
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_cpu_dtype(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "native_bf16_cpu", lambda: native)
+    assert devices.compute_dtype(CPU, no_half=False) is (torch.bfloat16 if native else torch.float32)
+    assert devices.compute_dtype(CPU, no_half=True) is torch.float32
+    assert devices.compute_dtype(CPU, no_half=False, precision="full") is torch.float32
+    assert devices.compute_dtype(CPU, no_half=False, precision="half") is torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+def test_cards_compute_in_fp16_where_that_works(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device(kind)
+    monkeypatch.setattr(devices, "works", lambda device, dtype: True)
+    assert devices.compute_dtype(device, no_half=False) is torch.float16
+    assert devices.compute_dtype(device, no_half=True) is torch.float32
+    monkeypatch.setattr(devices, "works", lambda device, dtype: False)
+    assert devices.compute_dtype(device, no_half=False) is torch.float32
+
+
+def test_dtypes_are_probed_by_doing() -> None:
+    assert devices.works(CPU, torch.float32)
+    assert not devices.works(CPU, torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "expected"),
+    [
+        ("NVIDIA GeForce GTX 1650", (7, 5), True),
+        ("NVIDIA GeForce RTX 2060", (7, 5), False),
+        ("NVIDIA GeForce GTX 1080", (6, 1), False),
+    ],
+)
+def test_gtx_16xx(name: str, capability: tuple[int, int], expected: bool) -> None:
+    assert devices.is_gtx_16xx(name, capability) is expected
+
+
+def test_notes_tell_what_a_device_lacks(cards: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert devices.device_note(CPU) is None
+    assert "fp8" in str(devices.device_note(torch.device("mps")))
+    monkeypatch.setattr(devices, "_name", lambda kind, index: "NVIDIA GeForce GTX 1660")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert "--no-half" in str(devices.device_note(torch.device("cuda")))
+
+
+def test_memory_of_the_processor_has_the_shape_of_the_reference() -> None:
+    memory = devices.memory_info(CPU)
+    json.dumps(memory)
+    assert memory["cuda"] == {"error": "unavailable"}
+    if Path("/proc/self/statm").exists():
+        total, used, free = (memory["ram"][name] for name in ("total", "used", "free"))
+        assert isinstance(total, int) and isinstance(used, int) and isinstance(free, int)
+        assert 10_000_000 < used < total and 0 < free < total
+
+
+def test_memory_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    assert devices._ram(tmp_path) == {"error": "only known on Linux"}
+
+
+def test_memory_of_a_card_comes_from_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = {"active_bytes.all.current": 5, "active_bytes.all.peak": 7, "num_ooms": 2}
+    module = SimpleNamespace(mem_get_info=lambda device: (30, 100), memory_stats=lambda device: statistics)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    cuda = devices.memory_info(torch.device("cuda"))["cuda"]
+    assert cuda["system"] == {"free": 30, "used": 70, "total": 100}
+    assert cuda["active"] == {"current": 5, "peak": 7}
+    assert cuda["events"] == {"retries": 0, "oom": 2}
+    assert set(cuda) == {"system", "active", "allocated", "reserved", "inactive", "events"}
+
+
+@pytest.mark.gpu
+@NO_CUDA
+def test_a_real_card_is_chosen_and_described() -> None:
+    device = devices.choose_device(parse_flags([]))
+    assert device.type == "cuda" and devices.compute_dtype(device, no_half=False) is torch.float16
+    assert devices.describe(device) in devices.list_devices()[0]
+    assert "system" in devices.memory_info(device)["cuda"]

@@ -1,0 +1,92 @@
+"""Wrappers that make a `Denoise` (variance exploding, predicts x0) from a network as it was trained.
+
+The network sees `x / sqrt(sigma^2 + 1)` (variance preserving) and a timestep [B] fp32, and predicts noise (eps) or
+velocity (v). Guidance is another wrapper, made by processing around or inside these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeAlias
+
+from torch import Tensor
+
+from modules.sampling.catalog import Family, SamplerSpec
+from modules.sampling.discrete import DiscreteSchedule, LcmSchedule
+from modules.sampling.types import Denoise
+
+# (x [B, C, H, W] variance preserving, t [B] fp32) -> eps or v [B, C, H, W]
+Network: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+TimeMap: TypeAlias = Callable[[Tensor], Tensor]
+
+
+class Prediction(Enum):
+    """What the network was trained to predict."""
+
+    EPS = "eps"
+    V = "v"
+
+
+def eps_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
+    """Denoise from a noise-predicting network: `x - sigma * eps(x / sqrt(sigma^2 + 1), t)`.
+
+    `time_map` turns sigma [B] into t [B]; the default is the schedule's own, linear in log sigma.
+    """
+    to_t = time_map or schedule.sigma_to_t
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        s = _append_dims(sigma, x)
+        return x - s * network(x / (s**2 + 1).sqrt(), to_t(sigma))
+
+    return denoise
+
+
+def v_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
+    """Denoise from a velocity-predicting network (Salimans and Ho 2022, arXiv:2202.00512):
+    `x / (sigma^2 + 1) - sigma / sqrt(sigma^2 + 1) * v(x / sqrt(sigma^2 + 1), t)`."""
+    to_t = time_map or schedule.sigma_to_t
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        s = _append_dims(sigma, x)
+        scale = (s**2 + 1).sqrt()
+        return x / scale**2 - s / scale * network(x / scale, to_t(sigma))
+
+    return denoise
+
+
+def lcm_denoise(inner: Denoise, schedule: LcmSchedule) -> Denoise:
+    """Put the boundary condition of consistency models around a Denoise (Luo et al. 2023, arXiv:2310.04378, eq. 9).
+
+    `c_out * inner + c_skip * x` with sigma_data 0.5 and timesteps scaled by 10; linear, so it may go around guidance
+    as well as under it.
+    """
+    sigma_data = 0.5
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        scaled_t = _append_dims(schedule.sigma_to_t(sigma), x) * 10.0
+        norm = scaled_t**2 + sigma_data**2
+        return scaled_t / norm.sqrt() * inner(x, sigma) + sigma_data**2 / norm * x
+
+    return denoise
+
+
+def denoise_for(
+    spec: SamplerSpec, network: Network, schedule: DiscreteSchedule, prediction: Prediction = Prediction.EPS
+) -> Denoise:
+    """The `Denoise` that a sampler of this kind wants, without guidance: it picks the map from sigma to timestep.
+
+    Timestep samplers get whole timesteps, LCM its 50 known ones with the boundary condition, others fractional ones.
+    """
+    wrap = v_denoise if prediction is Prediction.V else eps_denoise
+    if spec.family is Family.TIMESTEP:
+        return wrap(network, schedule, schedule.vp_sigma_to_t)
+    if spec.family is Family.LCM:
+        lcm = LcmSchedule(schedule)
+        return lcm_denoise(wrap(network, schedule, lcm.sigma_to_t), lcm)
+    return wrap(network, schedule)
+
+
+def _append_dims(sigma: Tensor, like: Tensor) -> Tensor:
+    """Sigma [B] as [B, 1, 1, 1] in the dtype of `like`, so that the product keeps that dtype."""
+    return sigma.to(like.dtype).reshape(-1, *[1] * (like.ndim - 1))

@@ -169,9 +169,7 @@ class JobQueue:
             log.warning("%s: %s", job.task_id, error)
         except Exception as error:  # a worker thread that dies would leave every later job waiting for ever
             log.exception("%s failed", job.task_id)
-            text = (
-                f"The job failed through a mistake of ours: {type(error).__name__}: {error}. The log says more."
-            )
+            text = f"The job failed through a mistake of ours: {type(error).__name__}: {error}. The log says more."
             self.store.ended(job.task_id, JobStatus.FAILED, text)
             job.fail(FeatherweightError(text))
         else:

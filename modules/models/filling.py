@@ -67,10 +67,8 @@ def plan_assignments(
     return assignments
 
 
-def fill(
-    file: TensorFile, assignments: Iterable[Assignment], placement: Callable[[Component], Placement]
-) -> None:
-    """Read and place each tensor. Buffers that are in no file (position ids) are made afterwards by `finish_buffers`."""
+def fill(file: TensorFile, assignments: Iterable[Assignment], placement: Callable[[Component], Placement]) -> None:
+    """Read and place each tensor. Buffers that are in no file (position ids) are left to `finish_buffers`."""
     for assignment in assignments:
         component = assignment.component
         tensor = component.keymap.tensor_to_ours(assignment.original_key, file.read(assignment.original_key))

@@ -26,7 +26,6 @@ class LoadedModel:
     text_encoder: CLIPTextModel
     unet: UNet2DConditionModel
     vae: AutoencoderKL
-    alphas_cumprod: Tensor  # [timesteps], float32, CPU
     device: torch.device
     compute_dtype: torch.dtype
     vae_dtype: torch.dtype
@@ -54,7 +53,7 @@ class LoadedModel:
     @property
     def downscale(self) -> int:
         """Pixels a latent stands for, along one side."""
-        return 2 ** (self.architecture.vae.levels - 1)
+        return 1 << (self.architecture.vae.levels - 1)
 
     @property
     def latent_channels(self) -> int:
@@ -88,12 +87,3 @@ class LoadedModel:
         posterior = self.vae.encode(pictures.to(self.device, self.vae_dtype)).latent_dist
         scale = self.architecture.latent.scale_factor
         return posterior.mean.float() * scale, posterior.std.float() * scale
-
-
-def scaled_linear_alphas_cumprod(linear_start: float, linear_end: float, timesteps: int) -> Tensor:
-    """Products of 1 - beta, [timesteps] float32; the roots of beta are evenly spaced (latent diffusion's schedule).
-
-    Computed in float64 and rounded once, as the original training code did.
-    """
-    betas = torch.linspace(linear_start**0.5, linear_end**0.5, timesteps, dtype=torch.float64) ** 2
-    return torch.cumprod(1.0 - betas, dim=0).float()

@@ -12,7 +12,7 @@ from modules.models.catalogue import CheckpointInfo
 from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
 from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.filling import Placement, fill, finish_buffers, plan_assignments
-from modules.models.loaded import LoadedModel, scaled_linear_alphas_cumprod
+from modules.models.loaded import LoadedModel
 from modules.models.tensor_file import TensorFile
 
 log = logging.getLogger(__name__)
@@ -52,15 +52,13 @@ def load_model(
     for component in components:
         finish_buffers(component.module, device)
         parts[component.name] = component.module.eval().requires_grad_(False)
-    schedule = architecture.noise_schedule
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s) in %.1f s", info.name, family.label, seconds)
     return LoadedModel(
         info=info,
         family_label=family.label,
         architecture=architecture,
-        **parts,  # type: ignore[arg-type]
-        alphas_cumprod=scaled_linear_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps),
+        **parts,
         device=device,
         compute_dtype=compute_dtype,
         vae_dtype=vae_dtype,

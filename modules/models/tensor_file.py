@@ -9,9 +9,10 @@ import json
 import math
 import struct
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file: BinaryIO = path.open("rb")
+            self._file = path.open("rb")
         except OSError as error:
             raise CheckpointError(
                 f"{path.name}: cannot be opened ({error.strerror}). Check that it is there and readable."
@@ -85,14 +86,14 @@ class TensorFile:
         entry = self.entries[name]
         tensor = torch.empty(entry.shape, dtype=entry.dtype)
         if entry.size_bytes:
-            buffer = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+            buffer = tensor.reshape(-1).view(torch.uint8).numpy()
             self._file.seek(entry.begin)
-            if self._file.readinto(buffer) != entry.size_bytes:  # type: ignore[attr-defined]
+            if self._file.readinto(memoryview(buffer)) != entry.size_bytes:  # type: ignore[arg-type]
                 raise CheckpointError(f"{self.path.name}: the file ends inside of the tensor {name!r}. {REMEDY}")
         return tensor
 
 
-def _read_header(file: BinaryIO, path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+def _read_header(file: BufferedReader, path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     size = path.stat().st_size
     if size < 8:
         raise CheckpointError(f"{path.name}: only {size} bytes long, so it is not a safetensors file. {REMEDY}")
@@ -140,7 +141,7 @@ def _entry(path: Path, name: str, value: object, data_begin: int, file_size: int
     return TensorEntry(dtype, tuple(shape), begin, end)
 
 
-def _are_counts(value: object) -> bool:
+def _are_counts(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(
         isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
     )

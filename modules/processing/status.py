@@ -24,6 +24,7 @@ class ModelFacts:
     fp16_bytes: int  # what the same weights would weigh in fp16
     storage: str  # "fp16", "fp32", "fp8 row" ...
     device: str
+    default_size_px: int = 512  # the side of the pictures it was trained on
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,78 @@
+"""Builds the long-lived objects of one running program and wires them; the server and the command line share it."""
+
+from pathlib import Path
+
+from modules.cli.flags import Flags
+from modules.devices import choose_device, compute_dtype
+from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.queue import JobQueue
+from modules.jobs.store import JobStore
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.paths import resolve_paths
+from modules.processing.engine import ComputePlan, Engine
+from modules.processing.output import Output
+from modules.services import Services
+from modules.settings.store import SettingsStore
+from modules.version import PROGRAM_VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def build_services(flags: Flags, root: Path = ROOT) -> Services:
+    """Everything a page, an API or a command needs. Creates folders, reads the settings, loads no model.
+
+    Raises `FeatherweightError` for folders that cannot be made and checkpoint files that are not there.
+    """
+    paths = resolve_paths(flags, root)
+    paths.ensure()
+    settings = SettingsStore(paths.config_file, locked=locked_settings(flags))
+    catalogue = CheckpointCatalogue(
+        paths.checkpoint_dirs,
+        HashCache(paths.cache_dir / "hashes.json"),
+        files=(Path(flags.ckpt),) if flags.ckpt else (),
+    )
+    engine = Engine(catalogue, paths.root / "configs", lambda: compute_plan(flags), hashing=not flags.no_hashing)
+    executor = InProcessExecutor(engine, Output(paths.data_dir))
+    queue = JobQueue(executor, JobStore(paths.jobs_file))
+    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION)
+
+
+def compute_plan(flags: Flags) -> ComputePlan:
+    """Device and dtypes by the flags and what the machine can do."""
+    device = choose_device(flags)
+    dtype = compute_dtype(device, flags.no_half, flags.precision)
+    vae_dtype = compute_dtype(device, flags.no_half or flags.no_half_vae, flags.precision)
+    return ComputePlan(device, dtype, vae_dtype, check_nan=not flags.disable_nan_check)
+
+
+def locked_settings(flags: Flags) -> frozenset[str]:
+    """The settings that the command line forbids to change."""
+    from modules.settings.definitions import SETTINGS
+
+    if flags.freeze_settings:
+        return frozenset(SETTINGS)
+    locked = set((flags.freeze_specific_settings or "").split(",")) - {""}
+    sections = set((flags.freeze_settings_in_sections or "").split(",")) - {""}
+    for key, setting in SETTINGS.items():
+        if setting.section.id in sections or (flags.hide_ui_dir_config and key in PATH_SETTINGS):
+            locked.add(key)
+    return frozenset(locked)
+
+
+PATH_SETTINGS = frozenset(
+    {
+        "samples_filename_pattern",
+        "directories_filename_pattern",
+        "outdir_samples",
+        "outdir_txt2img_samples",
+        "outdir_img2img_samples",
+        "outdir_extras_samples",
+        "outdir_grids",
+        "outdir_txt2img_grids",
+        "outdir_img2img_grids",
+        "outdir_save",
+        "outdir_init_images",
+        "temp_dir",
+        "clean_temp_dir_at_start",
+    }
+)

@@ -1,0 +1,146 @@
+"""`python launch.py txt2img`: a picture without a server, with a progress bar."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from PIL import Image
+
+from modules.assembly import build_services
+from modules.atomic_files import output_error, write_atomic
+from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.images.encode import Quality, encode_image
+from modules.jobs.job import Job
+from modules.processing.checking import check_names
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.results import Picture, Result
+
+BAR_WIDTH = 30
+REFRESH_S = 0.1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; returns the exit code (0 done, 1 failed, 2 wrong arguments, 130 interrupted)."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        return _run(arguments, Flags(**given))
+    except FeatherweightError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="launch.py txt2img", description="Make pictures from a prompt.")
+    parser.add_argument("--prompt", required=True)
+    parser.add_argument("--negative-prompt", default="")
+    parser.add_argument("--output", type=Path, help="file to write; with several pictures a number is added")
+    parser.add_argument("--width", type=int, help="pixels (default: what the model was trained on)")
+    parser.add_argument("--height", type=int)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cfg-scale", type=float, default=7.0)
+    parser.add_argument("--sampler", default="DPM++ 2M")
+    parser.add_argument("--scheduler", default="Automatic")
+    parser.add_argument("--seed", type=int, default=-1)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--batch-count", type=int, default=1)
+    parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
+    add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
+    return parser
+
+
+def _run(arguments: argparse.Namespace, flags: Flags) -> int:
+    if arguments.output is not None and arguments.output.suffix.lower() not in (
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".webp",
+        ".avif",
+    ):
+        raise InvalidValueError(
+            f"--output {arguments.output}: the name must end in .png, .jpg, .webp or .avif; that decides the format."
+        )
+    services = build_services(flags)
+    try:
+        side = services.engine.model(arguments.checkpoint or services.settings.current.text("sd_model_checkpoint"))
+        settings = services.settings.current
+        request = Txt2ImgRequest(
+            prompt=arguments.prompt,
+            negative_prompt=arguments.negative_prompt,
+            width=arguments.width or side.default_size_px,
+            height=arguments.height or side.default_size_px,
+            steps=arguments.steps,
+            cfg_scale=arguments.cfg_scale,
+            sampler=arguments.sampler,
+            scheduler=arguments.scheduler,
+            seed=arguments.seed,
+            batch_size=arguments.batch_size,
+            batch_count=arguments.batch_count,
+            checkpoint=arguments.checkpoint,
+            save_images=arguments.output is None,
+            save_grid=False,
+            settings=settings,
+        )
+        check_names(request, services.catalogue)
+        services.queue.start()
+        job = services.queue.submit(request)
+        _watch(job, quiet=flags.disable_console_progressbars)
+        return _deliver(job.result(), arguments.output)
+    finally:
+        services.queue.close()
+
+
+def _watch(job: Job, quiet: bool) -> None:
+    """Show a bar until the job ends; Ctrl+C stops it within a step and keeps what is finished."""
+    while True:
+        try:
+            ended = job.wait(REFRESH_S)
+            if not quiet:
+                _show(job)
+            if ended:
+                break
+        except KeyboardInterrupt:
+            job.interrupt()
+            print("\nInterrupting ...", file=sys.stderr)
+    if not quiet:
+        print(file=sys.stderr)
+
+
+def _show(job: Job) -> None:
+    progress = job.progress()
+    full = round(progress.fraction * BAR_WIDTH)
+    eta = f", {progress.eta_s:.0f} s left" if progress.eta_s is not None else ""
+    steps = f"{progress.step}/{progress.total_steps}" if progress.total_steps else progress.phase
+    bar = "█" * full + "░" * (BAR_WIDTH - full)
+    print(f"\r{progress.fraction:4.0%} {bar} {steps}{eta}   ", end="", file=sys.stderr, flush=True)
+
+
+def _deliver(result: Result, output: Path | None) -> int:
+    for notice in result.notices:
+        print(notice, file=sys.stderr)
+    samples = result.samples
+    for number, picture in enumerate(samples):
+        path = picture.path
+        if output is not None:
+            path = output if len(samples) == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
+            _write(picture.image, picture, path)
+        print(path)
+    if result.interrupted:
+        print(f"Interrupted; {len(samples)} pictures were finished.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _write(image: Image.Image, picture: Picture, path: Path) -> None:
+    extension = path.suffix.lower().removeprefix(".")
+    data = encode_image(image, "jpg" if extension == "jpeg" else extension, picture.infotext, Quality())
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        raise output_error("The picture", path.parent, error) from error

@@ -1,0 +1,19 @@
+"""Names in a request that must exist; edges call this before a job is queued, so that a typo is answered at once."""
+
+from modules.models.catalogue import CheckpointCatalogue
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.upscaling import check_upscaler
+from modules.sampling.catalog import SAMPLERS, SCHEDULES
+
+
+def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue) -> None:
+    """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there."""
+    SAMPLERS.canonical(request.sampler)
+    SCHEDULES.canonical(request.scheduler)
+    if request.hires is not None:
+        SAMPLERS.canonical(request.hires.sampler or request.sampler)
+        SCHEDULES.canonical(request.hires.scheduler or request.scheduler)
+        check_upscaler(request.hires.upscaler)
+    wanted = request.checkpoint or request.settings.text("sd_model_checkpoint")
+    if wanted:
+        catalogue.get(wanted)

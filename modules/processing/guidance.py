@@ -1,0 +1,140 @@
+"""Classifier-free guidance: from a network and a batch's conditionings to the one `Denoise` that samplers call.
+
+Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu et al. 2022 (arXiv:2206.01714):
+`uncond + cfg_scale * sum_i weight_i * (cond_i - uncond)`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modules.errors import NumericalError
+from modules.prompting.conditioning import ComposedConditioning, ScheduledConditioning
+from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
+from modules.sampling.types import Denoise
+
+# (x [N,C,h,w], timesteps [N], context [N,tokens,width]) -> eps or v [N,C,h,w]
+Predict = Callable[[Tensor, Tensor, Tensor], Tensor]
+# (x [N,C,h,w], sigma [N], context [N,tokens,width]) -> denoised [N,C,h,w]
+ConditionedDenoise = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidanceOptions:
+    """When the negative prompt is left out, and how evaluations are batched.
+
+    `min_sigma_uncond` (NGMS): below this sigma every second step runs without it, or all with `all_steps`.
+    `skip_early` is the fraction of evaluations from the first that run without it.
+    """
+
+    cfg_scale: float
+    total_evaluations: int
+    min_sigma_uncond: float = 0.0
+    all_steps: bool = False
+    skip_early: float = 0.0
+    batch_together: bool = True
+    padding: CondPadding = CondPadding.NONE
+    check_nan: bool = True
+
+
+class Guidance:
+    """A `GuidedDenoise` for one batch and one pass; counts its evaluations, because prompts change with the step."""
+
+    def __init__(
+        self,
+        denoise: ConditionedDenoise,
+        prompts: Sequence[ComposedConditioning],
+        negatives: Sequence[ScheduledConditioning],
+        options: GuidanceOptions,
+        empty: Tensor,
+        before_evaluation: Callable[[], None] = lambda: None,
+    ) -> None:
+        """One prompt and one negative an image; `empty` [77,width] is the encoding of the empty text, for padding.
+        `before_evaluation` may raise to stop the job."""
+        assert len(prompts) == len(negatives)
+        self._denoise = denoise
+        self._prompts = prompts
+        self._negatives = negatives
+        self._options = options
+        self._empty = empty
+        self._before = before_evaluation
+        self._evaluation = 0
+        self._uncond: Tensor | None = None
+        self.did_pad = False  # whether the padding option changed anything, for the infotext
+
+    def __call__(self, x: Tensor, sigma: Tensor, /) -> Tensor:
+        self._before()
+        parts = [
+            (row, weight, conditioning.crossattn)
+            for row, prompt in enumerate(self._prompts)
+            for conditioning, weight in prompt.at(self._evaluation)
+        ]
+        rows = [row for row, _, _ in parts]
+        weights = [weight for _, weight, _ in parts]
+        cond_context = stack_encodings([context for _, _, context in parts])
+        if self._leaves_out_uncond(float(sigma[0])):
+            cond = self._evaluate(x[rows], sigma[rows], cond_context)
+            uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
+            cfg_scale = 1.0
+        else:
+            cond, uncond = self._evaluate_both(x, sigma, rows, cond_context)
+            cfg_scale = self._options.cfg_scale
+        self._evaluation += 1
+        self._uncond = uncond
+        return _combine(cond, uncond, rows, weights, cfg_scale)
+
+    def uncond_denoised(self) -> Tensor:
+        """What the last evaluation predicted for the negative prompt, [B,C,h,w]."""
+        assert self._uncond is not None, "uncond_denoised before the first evaluation"
+        return self._uncond
+
+    def _leaves_out_uncond(self, sigma: float) -> bool:
+        options = self._options
+        if options.skip_early > 0 and self._evaluation / options.total_evaluations <= options.skip_early:
+            return True
+        if options.min_sigma_uncond > 0 and sigma < options.min_sigma_uncond:
+            return options.all_steps or self._evaluation % 2 == 1
+        return False
+
+    def _evaluate_both(
+        self, x: Tensor, sigma: Tensor, rows: Sequence[int], cond_context: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Prompt and negative prompt: in one call where they have equally many tokens, else one after the other."""
+        uncond_context = stack_encodings([negative.at(self._evaluation).crossattn for negative in self._negatives])
+        cond_context, uncond_context, padded = pad_conditionings(
+            cond_context, uncond_context, self._options.padding, self._empty
+        )
+        self.did_pad |= padded
+        if cond_context.shape[1] == uncond_context.shape[1] and self._options.batch_together:
+            both = self._evaluate(
+                torch.cat([x[rows], x]), torch.cat([sigma[rows], sigma]), torch.cat([cond_context, uncond_context])
+            )
+            return both[: len(rows)], both[len(rows) :]
+        return self._evaluate(x[rows], sigma[rows], cond_context), self._evaluate(x, sigma, uncond_context)
+
+    def _evaluate(self, x: Tensor, sigma: Tensor, context: Tensor) -> Tensor:
+        output = self._denoise(x, sigma, context)
+        if self._options.check_nan and not torch.isfinite(output).all():
+            raise NumericalError(
+                "The model produced NaN at this step. Start with --no-half to compute in 32 bit, or use another "
+                "checkpoint; --disable-nan-check lets such pictures through."
+            )
+        return output
+
+
+def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequence[float], cfg_scale: float) -> Tensor:
+    denoised = uncond.clone()
+    for position, (row, weight) in enumerate(zip(rows, weights, strict=True)):
+        denoised[row] += (cond[position] - uncond[row]) * (weight * cfg_scale)
+    return denoised
+
+
+def conditioned(make: Callable[[Callable[[Tensor, Tensor], Tensor]], Denoise], predict: Predict) -> ConditionedDenoise:
+    """Bind a context to a network: `make` is `denoise_for` with everything but the network filled in."""
+
+    def denoise(x: Tensor, sigma: Tensor, context: Tensor) -> Tensor:
+        return make(lambda scaled, t: predict(scaled, t, context.to(x.device)))(x, sigma)
+
+    return denoise

@@ -1,0 +1,127 @@
+"""The second pass of hires fix: enlarge what the first pass made, add noise again, and sample down from there."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modules.models.loaded import LoadedModel
+from modules.processing.conditioning import Conditioner
+from modules.processing.hires_size import HiresSize, hires_size
+from modules.processing.pixels import from_images, to_images
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_second
+from modules.processing.texts import prepare_text
+from modules.processing.token_merging import merged_tokens
+from modules.processing.upscaling import LATENT_UPSCALE_MODES, upscale_image, upscale_latents
+from modules.sampling.catalog import SAMPLERS
+from modules.sampling.discrete import DiscreteSchedule
+from modules.sampling.plan import SamplingPlan
+from modules.sampling.types import OnStep
+
+# seeds, variation seeds, and (height, width) in latent units for seed resize
+BatchSeeds = tuple[Sequence[int], Sequence[int], tuple[int, int] | None]
+
+
+@dataclass(frozen=True)
+class HiresPass:
+    """The pass as it is to be done for every batch; `walk` is None where the denoising strength leaves no steps."""
+
+    request: Txt2ImgRequest
+    hires: HiresRequest
+    plan: PassPlan
+    size: HiresSize
+    walk: SamplingPlan | None
+
+    @classmethod
+    def of(cls, request: Txt2ImgRequest, schedule: DiscreteSchedule) -> "HiresPass":
+        """Resolve the hires request: what it leaves open is as in the first pass."""
+        hires = request.hires
+        assert hires is not None, "a second pass was not asked for"
+        plan = PassPlan(
+            sampler=SAMPLERS.get(hires.sampler or request.sampler),
+            scheduler=hires.scheduler or request.scheduler,
+            steps=hires.steps or request.steps,
+            cfg_scale=request.cfg_scale,
+            settings=request.settings,
+        )
+        walk = plan_second(plan, schedule, hires.denoising_strength)
+        return cls(request, hires, plan, hires_size(*request.size_px, hires), walk)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the pass, for progress."""
+        return max(len(self.walk.sigmas) - 1, 0) if self.walk else 0
+
+    def run(
+        self,
+        model: LoadedModel,
+        latents: Tensor,
+        conditioner: Conditioner,
+        batch_seeds: BatchSeeds,
+        first_evaluations: int,
+        check: Callable[[], None],
+        on_step: OnStep,
+        check_nan: bool,
+    ) -> tuple[Tensor, bool]:
+        """The larger clean latents, and whether conditionings were padded."""
+        settings = self.request.settings
+        latents = self._cut(self._enlarge(model, latents))
+        if self.walk is None:
+            return latents, False
+        seeds, subseeds, seed_resize = batch_seeds
+        noise = image_noise(
+            (latents.shape[1], latents.shape[2], latents.shape[3]),
+            seeds,
+            subseeds,
+            self.request.subseed_strength,
+            seed_resize,
+            self.plan.sampler,
+            settings,
+            model.device,
+        )
+        prompt = prepare_text(self.hires.prompt or self.request.prompt, settings)
+        negative = prepare_text(self.hires.negative_prompt or self.request.negative_prompt, settings)
+        encoded = conditioner.encode(
+            [prompt.encoded] * len(seeds),
+            [negative.encoded] * len(seeds),
+            first_evaluations,
+            settings,
+            hires_steps=self.plan.evaluations,
+        )
+        schedule = noise_schedule(model, settings)
+        guidance = build_guidance(self.plan, model, schedule, encoded, check, check_nan)
+        first = noise.next()
+        start = self.walk.start_from(latents, first)
+        extra_noise = settings.number("img2img_extra_noise")
+        if extra_noise > 0:
+            start = start + first * extra_noise
+        ratio = settings.number("token_merging_ratio_hr") or settings.number("token_merging_ratio")
+        with merged_tokens(model.unet, ratio):
+            result = self.walk.run(
+                guidance,
+                start,
+                self.walk.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
+                on_step,
+            )
+        return result, guidance.did_pad
+
+    def _enlarge(self, model: LoadedModel, latents: Tensor) -> Tensor:
+        width, height = self.size.upscale_to
+        name = self.hires.upscaler
+        if name in LATENT_UPSCALE_MODES:
+            mode = LATENT_UPSCALE_MODES.get(name)
+            return upscale_latents(latents, mode, width // model.downscale, height // model.downscale)
+        enlarged = []
+        for index in range(latents.shape[0]):
+            (image,) = to_images(model.decode(latents[index : index + 1]))
+            enlarged.append(from_images([upscale_image(image, name, width, height)]))
+        # The posterior's mean, not a sample of it: its deviation is far below a grey level, and unseeded elsewhere.
+        return torch.cat([model.encode_moments(picture)[0] for picture in enlarged])
+
+    def _cut(self, latents: Tensor) -> Tensor:
+        """Take the overhang off, the odd unit at the far side."""
+        cut_x, cut_y = self.size.cut
+        height, width = latents.shape[2:]
+        return latents[:, :, cut_y // 2 : height - (cut_y + 1) // 2, cut_x // 2 : width - (cut_x + 1) // 2]

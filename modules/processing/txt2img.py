@@ -1,0 +1,323 @@
+"""txt2img, from a request to a result: encode, sample, perhaps sample again larger, decode, save."""
+
+import time
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import torch
+from torch import Tensor
+
+from modules.devices import memory_info
+from modules.errors import Interrupted, Skipped
+from modules.images.grid import fits_grid, grid_rows, image_grid
+from modules.models.loaded import LoadedModel
+from modules.processing.conditioning import Conditioner
+from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.engine import Engine
+from modules.processing.events import Events
+from modules.processing.hires_pass import HiresPass
+from modules.processing.hires_size import old_first_pass_size
+from modules.processing.output import Output, name_context
+from modules.processing.pixels import preview_image, to_images
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
+from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_first
+from modules.processing.texts import prepare_text
+from modules.processing.tiling import circular_padding
+from modules.processing.token_merging import merged_tokens
+from modules.sampling.catalog import SAMPLERS
+from modules.sampling.types import StepInfo
+from modules.version import PROGRAM_VERSION
+
+
+def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Events) -> Result:
+    """Make the pictures of a request. Holds the engine's lock throughout.
+
+    Seeds must be fixed (not -1). An interrupt ends the job with the pictures that are finished; any other
+    `FeatherweightError` is raised.
+    """
+    assert request.seed >= 0 and request.subseed >= 0, "seeds are fixed when a job is submitted"
+    request = _with_old_hires_sizes(request)
+    with engine.lock, torch.inference_mode():
+        events.phase("loading model")
+        began = time.monotonic()
+        wanted = request.checkpoint or request.settings.text("sd_model_checkpoint") or None
+        conditioner = engine.conditioner(wanted)
+        job = _Job(request, engine, engine.model(wanted), conditioner, output, events)
+        job.timings["load"] = time.monotonic() - began
+        with circular_padding(job.model.modules, request.tiling):
+            return job.run()
+
+
+def _with_old_hires_sizes(request: Txt2ImgRequest) -> Txt2ImgRequest:
+    """Under "use width/height sliders to set final resolution" the first pass gets a size of its own."""
+    hires = request.hires
+    if hires is None or not request.settings.flag("use_old_hires_fix_width_height"):
+        return request
+    width, height = old_first_pass_size(request.width, request.height)
+    final = replace(hires, resize_width=request.width, resize_height=request.height)
+    return replace(request, width=width, height=height, hires=final)
+
+
+@dataclass
+class _Job:
+    """The state of one run; lives as long as the function above."""
+
+    request: Txt2ImgRequest
+    engine: Engine
+    model: LoadedModel
+    conditioner: Conditioner
+    output: Output
+    events: Events
+    began: datetime = field(default_factory=lambda: datetime.now().astimezone())
+    timings: dict[str, float] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    facts: Facts = field(default_factory=Facts)
+    steps_before: int = 0  # finished by earlier batches and passes
+    pass_steps: int = 0  # of the pass that runs now
+    interrupted: bool = False
+
+    def run(self) -> Result:
+        """All batches, then the grid."""
+        request = self.request
+        self.prompt = prepare_text(request.prompt, request.settings)
+        self.negative = prepare_text(request.negative_prompt, request.settings)
+        self._notice_networks()
+        self.plan = PassPlan(
+            sampler=SAMPLERS.get(request.sampler),
+            scheduler=request.scheduler,
+            steps=request.steps,
+            cfg_scale=request.cfg_scale,
+            settings=request.settings,
+        )
+        self.schedule = noise_schedule(self.model, request.settings)
+        self.hires = HiresPass.of(request, self.schedule) if request.hires else None
+        first = plan_first(self.plan, self.schedule)
+        second_steps = self.hires.steps if self.hires else 0
+        self.events.plan((len(first.sigmas) - 1 + second_steps) * request.batch_count)
+        for batch in range(request.batch_count):
+            try:
+                self.events.check()
+                self._batch(batch)
+            except Skipped:
+                self.notices.append(f"Batch {batch + 1} was skipped.")
+            except Interrupted:
+                self.interrupted = True
+                break
+            self.steps_before = (batch + 1) * (len(first.sigmas) - 1 + second_steps)
+        self._add_grid()
+        return self._result()
+
+    # -- one batch ---------------------------------------------------------------------------------------------------
+
+    def _batch(self, batch: int) -> None:
+        latents = self._sample(batch)
+        self.events.phase("decoding")
+        began = time.monotonic()
+        for index in range(latents.shape[0]):
+            self.events.check()
+            self._finish(self.model.decode(latents[index : index + 1]), batch, index)
+        self._count_time("decode", began)
+
+    def _sample(self, batch: int) -> Tensor:
+        """The clean latents of a batch, [B,C,h,w]."""
+        request, settings = self.request, self.request.settings
+        began = time.monotonic()
+        self.events.phase("encoding prompts")
+        count = request.batch_size
+        encoded = self.conditioner.encode(
+            [self.prompt.encoded] * count, [self.negative.encoded] * count, self.plan.evaluations, settings
+        )
+        self._count_time("encode", began)
+        began = time.monotonic()
+        width, height = (side // self.model.downscale for side in request.size_px)
+        seeds, subseeds = self._seeds(batch)
+        noise = image_noise(
+            (self.model.latent_channels, height, width),
+            seeds,
+            subseeds,
+            request.subseed_strength,
+            self._seed_resize(),
+            self.plan.sampler,
+            settings,
+            self.model.device,
+        )
+        walk = plan_first(self.plan, self.schedule)
+        guidance = build_guidance(
+            self.plan, self.model, self.schedule, encoded, self.events.check, self.engine.plan.check_nan
+        )
+        self.pass_steps = len(walk.sigmas) - 1
+        self.events.phase("sampling")
+        with merged_tokens(self.model.unet, settings.number("token_merging_ratio")):
+            latents = walk.run(
+                guidance,
+                walk.start(noise.first()),
+                walk.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
+                self._on_step,
+            )
+        self.facts.did_pad |= guidance.did_pad
+        self.events.step(self.steps_before + self.pass_steps)
+        if self.hires is not None:
+            latents = self._second_pass(self.hires, latents, batch)
+        self._count_time("sample", began)
+        return latents
+
+    def _second_pass(self, hires: HiresPass, latents: Tensor, batch: int) -> Tensor:
+        settings = self.request.settings
+        if settings.flag("save_images_before_highres_fix") and self.request.save_images:
+            self._save_before_hires(latents, batch)
+        first_steps = self.pass_steps
+        self.steps_before += first_steps
+        self.pass_steps = hires.steps
+        seeds, subseeds = self._seeds(batch)
+        self.events.phase("sampling larger")
+        latents, did_pad = hires.run(
+            self.model,
+            latents,
+            self.conditioner,
+            (seeds, subseeds, self._seed_resize()),
+            self.plan.evaluations,
+            self.events.check,
+            self._on_step,
+            self.engine.plan.check_nan,
+        )
+        self.facts.did_pad |= did_pad
+        self.steps_before -= first_steps
+        return latents
+
+    def _on_step(self, info: StepInfo) -> None:
+        done = self.steps_before + min(info.index + 1, self.pass_steps)
+        self.events.step(done)
+        latent_format = self.model.architecture.latent
+        if latent_format.rgb_factors is not None and self.events.wants_preview(done):
+            self.events.preview(preview_image(info.denoised, latent_format, self.model.downscale))
+
+    def _finish(self, decoded: Tensor, batch: int, index: int) -> None:
+        """Pixels, infotext, file."""
+        (image,) = to_images(decoded)
+        seeds, subseeds = self._seeds(batch)
+        text = self._infotext(seeds[index], subseeds[index])
+        picture = Picture(image, text, seeds[index], subseeds[index])
+        if self.request.save_images and self.request.settings.flag("samples_save"):
+            picture = self._save(picture, batch, index)
+        self.pictures.append(picture)
+        self.events.finished_picture(picture)
+
+    # -- facts and files ---------------------------------------------------------------------------------------------
+
+    def _seeds(self, batch: int) -> tuple[list[int], list[int]]:
+        """Seeds count up over the whole job; with a variation strength only the variation seeds do."""
+        request = self.request
+        numbers = range(batch * request.batch_size, (batch + 1) * request.batch_size)
+        fixed = request.subseed_strength > 0
+        return [request.seed + (0 if fixed else i) for i in numbers], [request.subseed + i for i in numbers]
+
+    def _all_seeds(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        pairs = [self._seeds(batch) for batch in range(self.request.batch_count)]
+        return tuple(s for seeds, _ in pairs for s in seeds), tuple(s for _, subseeds in pairs for s in subseeds)
+
+    def _seed_resize(self) -> tuple[int, int] | None:
+        """(height, width) in latent units of the picture whose composition is wanted back."""
+        width, height = self.request.seed_resize_from_width, self.request.seed_resize_from_height
+        if width <= 0 or height <= 0:
+            return None
+        return height // self.model.downscale, width // self.model.downscale
+
+    def _infotext(self, seed: int, subseed: int) -> str:
+        main = main_fields(self.request, self.model.info, self.request.size_px, seed, subseed)
+        extra = extra_fields(self.request, self.prompt.shown, self.negative.shown, self.facts)
+        return infotext(self.prompt.shown, self.negative.shown, main, extra)
+
+    def _save(self, picture: Picture, batch: int, index: int, suffix: str = "") -> Picture:
+        info = self.model.info
+        context = replace(
+            name_context(self.request, info.model_name, info.shorthash or "", self._all_seeds()[0], self.began),
+            seed=picture.seed,
+            batch_index=index,
+            iteration=batch,
+        )
+        picture, problem = self.output.save(picture, self.request, context, suffix)
+        if problem and problem not in self.notices:
+            self.notices.append(problem)
+        return picture
+
+    def _save_before_hires(self, latents: Tensor, batch: int) -> None:
+        seeds, subseeds = self._seeds(batch)
+        for index in range(latents.shape[0]):
+            (image,) = to_images(self.model.decode(latents[index : index + 1]))
+            text = self._infotext(seeds[index], subseeds[index])
+            self._save(Picture(image, text, seeds[index], subseeds[index]), batch, index, "-before-highres-fix")
+
+    def _add_grid(self) -> None:
+        """A grid of several samples, first in the list."""
+        settings = self.request.settings
+        images = [picture.image for picture in self.pictures]
+        wanted = settings.flag("return_grid") or settings.flag("grid_save")
+        if not self.request.save_grid or not wanted or not images:
+            return
+        if (len(images) < 2 and settings.flag("grid_only_if_multiple")) or not fits_grid(images, settings):
+            return
+        sheet = image_grid(images, grid_rows(len(images), settings, self.request.batch_size))
+        first = self.pictures[0]
+        grid = Picture(sheet, first.infotext, first.seed, first.subseed, kind=PictureKind.GRID)
+        if settings.flag("grid_save"):
+            grid = self._save(grid, 0, 0)
+        if settings.flag("return_grid"):
+            self.pictures.insert(0, grid)
+
+    def _notice_networks(self) -> None:
+        names = [*self.prompt.networks, *self.negative.networks]
+        if names:
+            self.notices.append(f"Extra networks were ignored: {', '.join(names)}. This version cannot apply them yet.")
+
+    def _count_time(self, what: str, began: float) -> None:
+        self.timings[what] = self.timings.get(what, 0.0) + time.monotonic() - began
+
+    def _result(self) -> Result:
+        request, info = self.request, self.model.info
+        width, height = request.size_px
+        seeds, subseeds = self._all_seeds()
+        samples = len(seeds)
+        extra = extra_fields(request, self.prompt.shown, self.negative.shown, self.facts)
+        label = schedule_label(request.sampler, request.scheduler)
+        return Result(
+            pictures=tuple(self.pictures),
+            info=GenerationInfo(
+                prompts=(self.prompt.shown,) * samples,
+                negative_prompts=(self.negative.shown,) * samples,
+                seeds=seeds,
+                subseeds=subseeds,
+                subseed_strength=request.subseed_strength,
+                width=width,
+                height=height,
+                sampler=self.plan.sampler.name,
+                scheduler=label,
+                cfg_scale=request.cfg_scale,
+                steps=request.steps,
+                batch_size=request.batch_size,
+                checkpoint_name=info.model_name,
+                checkpoint_hash=info.shorthash or "",
+                vae_name=None,
+                vae_hash=None,
+                seed_resize_from_width=request.seed_resize_from_width,
+                seed_resize_from_height=request.seed_resize_from_height,
+                denoising_strength=request.hires.denoising_strength if request.hires else None,
+                extra_params={"Schedule type": label, **extra},
+                infotexts=tuple(picture.infotext for picture in self.pictures),
+                styles=request.styles,
+                job_timestamp=self.began.strftime("%Y%m%d%H%M%S"),
+                clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
+                version=PROGRAM_VERSION,
+            ),
+            notices=tuple(self.notices),
+            timings_s=self.timings,
+            peak_memory_bytes=_peak_memory(self.model.device),
+            interrupted=self.interrupted,
+        )
+
+
+def _peak_memory(device: torch.device) -> int | None:
+    """The device's peak since the program began, where it counts one."""
+    allocated = memory_info(device)["cuda"].get("allocated")
+    return allocated["peak"] if isinstance(allocated, dict) else None

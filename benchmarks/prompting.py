@@ -2,7 +2,8 @@
 
     python -m benchmarks.prompting
 
-Prints a table and writes `benchmarks/results/prompting.json`. Times are the median of many runs, in milliseconds.
+Prints a table and writes `benchmarks/results/prompting.json`. Times are in milliseconds, the best
+and the median of many runs: the best is what the code takes, the median also what else the machine was doing.
 """
 
 import json
@@ -10,6 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from modules.prompting.cache import ConditioningCache, ResultIdentity
@@ -21,7 +23,7 @@ from modules.prompting.tokens import ClipTokenizer
 RESULTS = Path(__file__).parent / "results" / "prompting.json"
 STEPS = 50
 LIMITS_MS = {"parse and chunk": 5.0, "cache hit": 0.2}
-NOUNS = "cat chair lamp river castle forest cloud mirror garden bridge".split()
+NOUNS = ["cat", "chair", "lamp", "river", "castle", "forest", "cloud", "mirror", "garden", "bridge"]
 
 
 def make_prompt(tokenizer: ClipTokenizer, tokens: int = 300, edits: int = 10) -> str:
@@ -41,15 +43,23 @@ def parse_and_chunk(tokenizer: ClipTokenizer, prompt: str) -> int:
     return sum(len(chunk_prompt(tokenizer, text)) for text in texts)
 
 
-def median_ms(call: Callable[[], object], runs: int = 200) -> float:
-    """Median wall time of one call, after a warm-up."""
+@dataclass(frozen=True)
+class Timing:
+    """Wall time of one call in milliseconds."""
+
+    best: float
+    median: float
+
+
+def measure(call: Callable[[], object], runs: int = 300) -> Timing:
+    """Time a call many times, after a warm-up."""
     call()
     durations = []
     for _ in range(runs):
         start = time.perf_counter()
         call()
-        durations.append(time.perf_counter() - start)
-    return statistics.median(durations) * 1000
+        durations.append((time.perf_counter() - start) * 1000)
+    return Timing(round(min(durations), 4), round(statistics.median(durations), 4))
 
 
 def main() -> None:
@@ -63,20 +73,25 @@ def main() -> None:
     cache: ConditioningCache[str] = ConditioningCache()
     cache.put(identity(), "encoded")
     start = time.perf_counter()
-    ClipTokenizer.from_package()
+    fresh = ClipTokenizer.from_package()
     load_ms = (time.perf_counter() - start) * 1000
+    parse_schedule("[a:b:1]", STEPS)  # builds the grammar, once per process
+    start = time.perf_counter()
+    parse_and_chunk(fresh, prompt)  # nothing remembered yet
+    first_ms = (time.perf_counter() - start) * 1000
     measured = {
-        "parse and chunk": median_ms(lambda: parse_and_chunk(tokenizer, prompt)),
-        "cache hit": median_ms(lambda: cache.get(identity())),
+        "parse and chunk": measure(lambda: parse_and_chunk(tokenizer, prompt)),
+        "cache hit": measure(lambda: cache.get(identity())),
     }
-    print(f"{'':20}{'ms':>10}{'limit':>10}")
-    for name, value in measured.items():
-        print(f"{name:20}{value:10.4f}{LIMITS_MS[name]:10.1f}")
-    print(f"{'load the vocabulary':20}{load_ms:10.1f}")
+    print(f"{'ms':20}{'best':>10}{'median':>10}{'limit':>10}")
+    for name, timing in measured.items():
+        print(f"{name:20}{timing.best:10.4f}{timing.median:10.4f}{LIMITS_MS[name]:10.1f}")
+    print(f"{'first call':20}{first_ms:10.1f}\n{'load the vocabulary':20}{load_ms:10.1f}")
     report = {
         "prompt": {"tokens": 300, "edits": 10, "steps": STEPS},
-        "median_ms": {name: round(value, 4) for name, value in measured.items()},
+        "measured_ms": {name: asdict(timing) for name, timing in measured.items()},
         "limit_ms": LIMITS_MS,
+        "first_call_ms": round(first_ms, 1),
         "load_vocabulary_ms": round(load_ms, 1),
         "python": platform.python_version(),
     }

@@ -7,6 +7,8 @@ a closing bracket without a partner, or a colon without a number, is text.
 
 import math
 import re
+from itertools import groupby
+from operator import itemgetter
 
 BREAK = "BREAK"
 # The weight of the marker for BREAK: the chunk ends here. Inside weighted brackets the marker is multiplied like any
@@ -19,7 +21,8 @@ SQUARE_FACTOR = 1 / 1.1
 # work linear for text that is nothing but brackets.
 MAX_DEPTH = 128
 
-_TOKEN = re.compile(r"\\[()\[\]\\]|\\|[()\[\]]|:(?:\s*([+-]?[.\d]+)\s*\))?|[^\\()\[\]:]+")
+_TOKEN = re.compile(r"([^\\()\[\]:]+|\\[()\[\]\\]|\\|[()\[\]]|:(?:\s*([+-]?[.\d]+)\s*\))?)")
+_SPECIAL = frozenset("\\()[]:")
 _BREAK = re.compile(r"\bBREAK\b")
 
 WeightedPiece = tuple[str, float]
@@ -56,8 +59,11 @@ def parse_attention(text: str) -> list[WeightedPiece]:
     BREAK appears as the piece `("BREAK", -1)` with the spaces around it removed.
     """
     found = _Weighted()
-    for match in _TOKEN.finditer(text):
-        _read(found, match)
+    for token, number in _TOKEN.findall(text):
+        if token[0] in _SPECIAL:
+            _read(found, token, number)
+        else:
+            _add_plain(found, token)
     for start in found.round[:MAX_DEPTH]:
         found.scale(start, ROUND_FACTOR)
     for start in found.square[:MAX_DEPTH]:
@@ -65,26 +71,23 @@ def parse_attention(text: str) -> list[WeightedPiece]:
     return _merge(found) or [("", 1.0)]
 
 
-def _read(found: _Weighted, match: re.Match[str]) -> None:
-    token = match.group()
+def _read(found: _Weighted, token: str, number: str) -> None:
     first = token[0]
-    if first == "\\":
-        found.add(token[1:])
-    elif first == "(":
+    if first == "(":
         found.round.append(len(found.texts))
-    elif first == "[":
-        found.square.append(len(found.texts))
-    elif first == ")" and found.round:
-        found.close(found.round, ROUND_FACTOR)
-    elif first == "]" and found.square:
-        found.close(found.square, SQUARE_FACTOR)
-    elif first == ":" and match.group(1) is not None and found.round:
-        weight = _number(match.group(1))
+    elif first == ":" and number and found.round:
+        weight = _number(number)
         if weight is None:
             found.add(token[:-1])
-            found.close(found.round, ROUND_FACTOR)
-        else:
-            found.close(found.round, weight)
+        found.close(found.round, ROUND_FACTOR if weight is None else weight)
+    elif first == ")" and found.round:
+        found.close(found.round, ROUND_FACTOR)
+    elif first == "[":
+        found.square.append(len(found.texts))
+    elif first == "]" and found.square:
+        found.close(found.square, SQUARE_FACTOR)
+    elif first == "\\":
+        found.add(token[1:])
     else:
         _add_plain(found, token)
 
@@ -113,18 +116,8 @@ def _add_plain(found: _Weighted, token: str) -> None:
 
 def _merge(found: _Weighted) -> list[WeightedPiece]:
     """Join neighbours of equal weight."""
-    merged: list[WeightedPiece] = []
-    pending: list[str] = []
-    current = math.nan
-    for text, weight in zip(found.texts, found.weights, strict=True):
-        if weight != current:
-            if pending:
-                merged.append(("".join(pending), current))
-            pending, current = [], weight
-        pending.append(text)
-    if pending:
-        merged.append(("".join(pending), current))
-    return merged
+    pieces = zip(found.weights, found.texts, strict=True)
+    return [("".join(text for _, text in run), weight) for weight, run in groupby(pieces, key=itemgetter(0))]
 
 
 def is_break(piece: WeightedPiece) -> bool:

@@ -19,7 +19,7 @@ class Tokenizer(Protocol):
     end_id: int
     comma_id: int | None
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> Sequence[int]: ...
 
 
 class EmbeddingMatch(NamedTuple):
@@ -120,16 +120,22 @@ class _Builder:
     def add_tokens(self, tokens: Sequence[int], weight: float) -> None:
         """Append tokens of one weight, closing chunks as they fill up."""
         comma = self.tokenizer.comma_id
-        for token in tokens:
-            is_comma = token == comma
-            if len(self.tokens) == CHUNK_LENGTH:
-                self._make_room(is_comma)
-            elif is_comma:
-                self.last_comma = len(self.tokens)
-            self.tokens.append(token)
-            self.multipliers.append(weight)
+        position = 0
+        while position < len(tokens):
+            filled = len(self.tokens)
+            if filled == CHUNK_LENGTH:
+                # The comma that overflows a chunk is not the next chunk's last comma: so it is in the recordings' UI.
+                self._make_room(is_comma=tokens[position] == comma)
+                part = tokens[position : position + 1]
+            else:
+                part = tokens[position : position + CHUNK_LENGTH - filled]
+                if comma in part:
+                    self.last_comma = filled + max(index for index, token in enumerate(part) if token == comma)
+            self.tokens += part
+            self.multipliers += [weight] * len(part)
+            position += len(part)
 
-    def add_with_embeddings(self, tokens: list[int], weight: float, embeddings: EmbeddingFinder) -> None:
+    def add_with_embeddings(self, tokens: Sequence[int], weight: float, embeddings: EmbeddingFinder) -> None:
         """The same, with the names of embeddings replaced by room for their vectors."""
         position = plain = 0
         while position < len(tokens):

@@ -16,9 +16,9 @@ class EmbeddingTable:
 
     def __init__(self, tokenizer: Tokenizer, vectors: Mapping[str, Tensor]) -> None:
         self._vectors = dict(vectors)
-        self._by_first_token: dict[int, list[tuple[list[int], EmbeddingMatch]]] = {}
+        self._by_first_token: dict[int, list[tuple[tuple[int, ...], EmbeddingMatch]]] = {}
         for name, values in self._vectors.items():
-            ids = tokenizer.encode(name)
+            ids = tuple(tokenizer.encode(name))
             if ids:
                 match = EmbeddingMatch(name, int(values.shape[0]), len(ids))
                 self._by_first_token.setdefault(ids[0], []).append((ids, match))
@@ -28,7 +28,7 @@ class EmbeddingTable:
     def find(self, tokens: Sequence[int], position: int) -> EmbeddingMatch | None:
         """The embedding whose name starts at `position`, or None."""
         for ids, match in self._by_first_token.get(tokens[position], ()):
-            if list(tokens[position : position + len(ids)]) == ids:
+            if tuple(tokens[position : position + len(ids)]) == ids:
                 return match
         return None
 

@@ -1,5 +1,7 @@
 """Text to token ids with CLIP's byte-pair encoding."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
@@ -18,8 +20,12 @@ from modules.prompting.vocabulary import (
 
 # CLIP's words: its special tokens, English contractions, runs of letters, single digits, runs of anything else.
 _WORD = regex.compile(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+")
-# Words remembered per tokenizer; a prompt has hundreds, and encoding a word costs fifty times a look-up.
+_ASCII_WORD = re.compile(r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[a-z]+|[0-9]|[^\sa-z0-9]+", re.A)
+# Words and pieces of prompts remembered per tokenizer: encoding a word costs fifty times a look-up, and the texts of
+# an edited prompt share most of their pieces. Longer pieces than this are encoded anew.
 _WORDS_REMEMBERED = 65_536
+_PIECES_REMEMBERED = 4_096
+_PIECE_LENGTH = 1_000
 
 
 class ClipTokenizer:
@@ -40,6 +46,7 @@ class ClipTokenizer:
         self._byte_characters = byte_characters()
         self._special: dict[str, tuple[int, ...]] = {START_TOKEN: (self.start_id,), END_TOKEN: (self.end_id,)}
         self._words: dict[str, tuple[int, ...]] = dict(self._special)
+        self._pieces: dict[str, tuple[int, ...]] = {}
 
     @classmethod
     def from_package(cls) -> "ClipTokenizer":
@@ -51,11 +58,23 @@ class ClipTokenizer:
         """With `vocab.json` and `merges.txt` from a folder; `CheckpointError` if they can't be read."""
         return cls(read_folder_vocabulary(folder))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> Sequence[int]:
         """Token ids of any text; the empty text has none."""
+        known = self._pieces.get(text)
+        if known is not None:
+            return known
+        ids = tuple(self._encode_words(text))
+        if len(text) <= _PIECE_LENGTH:
+            if len(self._pieces) >= _PIECES_REMEMBERED:
+                self._pieces = {}
+            self._pieces[text] = ids
+        return ids
+
+    def _encode_words(self, text: str) -> list[int]:
         words = self._words
+        lower = clean_text(text).lower()
         ids: list[int] = []
-        for word in _WORD.findall(clean_text(text).lower()):
+        for word in (_ASCII_WORD if lower.isascii() else _WORD).findall(lower):
             known = words.get(word)
             ids += self._encode_word(word) if known is None else known
         return ids

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from modules.errors import CheckpointError
 from modules.prompting import vocabulary
 from modules.prompting.cleanup import clean_text
-from modules.prompting.tokens import ClipTokenizer
+from modules.prompting.tokens import _ASCII_WORD, _WORD, ClipTokenizer
 from tests.prompting.recordings import MODELS, PARTS, thorough
 
 
 @pytest.mark.parametrize("case", PARTS["tokens"], ids=lambda case: repr(case["text"][:30]))
 def test_ids_as_recorded(tokenizer: ClipTokenizer, case: dict[str, Any]) -> None:
-    assert tokenizer.encode(case["text"]) == case["ids"]
+    assert list(tokenizer.encode(case["text"])) == case["ids"]
 
 
 def test_package_and_folder_hold_the_same_vocabulary() -> None:
@@ -26,7 +26,7 @@ def test_package_and_folder_hold_the_same_vocabulary() -> None:
 
 
 def test_special_tokens_in_text_are_single_tokens(tokenizer: ClipTokenizer) -> None:
-    assert tokenizer.encode("a<|endoftext|>b") == [320, 49407, 321]
+    assert tokenizer.encode("a<|endoftext|>b") == (320, 49407, 321)
 
 
 def test_missing_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,19 @@ def test_any_text_has_ids(tokenizer: ClipTokenizer, text: str) -> None:
     assert tokenizer.encode(text) == ids
 
 
+@thorough
+@given(st.text(st.characters(codec="ascii"), max_size=50) | st.text("'sdre<|>ndoftx 1,", max_size=30))
+def test_ascii_words_are_the_words_of_any_text(text: str) -> None:
+    assert _ASCII_WORD.findall(text.lower()) == _WORD.findall(text.lower())
+
+
 def test_remembered_words_are_bounded(tokenizer: ClipTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     small = ClipTokenizer.from_folder(MODELS / "tiny-clip-text")
     monkeypatch.setattr("modules.prompting.tokens._WORDS_REMEMBERED", 10)
     text = " ".join(f"word{chr(97 + index)}" for index in range(26))
     assert small.encode(text) == tokenizer.encode(text)
     assert len(small._words) <= 10
+    monkeypatch.setattr("modules.prompting.tokens._PIECES_REMEMBERED", 2)
+    for piece in ("a", "b", "c", "a" * 2_000):
+        small.encode(piece)
+    assert len(small._pieces) <= 2

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.status import EngineState, EngineStatus, ModelFacts
@@ -61,6 +62,7 @@ class Engine:
         self._plan: ComputePlan | None = None
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
+        self._last: str | None = None
         self._status = EngineStatus(EngineState.EMPTY, "No model is loaded yet; the first picture loads one.")
 
     @property
@@ -84,6 +86,7 @@ class Engine:
         """
         with self.lock:
             info = self.catalogue.default(wanted)
+            self._last = wanted
             if self._model is not None and self._model.info.path == info.path:
                 if self._model.info.mtime_ns == info.mtime_ns:
                     return self._model
@@ -116,6 +119,15 @@ class Engine:
     def request_load(self, wanted: str | None) -> None:
         """Load in the background; returns at once. What goes wrong stands in `status`."""
         threading.Thread(target=self._load_quietly, args=(wanted,), name="featherweight-load", daemon=True).start()
+
+    def reload(self) -> None:
+        """Load again what was loaded or unloaded last; waits until it is there."""
+        with self.lock:
+            self.model(self._last)
+
+    def memory(self) -> dict[str, Memory]:
+        """Bytes of main memory ("ram") and of the device ("cuda"), see `devices.memory_info`."""
+        return memory_info(self.plan.device)
 
     def unload(self) -> None:
         """Free the model; the next picture loads it again."""

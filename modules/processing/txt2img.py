@@ -303,7 +303,7 @@ class _Job:
                 seed_resize_from_width=request.seed_resize_from_width,
                 seed_resize_from_height=request.seed_resize_from_height,
                 denoising_strength=request.hires.denoising_strength if request.hires else None,
-                extra_params={"Schedule type": label, **extra},
+                extra_params={**({} if label == "Automatic" else {"Schedule type": label}), **extra},
                 infotexts=tuple(picture.infotext for picture in self.pictures),
                 styles=request.styles,
                 job_timestamp=self.began.strftime("%Y%m%d%H%M%S"),

@@ -13,6 +13,7 @@ from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, UNetArchitecture, VaeArchitecture
 from modules.models.families.family import FAMILIES, Component
 from modules.models.keymaps import clip_text, ldm_unet, ldm_vae
+from modules.models.ldm_upsample import use_ldm_upsampling
 from modules.models.tensor_file import TensorEntry
 
 IGNORED = re.compile(
@@ -74,7 +75,7 @@ def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
     """An uninitialised UNet of these sizes; wrap the call in `torch.device("meta")` to allocate nothing."""
     attention = architecture.attention_levels
     levels = range(architecture.levels)
-    return UNet2DConditionModel(
+    unet = UNet2DConditionModel(
         in_channels=architecture.in_channels,
         out_channels=architecture.out_channels,
         block_out_channels=architecture.widths,
@@ -86,6 +87,7 @@ def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
         transformer_layers_per_block=architecture.transformer_depth,
         norm_num_groups=NORM_GROUPS,
     )
+    return use_ldm_upsampling(unet)
 
 
 def build_vae(architecture: VaeArchitecture) -> AutoencoderKL:

@@ -1,0 +1,39 @@
+"""The HTTP API on one FastAPI app; the page is mounted on the same app afterwards."""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+
+from modules.api.auth import install_auth
+from modules.api.errors import install_error_handlers
+from modules.api.generation import generation_routes
+from modules.api.limits import install_limits
+from modules.api.lists import list_routes
+from modules.api.options import option_routes
+from modules.api.progress import progress_routes
+from modules.api.server import server_routes
+from modules.services import Services
+
+
+def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> FastAPI:
+    """The app with all API routes. `on_stop` is called by the stop routes, which exist only with their flag."""
+    app = FastAPI(title="Featherweight", version=services.version)
+    install_error_handlers(app)
+    install_limits(app, services.flags)
+    install_auth(app, services.flags.api_auth)
+    app.include_router(generation_routes(services))
+    app.include_router(progress_routes(services))
+    app.include_router(option_routes(services))
+    app.include_router(list_routes(services))
+    app.include_router(server_routes(services, on_stop))
+    _close_the_rest(app)
+    return app
+
+
+def _close_the_rest(app: FastAPI) -> None:
+    """A 404 with a sentence for API paths that do not exist; otherwise the page would answer them."""
+
+    @app.api_route("/sdapi/{path:path}", methods=["GET", "POST", "PUT", "DELETE"], include_in_schema=False)
+    def missing(path: str) -> None:
+        raise HTTPException(404, f"There is no /sdapi/{path} in this version. /docs lists what there is.")

@@ -1,0 +1,50 @@
+"""The one place where our errors become HTTP replies: status, class name and the same sentence a page would show."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from modules.errors import FeatherweightError
+
+log = logging.getLogger(__name__)
+
+
+def reply(status: int, name: str, text: str, headers: dict[str, str] | None = None, detail: Any = None) -> JSONResponse:
+    """An error reply in the shape the reference UI's clients read: error, detail, body, errors."""
+    content = {"error": name, "detail": text if detail is None else detail, "body": "", "errors": text}
+    return JSONResponse(content, status_code=status, headers=headers)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Map our errors, validation errors and HTTP errors; anything else is a mistake of ours: logged, 500."""
+
+    @app.exception_handler(FeatherweightError)
+    def ours(request: Request, error: FeatherweightError) -> JSONResponse:
+        return reply(error.status, type(error).__name__, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        problems = [f"{_place(item['loc'])}: {item['msg']}" for item in error.errors()]
+        text = f"The request cannot be used: {'; '.join(problems)}."
+        details = [{key: item[key] for key in ("loc", "msg", "type")} for item in error.errors()]
+        return reply(422, "InvalidValueError", text, detail=jsonable_encoder(details))
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> JSONResponse:
+        text = str(error.detail)
+        return reply(error.status_code, "HTTPException", text, headers=dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    def unexpected(request: Request, error: Exception) -> JSONResponse:
+        log.exception("%s %s failed", request.method, request.url.path)
+        text = f"A mistake of ours: {type(error).__name__}: {error}. The log says more."
+        return reply(500, type(error).__name__, text)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location if part != "body") or "body"

@@ -1,0 +1,60 @@
+"""txt2img, png-info, interrupt and skip."""
+
+import asyncio
+import logging
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from modules.api.replies import txt2img_reply
+from modules.api.requests import request_from
+from modules.api.schemas import PngInfoBody, Txt2ImgBody
+from modules.images.encode import decode_base64
+from modules.images.infotext import parse_infotext
+from modules.images.metadata import read_metadata
+from modules.services import Services
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+
+
+def generation_routes(services: Services) -> APIRouter:
+    """The routes that make or read pictures."""
+    routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
+
+    @routes.post("/txt2img")
+    async def txt2img(body: Txt2ImgBody, request: Request) -> dict[str, Any]:
+        """Make pictures and wait for them. The job goes on when the client disconnects."""
+        wanted = await asyncio.to_thread(request_from, body, services)
+        if body.override_settings and not body.value("override_settings_restore_afterwards"):
+            services.settings.update(body.override_settings, from_api=True)
+        every = (
+            wanted.settings.whole("show_progress_every_n_steps") if wanted.settings.flag("live_previews_enable") else 0
+        )
+        job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0))
+        told = False
+        while not await asyncio.to_thread(job.wait, POLL_S):
+            if not told and await request.is_disconnected():
+                log.info("%s: the client went away; the job goes on.", job.task_id)
+                told = True
+        return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
+
+    @routes.post("/png-info")
+    def png_info(body: PngInfoBody) -> dict[str, Any]:
+        """The infotext in a picture, its other text entries, and the infotext parsed."""
+        infotext, items = read_metadata(decode_base64(body.image))
+        return {"info": infotext or "", "items": items, "parameters": parse_infotext(infotext) if infotext else {}}
+
+    @routes.post("/interrupt")
+    def interrupt() -> dict[str, Any]:
+        """Stop the running job within one step."""
+        services.queue.interrupt()
+        return {}
+
+    @routes.post("/skip")
+    def skip() -> None:
+        """Leave the running batch and go on with the next."""
+        services.queue.skip()
+
+    return routes

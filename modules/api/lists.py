@@ -1,0 +1,93 @@
+"""What there is to choose from: models, samplers, upscalers, styles; empty lists where this version has none."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from modules.processing.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
+from modules.prompting.styles import StyleBook
+from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.services import Services
+
+UPSCALER_SCALE = 4  # what the reference UI lists for upscalers that work at any scale
+EMPTY_LISTS = ("sd-vae", "hypernetworks", "face-restorers", "realesrgan-models", "loras", "script-info", "extensions")
+
+
+def list_routes(services: Services) -> APIRouter:
+    """All GET routes that list things, and the refreshes."""
+    routes = APIRouter(prefix="/sdapi/v1", tags=["lists"])
+
+    @routes.get("/sd-models")
+    def models() -> list[dict[str, Any]]:
+        return [
+            {
+                "title": info.title,
+                "model_name": info.model_name,
+                "hash": info.shorthash,
+                "sha256": info.sha256,
+                "filename": str(info.path),
+                "config": str(info.config_path) if info.config_path else None,
+            }
+            for info in services.catalogue.entries
+        ]
+
+    @routes.get("/samplers")
+    def samplers() -> list[dict[str, Any]]:
+        return [{"name": n, "aliases": list(s.aliases), "options": s.options} for n, s in SAMPLERS.items()]
+
+    @routes.get("/schedulers")
+    def schedulers() -> list[dict[str, Any]]:
+        return [
+            {
+                "name": spec.name,
+                "label": spec.label,
+                "aliases": list(spec.aliases) or None,
+                "default_rho": spec.default_rho,
+                "need_inner_model": spec.need_inner_model,
+            }
+            for _, spec in SCHEDULES.items()
+        ]
+
+    @routes.get("/upscalers")
+    def upscalers() -> list[dict[str, Any]]:
+        empty = {"model_name": None, "model_path": None, "model_url": None}
+        return [{"name": name, **empty, "scale": UPSCALER_SCALE} for name in PIXEL_UPSCALERS]
+
+    @routes.get("/latent-upscale-modes")
+    def latent_modes() -> list[dict[str, Any]]:
+        return [{"name": name} for name in LATENT_UPSCALE_MODES]
+
+    @routes.get("/prompt-styles")
+    def styles() -> list[dict[str, Any]]:
+        book = StyleBook.read(services.paths.styles_files)
+        return [
+            {"name": s.name, "prompt": s.prompt, "negative_prompt": s.negative_prompt} for s in book.styles.values()
+        ]
+
+    @routes.get("/embeddings")
+    def embeddings() -> dict[str, Any]:
+        return {"loaded": {}, "skipped": {}}
+
+    @routes.get("/scripts")
+    def scripts() -> dict[str, Any]:
+        return {"txt2img": [], "img2img": []}
+
+    for name in EMPTY_LISTS:
+        routes.get(f"/{name}", name=name)(_nothing)
+
+    @routes.post("/refresh-checkpoints")
+    def refresh_checkpoints() -> None:
+        services.catalogue.refresh()
+
+    for name in ("refresh-vae", "refresh-embeddings", "refresh-loras"):
+        routes.post(f"/{name}", name=name)(_nothing_to_refresh)
+    return routes
+
+
+def _nothing() -> list[dict[str, Any]]:
+    """This version has none."""
+    return []
+
+
+def _nothing_to_refresh() -> None:
+    """This version reads none of these files."""

@@ -1,0 +1,39 @@
+"""Settings and flags over HTTP."""
+
+from typing import Any
+
+from fastapi import APIRouter, Body
+
+from modules.cli.flags import public_flags
+from modules.services import Services
+
+
+def option_routes(services: Services) -> APIRouter:
+    """GET and POST /sdapi/v1/options, GET /sdapi/v1/cmd-flags."""
+    routes = APIRouter(prefix="/sdapi/v1", tags=["options"])
+
+    @routes.get("/options")
+    def read_options() -> dict[str, Any]:
+        """Every setting with its value."""
+        return services.settings.current.to_json()
+
+    @routes.post("/options")
+    def write_options(
+        changes: dict[str, Any] = Body(examples=[{"samples_format": "png"}]),  # noqa: B008 - FastAPI's way
+    ) -> None:
+        """Change settings; all or none. A whole GET body may be sent back. A new checkpoint loads in the background."""
+        before = services.settings.current.text("sd_model_checkpoint")
+        wanted = changes.get("sd_model_checkpoint")
+        if wanted and wanted != before:
+            info = services.catalogue.get(str(wanted))
+            changes = {**changes, "sd_model_checkpoint": info.title}
+        after = services.settings.update(changes, from_api=True).text("sd_model_checkpoint")
+        if after != before:
+            services.engine.request_load(after or None)
+
+    @routes.get("/cmd-flags")
+    def flags() -> dict[str, Any]:
+        """The command line; passwords and keys are hidden."""
+        return public_flags(services.flags, services.paths.as_flags())
+
+    return routes

@@ -1,0 +1,66 @@
+"""From results to the reference UI's reply shapes."""
+
+import json
+from typing import Any
+
+from modules.api.schemas import Txt2ImgBody
+from modules.images.encode import Quality, to_base64
+from modules.processing.results import PictureKind, Result
+from modules.settings.values import Settings
+
+REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG
+
+
+def txt2img_reply(result: Result, body: Txt2ImgBody, settings: Settings) -> dict[str, Any]:
+    """images (base64, grid first), parameters (the request echoed), info (a JSON text)."""
+    extension = settings.text("samples_format").lower()
+    extension = extension if extension in REPLY_FORMATS else "png"
+    infotexts = settings.flag("enable_pnginfo")
+    images = [
+        to_base64(picture.image, extension, picture.infotext if infotexts else None, Quality.of(settings))
+        for picture in (result.pictures if body.value("send_images") else ())
+    ]
+    return {"images": images, "parameters": body.model_dump(), "info": json.dumps(info_of(result))}
+
+
+def info_of(result: Result) -> dict[str, Any]:
+    """The `info` object with the reference UI's keys, and `notices` of ours where there are any."""
+    info = result.info
+    first = next((i for i, picture in enumerate(result.pictures) if picture.kind is PictureKind.SAMPLE), 0)
+    reply: dict[str, Any] = {
+        "prompt": info.prompts[0],
+        "all_prompts": list(info.prompts),
+        "negative_prompt": info.negative_prompts[0],
+        "all_negative_prompts": list(info.negative_prompts),
+        "seed": info.seeds[0],
+        "all_seeds": list(info.seeds),
+        "subseed": info.subseeds[0],
+        "all_subseeds": list(info.subseeds),
+        "subseed_strength": info.subseed_strength,
+        "width": info.width,
+        "height": info.height,
+        "sampler_name": info.sampler,
+        "cfg_scale": info.cfg_scale,
+        "steps": info.steps,
+        "batch_size": info.batch_size,
+        "restore_faces": False,
+        "face_restoration_model": None,
+        "sd_model_name": info.checkpoint_name,
+        "sd_model_hash": info.checkpoint_hash,
+        "sd_vae_name": info.vae_name,
+        "sd_vae_hash": info.vae_hash,
+        "seed_resize_from_w": info.seed_resize_from_width or -1,
+        "seed_resize_from_h": info.seed_resize_from_height or -1,
+        "denoising_strength": info.denoising_strength,
+        "extra_generation_params": dict(info.extra_params),
+        "index_of_first_image": first,
+        "infotexts": list(info.infotexts),
+        "styles": list(info.styles),
+        "job_timestamp": info.job_timestamp,
+        "clip_skip": info.clip_skip,
+        "is_using_inpainting_conditioning": False,
+        "version": info.version,
+    }
+    if result.notices:
+        reply["notices"] = list(result.notices)
+    return reply

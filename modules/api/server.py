@@ -1,0 +1,49 @@
+"""The server itself: memory, the loaded model, stopping."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.exceptions import HTTPException
+
+from modules.services import Services
+
+
+def server_routes(services: Services, on_stop: Callable[[], None] | None) -> APIRouter:
+    """Memory and model routes; the stop routes only with --api-server-stop."""
+    routes = APIRouter(prefix="/sdapi/v1", tags=["server"])
+
+    @routes.get("/memory")
+    def memory() -> dict[str, Any]:
+        """Bytes of main memory and of the graphics card."""
+        return dict(services.engine.memory())
+
+    @routes.post("/unload-checkpoint")
+    def unload() -> dict[str, Any]:
+        """Free the model; waits for a running picture."""
+        services.engine.unload()
+        return {}
+
+    @routes.post("/reload-checkpoint")
+    def reload() -> dict[str, Any]:
+        """Load the model again; waits until it is there."""
+        services.engine.reload()
+        return {}
+
+    if services.flags.api_server_stop or services.flags.add_stop_route:
+
+        def stop() -> str:
+            """Stop the server after this reply."""
+            if on_stop is not None:
+                on_stop()
+            return "Stopping."
+
+        routes.post("/server-stop")(stop)
+        routes.post("/server-kill")(stop)
+
+        @routes.post("/server-restart")
+        def restart() -> None:
+            """Restarting needs a supervisor, which this program is not."""
+            raise HTTPException(501, "This server cannot restart itself: stop it and start it again.")
+
+    return routes

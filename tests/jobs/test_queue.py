@@ -1,0 +1,182 @@
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.errors import FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
+from modules.jobs.job import Job, JobStatus
+from modules.jobs.queue import JobQueue
+from modules.jobs.store import JobStore
+from modules.processing.requests import Txt2ImgRequest, request_from_json
+from modules.processing.results import GenerationInfo, Picture, Result
+
+
+def result_of(job: Job, interrupted: bool = False) -> Result:
+    request = job.request
+    info = GenerationInfo(
+        prompts=(request.prompt,),
+        negative_prompts=("",),
+        seeds=(request.seed,),
+        subseeds=(request.subseed,),
+        subseed_strength=0.0,
+        width=8,
+        height=8,
+        sampler="Euler",
+        scheduler="Automatic",
+        cfg_scale=7.0,
+        steps=request.steps,
+        batch_size=1,
+        checkpoint_name="x",
+        checkpoint_hash="",
+        vae_name=None,
+        vae_hash=None,
+        seed_resize_from_width=0,
+        seed_resize_from_height=0,
+        denoising_strength=None,
+        extra_params={},
+        infotexts=("x",),
+        styles=(),
+        job_timestamp="",
+        clip_skip=1,
+        version="",
+    )
+    picture = Picture(Image.new("RGB", (8, 8)), "x", request.seed, request.subseed)
+    return Result(pictures=(picture,), info=info, interrupted=interrupted)
+
+
+class Stepping:
+    """An executor that steps until `go` allows it to end."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.order: list[str] = []
+        self.closed = False
+
+    def run(self, job: Job) -> Result:
+        self.order.append(job.task_id)
+        if job.request.prompt == "fail":
+            raise InvalidValueError("a sentence")
+        if job.request.prompt == "crash":
+            raise RuntimeError("boom")
+        job.plan(job.request.steps)
+        try:
+            for step in range(job.request.steps):
+                job.check()
+                job.step(step + 1)
+                if not self.go.is_set():
+                    self.go.wait(0.02)
+            self.go.wait(5)
+            job.check()
+        except Interrupted:
+            return result_of(job, interrupted=True)
+        return result_of(job)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def executor() -> Stepping:
+    return Stepping()
+
+
+@pytest.fixture
+def queue(executor: Stepping, tmp_path: Path) -> Iterator[JobQueue]:
+    queue = JobQueue(executor, JobStore(tmp_path / "jobs.sqlite"))
+    queue.start()
+    yield queue
+    executor.go.set()
+    queue.close()
+
+
+def test_jobs_run_in_order_and_know_their_place(queue: JobQueue, executor: Stepping) -> None:
+    jobs = [queue.submit(Txt2ImgRequest(), task_id=name) for name in ("a", "b", "c")]
+    while queue.running is None:
+        time.sleep(0.01)
+    assert [queue.progress(name).position for name in ("a", "b", "c")] == [0, 1, 2]
+    executor.go.set()
+    assert all(job.wait(5) for job in jobs)
+    assert executor.order == ["a", "b", "c"]
+    assert jobs[0].result().samples
+    assert queue.progress("a").fraction == 1.0
+
+
+def test_seeds_are_fixed_and_recorded_before_the_job_runs(queue: JobQueue) -> None:
+    queue.submit(Txt2ImgRequest(), task_id="blocking")
+    job = queue.submit(Txt2ImgRequest(prompt="x"))
+    record = queue.store.get(job.task_id)
+    assert job.request.seed >= 0 and job.request.subseed >= 0
+    assert record is not None and record.status is JobStatus.QUEUED
+    assert request_from_json(record.request) == job.request
+
+
+def test_an_interrupt_ends_the_running_job_within_a_step(queue: JobQueue) -> None:
+    job = queue.submit(Txt2ImgRequest(steps=1000))
+    while job.status is not JobStatus.RUNNING:
+        time.sleep(0.01)
+    queue.interrupt()
+    assert job.wait(2)
+    assert job.status is JobStatus.INTERRUPTED
+    assert len(job.result().samples) == 1
+
+
+def test_a_waiting_job_is_taken_out_of_the_line(queue: JobQueue, executor: Stepping) -> None:
+    first = queue.submit(Txt2ImgRequest())
+    second = queue.submit(Txt2ImgRequest())
+    queue.interrupt(second.task_id)
+    assert second.wait(1)
+    with pytest.raises(Interrupted, match="before it started"):
+        second.result()
+    executor.go.set()
+    assert first.wait(5)
+    assert executor.order == [first.task_id]
+
+
+def test_errors_for_the_user_and_our_own_end_the_job_but_not_the_queue(queue: JobQueue, executor: Stepping) -> None:
+    executor.go.set()
+    failed, crashed = queue.submit(Txt2ImgRequest(prompt="fail")), queue.submit(Txt2ImgRequest(prompt="crash"))
+    fine = queue.submit(Txt2ImgRequest())
+    assert all(job.wait(5) for job in (failed, crashed, fine))
+    with pytest.raises(InvalidValueError, match="a sentence"):
+        failed.result()
+    with pytest.raises(FeatherweightError, match="mistake of ours: RuntimeError: boom"):
+        crashed.result()
+    assert fine.result().samples
+    record = queue.store.get(failed.task_id)
+    assert record is not None and (record.status, record.error) == (JobStatus.FAILED, "a sentence")
+
+
+def test_a_task_id_is_taken_once(queue: JobQueue) -> None:
+    queue.submit(Txt2ImgRequest(), task_id="x")
+    with pytest.raises(InvalidValueError, match="'x' was used before"):
+        queue.submit(Txt2ImgRequest(), task_id="x")
+
+
+def test_an_unknown_task_is_an_error(queue: JobQueue) -> None:
+    with pytest.raises(UnknownNameError, match="no-such"):
+        queue.get("no-such")
+
+
+def test_unfinished_jobs_are_found_after_a_crash(tmp_path: Path) -> None:
+    store = JobStore(tmp_path / "jobs.sqlite")
+    store.add("t", "txt2img", {"prompt": "x"}, 1.0)
+    store.started("t")
+    again = JobStore(tmp_path / "jobs.sqlite")  # the first one never closed: the process was killed
+    assert [(record.task_id, record.status) for record in again.unfinished()] == [("t", JobStatus.RUNNING)]
+    again.close()
+    store.close()
+
+
+def test_after_closing_no_job_is_taken(executor: Stepping, tmp_path: Path) -> None:
+    queue = JobQueue(executor, JobStore(tmp_path / "jobs.sqlite"))
+    queue.start()
+    queue.close()
+    assert executor.closed
+    with pytest.raises(Interrupted, match="shutting down"):
+        queue.submit(Txt2ImgRequest())
+    with pytest.raises(sqlite3.ProgrammingError):
+        queue.store.recent()

@@ -1,0 +1,190 @@
+import gc
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modules.errors import CheckpointError, Interrupted, NumericalError, Skipped
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.status import EngineState
+from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
+from tests.recordings import CONFIGS, TINY, cpu_plan
+
+SMALL = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0, "sampler": "Euler"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("a", "b"):
+        shutil.copy(TINY, models / f"{name}.safetensors")
+        shutil.copy(TINY.with_suffix(".yaml"), models / f"{name}.yaml")
+    return models
+
+
+def engine_of(folder: Path) -> Engine:
+    return Engine(CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json")), CONFIGS, cpu_plan)
+
+
+def request(**changes: object) -> Txt2ImgRequest:
+    return Txt2ImgRequest(**{**SMALL, **changes})  # type: ignore[arg-type]
+
+
+def test_the_status_tells_what_is_loaded(folder: Path) -> None:
+    engine = engine_of(folder)
+    assert engine.status.state is EngineState.EMPTY
+    engine.model("a")
+    facts = engine.status.model
+    assert engine.status.state is EngineState.READY and facts is not None
+    assert facts.title.startswith("a.safetensors [905498d62f]")
+    assert (facts.family, facts.parameters, facts.storage) == ("SD 1.x", 20_946_667, "fp32")
+    assert facts.stored_bytes == 4 * facts.parameters
+    engine.unload()
+    assert engine.status.state is EngineState.EMPTY
+
+
+def test_ten_switches_leave_one_model_in_memory(folder: Path) -> None:
+    engine = engine_of(folder)
+    engine.model("a")
+    engine.model("b")
+    first = _resident_bytes()
+    for _ in range(5):
+        engine.model("a")
+        engine.model("b")
+    assert _resident_bytes() - first < 20_000_000, "one model is 84 MB"
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * 4096
+
+
+def test_a_bad_checkpoint_is_reported_and_the_next_good_one_loads(folder: Path) -> None:
+    (folder / "bad.safetensors").write_bytes(b"nothing")
+    engine = engine_of(folder)
+    with pytest.raises(CheckpointError):
+        engine.model("bad")
+    assert engine.status.state is EngineState.FAILED
+    assert "bad.safetensors" in engine.status.message
+    engine.model("a")
+    assert engine.status.state is EngineState.READY
+
+
+def test_a_file_that_changed_on_disk_is_loaded_again(folder: Path) -> None:
+    engine = engine_of(folder)
+    before = engine.model("a")
+    (folder / "a.safetensors").touch()
+    engine.catalogue.refresh()
+    assert engine.model("a") is not before
+
+
+def test_nan_is_an_error_that_names_the_remedy(folder: Path, tmp_path: Path) -> None:
+    tensors = load_file(TINY)
+    tensors["model.diffusion_model.out.2.bias"].fill_(float("nan"))
+    save_file(tensors, folder / "a.safetensors")
+    with pytest.raises(NumericalError, match="--no-half"):
+        txt2img(request(checkpoint="a"), engine_of(folder), Output(tmp_path), Silent())
+
+
+class StopAt(Silent):
+    """Raises at the n-th check."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        self.left = number
+        self.error = error
+        self.seen: list[int] = []
+
+    def check(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+    def step(self, done: int) -> None:
+        self.seen.append(done)
+
+
+def test_an_interrupt_keeps_finished_pictures(folder: Path, tmp_path: Path) -> None:
+    events = StopAt(6, Interrupted("stop"))  # the second batch's first evaluation
+    result = txt2img(request(batch_count=3), engine_of(folder), Output(tmp_path), events)
+    assert result.interrupted
+    assert [picture.seed for picture in result.samples] == [1]
+
+
+def test_a_skip_leaves_one_batch_out(folder: Path, tmp_path: Path) -> None:
+    result = txt2img(request(batch_count=3), engine_of(folder), Output(tmp_path), StopAt(2, Skipped("skip")))
+    assert not result.interrupted
+    assert [picture.seed for picture in result.samples] == [2, 3]
+
+
+def test_an_image_in_a_batch_is_the_image_alone(folder: Path, tmp_path: Path) -> None:
+    engine = engine_of(folder)
+    for sampler in ("Euler a", "DPM++ 2M SDE"):
+        both = txt2img(request(sampler=sampler, batch_size=2), engine, Output(tmp_path), Silent())
+        alone = txt2img(request(sampler=sampler, seed=2), engine, Output(tmp_path), Silent())
+        together = torch.frombuffer(bytearray(both.samples[1].image.tobytes()), dtype=torch.uint8).int()
+        single = torch.frombuffer(bytearray(alone.samples[0].image.tobytes()), dtype=torch.uint8).int()
+        assert (together - single).abs().max() <= 1
+
+
+def test_pictures_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path: Path) -> None:
+    result = txt2img(request(prompt="a cat", batch_size=2), engine_of(folder), Output(tmp_path), Silent())
+    grid, first, second = result.pictures
+    assert grid.kind == "grid" and grid.image.size == (128, 64)
+    assert first.path is not None and second.path is not None and grid.path is not None
+    assert first.path.parent.parent == tmp_path / "outputs" / "txt2img-images"
+    assert (first.path.name, second.path.name) == ("00000-1.png", "00001-2.png")
+    assert first.infotext.startswith(
+        "a cat\nSteps: 2, Sampler: Euler, Schedule type: Automatic, CFG scale: 7.0, Seed: 1"
+    )
+
+
+def test_a_folder_that_cannot_be_written_loses_no_picture(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("a file in the way")
+    result = txt2img(request(), engine_of(folder), Output(tmp_path), Silent())
+    assert len(result.samples) == 1 and result.samples[0].path is None
+    assert "could not be saved" in result.notices[0]
+
+
+def test_previews_are_made_when_wanted(folder: Path, tmp_path: Path) -> None:
+    class Watching(Silent):
+        sizes: list[tuple[int, int]]
+
+        def wants_preview(self, done: int) -> bool:
+            return True
+
+        def preview(self, image: object) -> None:
+            self.sizes.append(image.size)  # type: ignore[attr-defined]
+
+    yaml = folder / "a.yaml"
+    yaml.write_text(
+        yaml.read_text().replace(
+            "    linear_start:",
+            "    preview_rgb_factors: [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]\n    linear_start:",
+        )
+    )
+    events = Watching()
+    events.sizes = []
+    txt2img(request(checkpoint="a", steps=3), engine_of(folder), Output(tmp_path), events)
+    assert events.sizes == [(64, 64)] * 3
+
+
+def test_network_tags_are_reported_while_they_cannot_be_applied(folder: Path, tmp_path: Path) -> None:
+    result = txt2img(request(prompt="a <lora:x:1> cat"), engine_of(folder), Output(tmp_path), Silent())
+    assert any("lora:x" in notice for notice in result.notices)
+
+
+def test_settings_of_one_job_do_not_reach_the_next(folder: Path, tmp_path: Path) -> None:
+    engine = engine_of(folder)
+    plain = txt2img(request(), engine, Output(tmp_path), Silent())
+    txt2img(request(settings=Settings().changed(CLIP_stop_at_last_layers=2)), engine, Output(tmp_path), Silent())
+    again = txt2img(request(), engine, Output(tmp_path), Silent())
+    assert plain.samples[0].image.tobytes() == again.samples[0].image.tobytes()

@@ -1,0 +1,32 @@
+"""The recordings of the reference UI in `tests/reference/`, and the tiny model that made them."""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine import ComputePlan, Engine
+
+REFERENCE = Path(__file__).parent / "reference"
+CONFIGS = Path(__file__).parent.parent / "configs"
+TINY = REFERENCE / "models" / "tiny-sd1.safetensors"
+
+
+@cache
+def cases() -> tuple[dict[str, Any], ...]:
+    """Every recorded request with its reply."""
+    return tuple(json.loads((REFERENCE / "cases.json").read_text(encoding="utf-8"))["cases"])
+
+
+def cpu_plan() -> ComputePlan:
+    """fp32 on the CPU, as the recordings were made."""
+    return ComputePlan(torch.device("cpu"), torch.float32, torch.float32)
+
+
+def tiny_engine(cache_dir: Path) -> Engine:
+    """An engine that finds the tiny checkpoint."""
+    catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(cache_dir / "hashes.json"))
+    return Engine(catalogue, CONFIGS, cpu_plan)

@@ -19,6 +19,7 @@ from modules.sampling.noise import NoiseSource
 
 _DIGITS = 6
 _POOL_SIZE = 24
+_RECENT_POINTS = 4
 _MASK = 0xFFFFFFFF
 
 # Constants of numpy's SeedSequence (M. E. O'Neill, "Developing a seed_seq alternative", 2015).
@@ -62,7 +63,8 @@ def _mix(x: int, y: int) -> int:
 class BrownianPath:
     """One image's Brownian motion over sigma in [start, end], with value 0 at `start`.
 
-    Values are fp64 [C, H, W] on the CPU (fp64 because differences of near points are asked for).
+    Values are fp64 [C, H, W] on the CPU (fp64 because differences of near points are asked for). A point needs the
+    noise of about 24 halvings, which is where the time goes; the ones it shares with the last point are kept.
     """
 
     def __init__(
@@ -71,43 +73,48 @@ class BrownianPath:
         self._start, self._end = round(start, _DIGITS), round(end, _DIGITS)
         self._shape, self._source, self._device = shape, source, device
         self._seeds = NodeSeeds(entropy)
-        self._nodes: dict[tuple[int, int], Tensor] = {}
-        self._values: dict[float, Tensor] = {self._start: torch.zeros(shape, dtype=torch.float64)}
-        self._values[self._end] = self._randn(self._seeds.root).double() * math.sqrt(end - start)
+        self._end_value = self._randn(self._seeds.root).double() * math.sqrt(end - start)
+        self._last_noises: dict[tuple[int, int], Tensor] = {}
+        self._recent: dict[float, Tensor] = {}
 
     def value(self, sigma: float) -> Tensor:
         """The path at `sigma`, which is clamped to the path's range."""
-        point = min(max(round(sigma, _DIGITS), self._start), self._end)
-        if point not in self._values:
-            self._values[point] = self._descend(point)
-        return self._values[point]
+        point = round(sigma, _DIGITS)
+        if point <= self._start:
+            return torch.zeros_like(self._end_value)
+        if point >= self._end:
+            return self._end_value
+        if point not in self._recent:
+            if len(self._recent) == _RECENT_POINTS:
+                self._recent.pop(next(iter(self._recent)))
+            self._recent[point] = self._descend(point)
+        return self._recent[point]
 
     def _descend(self, point: float) -> Tensor:
         """Halve towards `point` and weigh the noise of every halving by its share in the value there."""
         low, high, path, depth = self._start, self._end, 0, 0
-        noises: list[Tensor] = []
+        nodes: list[tuple[int, int]] = []
         halvings: list[tuple[float, float, bool]] = []  # (share of the high end, deviation, went right afterwards)
         while True:
             middle = round(0.5 * (high + low), _DIGITS)
-            span = high - low
-            deviation = math.sqrt((middle - low) * (high - middle) / span)
-            noises.append(self._noise(path, depth))
-            halvings.append(((middle - low) / span, deviation, point > middle))
+            share = (middle - low) / (high - low)
+            nodes.append((path, depth))
+            halvings.append((share, math.sqrt(share * (high - middle)), point > middle))
             if point == middle:
                 break
             low, high = (middle, high) if point > middle else (low, middle)
             path, depth = 2 * path + (point > middle), depth + 1
+        self._last_noises = {node: self._noise(*node) for node in nodes}
         weights, end_weight = _weights(halvings)
-        value = torch.tensor(weights, dtype=torch.float64) @ torch.stack(noises).double().flatten(1)
-        return value.reshape(self._shape) + end_weight * self._values[self._end]
+        value = self._end_value * end_weight
+        for noise, weight in zip(self._last_noises.values(), weights, strict=True):
+            value.add_(noise, alpha=weight)
+        return value
 
     def _noise(self, path: int, depth: int) -> Tensor:
-        """The noise of a node; those near the root are kept, since most points pass them."""
-        if depth > 6:
-            return self._randn(self._seeds.node(path, depth))
-        if (path, depth) not in self._nodes:
-            self._nodes[path, depth] = self._randn(self._seeds.node(path, depth))
-        return self._nodes[path, depth]
+        """The noise of a node, kept from the last point where that passed it too."""
+        kept = self._last_noises.get((path, depth))
+        return self._randn(self._seeds.node(path, depth)) if kept is None else kept
 
     def _randn(self, seed: int) -> Tensor:
         return self._source.generator(seed, self._device).randn(self._shape).cpu()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from modules.sampling.catalog import Family, SamplerSpec
@@ -37,7 +38,7 @@ def eps_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap 
 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         s = _append_dims(sigma, x)
-        return x - s * network(x / (s**2 + 1).sqrt(), to_t(sigma))
+        return torch.addcmul(x, network(x / (s**2 + 1).sqrt(), to_t(sigma)), s, value=-1)
 
     return denoise
 

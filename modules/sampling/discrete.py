@@ -68,12 +68,14 @@ class DiscreteSchedule:
     quantize: bool = False
     sigmas: Tensor = field(init=False)
     log_sigmas: Tensor = field(init=False)
+    log_alphas_reversed: Tensor = field(init=False)  # log sqrt(alpha bar), last timestep first, fp64
 
     def __post_init__(self) -> None:
         alphas = self.alphas_cumprod.detach().cpu()
         sigmas = ((1 - alphas) / alphas) ** 0.5
         object.__setattr__(self, "sigmas", sigmas.float())
         object.__setattr__(self, "log_sigmas", sigmas.log().float())
+        object.__setattr__(self, "log_alphas_reversed", 0.5 * alphas.double().log().flip(0))
 
     @property
     def sigma_min(self) -> float:
@@ -106,15 +108,14 @@ class DiscreteSchedule:
         A result within a thousandth of a trained timestep is that timestep: DDIM and PLMS call the network at whole
         numbers exactly. Computed in fp64; fp32 on the device of `sigma`.
         """
-        log_alphas = _log_alphas(self.alphas_cumprod)
         wanted = -0.5 * torch.log1p(sigma.detach().cpu().double() ** 2)
-        t = (len(log_alphas) - 1) - interpolate_index(wanted, log_alphas.flip(0))
+        t = (len(self.sigmas) - 1) - interpolate_index(wanted, self.log_alphas_reversed)
         nearest = t.round()
         return torch.where((t - nearest).abs() < 1e-3, nearest, t).to(sigma.device, torch.float32)
 
     def vp_t_to_sigma(self, t: Tensor) -> Tensor:
         """The way back: sigmas (fp32) of timesteps `t` (fp64, fractions allowed), linear in log alpha."""
-        log_alpha = interpolate_value(t.double(), _log_alphas(self.alphas_cumprod))
+        log_alpha = interpolate_value(t.double(), self.log_alphas_reversed.flip(0))
         return (torch.expm1(-2 * log_alpha)).sqrt().float()
 
 
@@ -154,11 +155,6 @@ class LcmSchedule:
         """`steps` sigmas evenly spaced in timesteps from the last known to the first, without the final 0."""
         last = len(self.base.sigmas) - 1
         return self.t_to_sigma(torch.linspace(last, self.stride - 1, steps))
-
-
-def _log_alphas(alphas_cumprod: Tensor) -> Tensor:
-    """Log of alpha = sqrt(alpha bar), [T] fp64 on the CPU, descending."""
-    return 0.5 * alphas_cumprod.detach().cpu().double().log()
 
 
 def nearest_index(value: Tensor, ascending: Tensor) -> Tensor:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import itertools
 import math
 
+import torch
 from torch import Tensor
 
-from modules.sampling.steps import Progress, ancestral_step, denoise_at, eta_or
+from modules.sampling.steps import Progress, ancestral_step, denoise_at, eta_or, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 
 def exponential_step(x: Tensor, denoised: Tensor, sigma: float, sigma_next: float) -> Tensor:
     """The exact step for a prediction that stays constant: `x` shrinks towards `denoised` by sigma_next / sigma."""
-    ratio = sigma_next / sigma
-    return ratio * x + (1 - ratio) * denoised
+    return torch.lerp(denoised, x, sigma_next / sigma)
 
 
 def sample_dpmpp_2m(
@@ -58,5 +58,5 @@ def sample_dpmpp_2s_ancestral(
             denoised = denoise_at(denoise, x_mid, sigma_mid)
         x = exponential_step(x, denoised, sigma, sigma_down)
         if sigma_next > 0:
-            x = x + noise(sigma, sigma_next) * (options.s_noise * sigma_up)
+            x = move(x, noise(sigma, sigma_next), options.s_noise * sigma_up)
     return x

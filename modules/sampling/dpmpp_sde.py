@@ -10,10 +10,11 @@ import itertools
 import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from modules.sampling.dpmpp import exponential_step
-from modules.sampling.steps import Progress, ancestral_step, denoise_at, eta_or
+from modules.sampling.steps import Progress, ancestral_step, denoise_at, eta_or, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 
@@ -44,11 +45,11 @@ def sample_dpmpp_sde(
             continue
         sigma_down, sigma_up = ancestral_step(sigma, sigma_mid, eta)
         x_mid = exponential_step(x, denoised, sigma, sigma_down)
-        x_mid = x_mid + noise(sigma, sigma_mid) * (options.s_noise * sigma_up)
+        x_mid = move(x_mid, noise(sigma, sigma_mid), options.s_noise * sigma_up)
         denoised = denoise_at(denoise, x_mid, sigma_mid)
         sigma_down, sigma_up = ancestral_step(sigma, sigma_next, eta)
         x = exponential_step(x, denoised, sigma, sigma_down)
-        x = x + noise(sigma, sigma_next) * (options.s_noise * sigma_up)
+        x = move(x, noise(sigma, sigma_next), options.s_noise * sigma_up)
     return x
 
 
@@ -88,12 +89,12 @@ def _dpmpp_2m_sde(
             return denoised
         h = math.log(sigma / sigma_next)
         decay = -math.expm1(-h - eta * h)
-        x = (1 - decay) * x + decay * denoised
+        x = torch.lerp(x, denoised, decay)
         if previous is not None:
             weight = 0.5 * decay if solver_type == "midpoint" else 1 - decay / (h + eta * h)
-            x = x + (weight * h / h_last) * (denoised - previous)
+            x = move(x, denoised - previous, weight * h / h_last)
         if eta:
-            x = x + noise(sigma, sigma_next) * _noise_scale(sigma_next, h, options, eta)
+            x = move(x, noise(sigma, sigma_next), _noise_scale(sigma_next, h, options, eta))
         previous, h_last = denoised, h
     return x
 
@@ -113,7 +114,7 @@ def sample_dpmpp_3m_sde(
             return denoised
         h = math.log(sigma / sigma_next)
         h_eta = h * (eta + 1)
-        x = math.exp(-h_eta) * x - math.expm1(-h_eta) * denoised
+        x = torch.lerp(x, denoised, -math.expm1(-h_eta))
         phi_2 = math.expm1(-h_eta) / h_eta + 1
         phi_3 = phi_2 / h_eta - 0.5
         if len(history) == 1:
@@ -122,7 +123,7 @@ def sample_dpmpp_3m_sde(
             first, second = _divided_differences(denoised, history, h)
             x = x + phi_2 * first - phi_3 * second
         if eta:
-            x = x + noise(sigma, sigma_next) * _noise_scale(sigma_next, h, options, eta)
+            x = move(x, noise(sigma, sigma_next), _noise_scale(sigma_next, h, options, eta))
         history = [(denoised, h), *history][:2]
     return x
 

@@ -6,7 +6,7 @@ import itertools
 
 from torch import Tensor
 
-from modules.sampling.steps import Progress, ancestral_step, churn, denoise_at, derivative, eta_or
+from modules.sampling.steps import Progress, ancestral_step, churn, denoise_at, derivative, eta_or, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 
@@ -20,7 +20,7 @@ def sample_euler(
         x, sigma_hat = churn(x, sigma, len(levels) - 1, options, noise)
         denoised = denoise_at(denoise, x, sigma_hat)
         progress(sigma_hat, x, denoised)
-        x = x + derivative(x, sigma_hat, denoised) * (sigma_next - sigma_hat)
+        x = move(x, derivative(x, sigma_hat, denoised), sigma_next - sigma_hat)
     return x
 
 
@@ -35,7 +35,7 @@ def sample_euler_ancestral(
         denoised = denoise_at(denoise, x, sigma)
         progress(sigma, x, denoised)
         sigma_down, sigma_up = ancestral_step(sigma, sigma_next, eta)
-        x = x + derivative(x, sigma, denoised) * (sigma_down - sigma)
+        x = move(x, derivative(x, sigma, denoised), sigma_down - sigma)
         if sigma_next > 0:
-            x = x + noise(sigma, sigma_next) * sigma_up
+            x = move(x, noise(sigma, sigma_next), sigma_up)
     return x

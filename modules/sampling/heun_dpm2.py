@@ -7,29 +7,29 @@ import math
 
 from torch import Tensor
 
-from modules.sampling.steps import Progress, ancestral_step, churn, denoise_at, derivative, eta_or
+from modules.sampling.steps import Progress, ancestral_step, churn, denoise_at, derivative, eta_or, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 
 def heun_step(denoise: Denoise, x: Tensor, denoised: Tensor, sigma: float, sigma_next: float) -> Tensor:
     """Trapezoidal step from `sigma`, where x was denoised already; an Euler step where it ends at 0."""
     d = derivative(x, sigma, denoised)
-    x_euler = x + d * (sigma_next - sigma)
+    x_euler = move(x, d, sigma_next - sigma)
     if sigma_next == 0:
         return x_euler
     d_next = derivative(x_euler, sigma_next, denoise_at(denoise, x_euler, sigma_next))
-    return x + (d + d_next) / 2 * (sigma_next - sigma)
+    return move(x, d + d_next, (sigma_next - sigma) / 2)
 
 
 def midpoint_step(denoise: Denoise, x: Tensor, denoised: Tensor, sigma: float, sigma_next: float) -> Tensor:
     """Step along the derivative at the geometric mean of the two sigmas; an Euler step where it ends at 0."""
     d = derivative(x, sigma, denoised)
     if sigma_next == 0:
-        return x + d * (sigma_next - sigma)
+        return move(x, d, sigma_next - sigma)
     sigma_mid = math.sqrt(sigma * sigma_next)
-    x_mid = x + d * (sigma_mid - sigma)
+    x_mid = move(x, d, sigma_mid - sigma)
     d_mid = derivative(x_mid, sigma_mid, denoise_at(denoise, x_mid, sigma_mid))
-    return x + d_mid * (sigma_next - sigma)
+    return move(x, d_mid, sigma_next - sigma)
 
 
 def sample_heun(
@@ -73,5 +73,5 @@ def sample_dpm_2_ancestral(
         sigma_down, sigma_up = ancestral_step(sigma, sigma_next, eta)
         x = midpoint_step(denoise, x, denoised, sigma, sigma_down)
         if sigma_down > 0:
-            x = x + noise(sigma, sigma_next) * (options.s_noise * sigma_up)
+            x = move(x, noise(sigma, sigma_next), options.s_noise * sigma_up)
     return x

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 from torch import Tensor
 
-from modules.sampling.steps import Progress, denoise_at, derivative
+from modules.sampling.steps import Progress, denoise_at, derivative, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 ORDER = 4
+# Four points integrate polynomials up to degree 7 exactly; those here have degree 3 at most.
+_NODES, _WEIGHTS = (tuple(row.tolist()) for row in np.polynomial.legendre.leggauss(ORDER))
 
 
 def multistep_coefficients(past_sigmas: list[float], sigma: float, sigma_next: float) -> list[float]:
     """Adams-Bashforth weights on a grid of any spacing, one for each of `past_sigmas` (the newest, `sigma`, first).
 
-    Weight j is the integral from `sigma` to `sigma_next` of the Lagrange polynomial that is 1 at past_sigmas[j].
-    Gauss-Legendre quadrature with four points is exact for these polynomials of degree 3 or less.
+    Weight j is the integral from `sigma` to `sigma_next` of the Lagrange polynomial that is 1 at past_sigmas[j], by
+    Gauss-Legendre quadrature.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(ORDER)
     half = (sigma_next - sigma) / 2
-    at = sigma + half * (nodes + 1)
     coefficients = []
-    for j, own in enumerate(past_sigmas):
-        polynomial = np.ones_like(at)
-        for k, other in enumerate(past_sigmas):
-            if k != j:
-                polynomial *= (at - other) / (own - other)
-        coefficients.append(float(half * (weights * polynomial).sum()))
+    for own in past_sigmas:
+        others = [other for other in past_sigmas if other != own]
+        values = (
+            weight * math.prod((sigma + half * (node + 1) - other) / (own - other) for other in others)
+            for node, weight in zip(_NODES, _WEIGHTS, strict=True)
+        )
+        coefficients.append(half * sum(values))
     return coefficients
 
 
@@ -45,5 +47,5 @@ def sample_lms(
         derivatives = [derivative(x, sigma, denoised), *derivatives][:ORDER]
         past = levels[max(0, i + 1 - ORDER) : i + 1][::-1]
         for weight, d in zip(multistep_coefficients(past, sigma, sigma_next), derivatives, strict=True):
-            x = x + d * weight
+            x = move(x, d, weight)
     return x

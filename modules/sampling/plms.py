@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from modules.sampling.ddim import to_variance_preserving
-from modules.sampling.steps import Progress, denoise_at, derivative
+from modules.sampling.steps import Progress, denoise_at, derivative, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 # Adams-Bashforth weights for the newest noise first, by the number of earlier ones.
@@ -31,11 +31,11 @@ def sample_plms(
         progress(sigma, x, denoised)
         epsilons = [derivative(x, sigma, denoised), *epsilons][:4]
         if len(epsilons) == 1:
-            x_next = x + epsilons[0] * (sigma_next - sigma)
+            x_next = move(x, epsilons[0], sigma_next - sigma)
             average = (epsilons[0] + derivative(x_next, sigma_next, denoise_at(denoise, x_next, sigma_next))) / 2
         else:
             average = torch.zeros_like(x)
             for epsilon, weight in zip(epsilons, _WEIGHTS[len(epsilons) - 1], strict=True):
-                average = average + weight * epsilon
-        x = x + average * (sigma_next - sigma)
+                average = move(average, epsilon, weight)
+        x = move(x, average, sigma_next - sigma)
     return to_variance_preserving(x, levels[-1]) if levels else x

@@ -25,6 +25,11 @@ def derivative(x: Tensor, sigma: float, denoised: Tensor) -> Tensor:
     return (x - denoised) / sigma
 
 
+def move(x: Tensor, direction: Tensor, distance: float) -> Tensor:
+    """`x + direction * distance` in one pass over memory."""
+    return torch.add(x, direction, alpha=distance)
+
+
 class Progress:
     """Reports steps to the caller's `on_step`, counting them."""
 

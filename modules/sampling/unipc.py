@@ -12,10 +12,11 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from modules.sampling.ddim import to_variance_preserving
-from modules.sampling.steps import Progress, denoise_at
+from modules.sampling.steps import Progress, denoise_at, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 Vector: TypeAlias = npt.NDArray[np.float64]
@@ -72,7 +73,8 @@ def varying_weights(grid: Grid, with_next: bool) -> Vector:
         return np.zeros(0)
     phis = np.array(_phis(grid.h, order + 1)[1:])
     factorials = np.cumprod(np.arange(1, order + 1))
-    inverse: Vector = np.linalg.inv(np.vander(ratios, order, increasing=True) / factorials)
+    matrix = np.vander(ratios, order, increasing=True) / factorials
+    inverse: Vector = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
     if not with_next:
         predictor: Vector = phis @ inverse
         return predictor
@@ -104,12 +106,12 @@ def _move(
     `after` is the prediction at the next point, for the corrector.
     """
     newest = points[0]
-    x = sigma_next / newest.sigma * x - math.expm1(-grid.h) * newest.denoised
+    x = torch.lerp(newest.denoised, x, sigma_next / newest.sigma)
     others = [point.denoised for point in points[1 : len(grid.ratios)]]
     if after is not None:
         others.append(after)
     for other, ratio, weight in zip(others, grid.ratios, weights, strict=False):
-        x = x - (weight / ratio) * (other - newest.denoised)
+        x = move(x, other - newest.denoised, -float(weight / ratio))
     return x
 
 

@@ -1,0 +1,126 @@
+"""Saving a picture: where, under which name, in which format, and never half of it or over another."""
+
+import logging
+import secrets
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+
+from PIL import Image
+
+from modules.atomic_files import output_error, rename_without_replacing, write_and_sync, write_atomic
+from modules.images.claims import claim_number
+from modules.images.encode import Quality, encode_image, holds
+from modules.images.filenames import apply_pattern, numbered_stem, picture_pattern, subfolder_of
+from modules.images.large_copy import large_copy
+from modules.images.metadata import writable
+from modules.images.naming import NameContext
+from modules.images.patterns import Source
+from modules.images.sanitize import sanitize_name
+from modules.settings.values import Settings
+
+log = logging.getLogger(__name__)
+
+
+def samples_folder(settings: Settings, data_dir: Path, tab: str = "txt2img") -> Path:
+    """Where pictures of a tab ("txt2img", "img2img", "extras") go; relative settings count from `data_dir`."""
+    return data_dir / (settings.text("outdir_samples") or settings.text(f"outdir_{tab}_samples"))
+
+
+def grids_folder(settings: Settings, data_dir: Path, tab: str = "txt2img") -> Path:
+    """Where grids of a tab ("txt2img", "img2img") go; relative settings count from `data_dir`."""
+    return data_dir / (settings.text("outdir_grids") or settings.text(f"outdir_{tab}_grids"))
+
+
+def save_image(
+    image: Image.Image,
+    folder: Path,
+    settings: Settings,
+    context: NameContext,
+    infotext: str | None = None,
+    *,
+    is_grid: bool = False,
+    suffix: str = "",
+    items: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a picture below `folder` and return its path.
+
+    Subfolder, name and format follow from the settings, e.g. `2024-05-01/00000-SEED.png`; `suffix` ("-before-x") ends
+    the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. What the chosen format cannot
+    hold is written as PNG. The file appears complete or not at all. Raises OutputError (full disk, read-only folder).
+    """
+    source = Source(context, image, settings.whole("directories_max_prompt_words"))
+    in_subfolder = settings.flag("grid_save_to_dirs" if is_grid else "save_to_dirs")
+    target_folder = folder / subfolder_of(settings, source) if in_subfolder else folder
+    extension = _fitting_extension(image, infotext, settings.text("grid_format" if is_grid else "samples_format"))
+    written_infotext = infotext if settings.flag("enable_pnginfo") else None
+    data = encode_image(image, extension, written_infotext, Quality.of(settings), items)
+    decoration = _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder)
+    try:
+        target_folder.mkdir(parents=True, exist_ok=True)
+        if settings.flag("save_images_add_number") or is_grid or not sanitize_name(decoration):
+            path = _save_numbered(target_folder, decoration, suffix, extension, data, "grid" if is_grid else "")
+        else:
+            replace = settings.text("save_images_replace_action") == "Replace"
+            path = _save_named(target_folder, sanitize_name(decoration) + suffix, extension, data, replace=replace)
+    except OSError as error:
+        raise output_error("The picture", target_folder, error) from error
+    _save_companions(path, image, settings, infotext, len(data))
+    return path
+
+
+def _fitting_extension(image: Image.Image, infotext: str | None, wanted: str) -> str:
+    if holds(wanted, image.size, infotext):
+        return wanted
+    log.warning("A picture of %dx%d does not fit into %s with its infotext; saved as PNG.", *image.size, wanted)
+    return "png"
+
+
+def _decoration(settings: Settings, source: Source, *, is_grid: bool, in_subfolder: bool) -> str:
+    """What follows the number in the name."""
+    if is_grid and not settings.flag("grid_extended_filename"):
+        return ""
+    return apply_pattern(picture_pattern(settings, in_subfolder=in_subfolder), source)
+
+
+def _save_numbered(folder: Path, decoration: str, suffix: str, extension: str, data: bytes, basename: str) -> Path:
+    while True:
+        with claim_number(folder, basename) as claim:
+            name = f"{numbered_stem(claim.number, decoration, basename)}{suffix}.{extension}"
+            try:
+                return claim.publish(name, data)
+            except FileExistsError:
+                continue
+
+
+def _save_named(folder: Path, stem: str, extension: str, data: bytes, *, replace: bool) -> Path:
+    """Save without a number; an existing file is replaced, or the name gets the first free "-1", "-2" ..."""
+    if replace:
+        path = folder / f"{stem}.{extension}"
+        write_atomic(path, data)
+        return path
+    temporary = folder / f".{secrets.token_hex(8)}.saving"
+    try:
+        write_and_sync(temporary, data)
+        for number in count():
+            path = folder / f"{stem}{f'-{number}' if number else ''}.{extension}"
+            try:
+                rename_without_replacing(temporary, path)
+            except FileExistsError:
+                continue
+            return path
+        raise AssertionError("count() does not end")
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _save_companions(path: Path, image: Image.Image, settings: Settings, infotext: str | None, size_bytes: int) -> None:
+    """The text file and the small JPG beside a picture. The picture is safe by now, so a failure is only logged."""
+    try:
+        if settings.flag("save_txt") and infotext:
+            write_atomic(path.with_suffix(".txt"), f"{writable(infotext)}\n".encode())
+        copy = large_copy(image, path.suffix, size_bytes, infotext, settings)
+        if copy is not None:
+            write_atomic(path.with_suffix(".jpg"), copy)
+    except OSError as error:
+        log.error("%s", output_error(f"The companion of {path.name}", path.parent, error))

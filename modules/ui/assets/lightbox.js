@@ -1,0 +1,47 @@
+// The whole picture on the whole page: arrows, Esc, s saves.
+(() => {
+  const fw = window.featherweight;
+  let box = null;
+
+  fw.isLightboxOpen = () => box !== null && box.open;
+
+  fw.openLightbox = () => {
+    if (!box) {
+      box = document.createElement("dialog");
+      box.id = "lightboxModal";
+      box.setAttribute("aria-label", "Picture");
+      box.innerHTML =
+        '<button type="button" data-step="-1" aria-label="Previous picture">‹</button>' +
+        '<img alt=""><button type="button" data-step="1" aria-label="Next picture">›</button>' +
+        '<button type="button" class="fw-close" aria-label="Close">×</button>';
+      box.addEventListener("click", (event) => {
+        const step = event.target.dataset && event.target.dataset.step;
+        if (step) move(Number(step));
+        else if (event.target.tagName !== "IMG" || event.target.classList.toggle("fw-zoomed") === undefined) box.close();
+      });
+      box.addEventListener("keydown", (event) => {
+        if (event.key === "ArrowLeft") move(-1);
+        if (event.key === "ArrowRight") move(1);
+        if (event.key === "s") document.querySelector("#txt2img_picture_tools [data-do=save]")?.click();
+      });
+      document.body.append(box);
+    }
+    draw();
+    box.showModal();
+  };
+
+  function move(step) {
+    const pictures = fw.pictures();
+    const index = pictures.indexOf(fw.selectedPicture());
+    fw.selectPicture(index + step);
+    draw();
+  }
+
+  function draw() {
+    const picture = fw.selectedPicture();
+    const image = box.querySelector("img");
+    image.src = picture.url;
+    image.alt = picture.infotext.split("\n")[0];
+    box.classList.toggle("fw-single", fw.pictures().length < 2);
+  }
+})();

@@ -1,0 +1,192 @@
+// The prompt boxes: token counters, bracket check, Ctrl+Up/Down weights, Alt+Left/Right, dropping pictures.
+(() => {
+  const fw = window.featherweight;
+  const BOXES = ["txt2img_prompt", "txt2img_neg_prompt", "hires_prompt", "hires_neg_prompt"];
+  const COUNTED = ["txt2img_prompt", "txt2img_neg_prompt"];
+  const STEP = 0.1;
+  const NETWORK_STEP = 0.05;
+  const DELIMITERS = ".,\\/!?%^*;:{}=`~()[]<> \t\r\n";
+  const timers = {};
+
+  const boxOf = (element) => BOXES.find((id) => element.closest && element.closest(`#${id}`));
+
+  function unbalanced(text) {
+    const plain = text.replace(/\\[()[\]{}]/g, "");
+    const pairs = [["(", ")", "round"], ["[", "]", "square"], ["<", ">", "angle"]];
+    for (const [open, close, name] of pairs) {
+      const opened = plain.split(open).length;
+      const closed = plain.split(close).length;
+      if (opened !== closed) return `${Math.abs(opened - closed)} ${name} bracket(s) not ${opened > closed ? "closed" : "opened"}`;
+    }
+    return "";
+  }
+
+  function counterOf(id) {
+    const holder = document.querySelector(`#${id}`);
+    if (!holder) return null;
+    let counter = holder.querySelector(".fw-counter");
+    if (!counter) {
+      counter = document.createElement("span");
+      counter.className = "fw-counter";
+      counter.textContent = "0/75";
+      holder.append(counter);
+    }
+    return counter;
+  }
+
+  async function count(id) {
+    const field = fw.field(id);
+    const counter = counterOf(id);
+    if (!field || !counter) return;
+    const problem = unbalanced(field.value);
+    counter.classList.toggle("fw-bad", problem !== "");
+    counter.title = problem || "Tokens used of those in full chunks of 75";
+    const steps = Number(fw.field("txt2img_steps")?.value) || 20;
+    try {
+      const reply = await fw.post("internal/token-count", { text: field.value, steps });
+      counter.textContent = reply.text;
+    } catch {
+      counter.textContent = "?";
+    }
+  }
+
+  fw.countTokens = () => COUNTED.forEach(count);
+
+  document.addEventListener("input", (event) => {
+    const id = boxOf(event.target);
+    if (COUNTED.includes(id)) {
+      clearTimeout(timers[id]);
+      timers[id] = setTimeout(() => count(id), 250);
+    }
+    if (event.target.closest && event.target.closest("#txt2img_settings")) describeHires();
+  });
+
+  // -- weights -------------------------------------------------------------------------------------------------------
+
+  document.addEventListener("keydown", (event) => {
+    const area = event.target;
+    if (area.tagName !== "TEXTAREA" || !boxOf(area)) return;
+    const withControl = event.ctrlKey || event.metaKey;
+    if (withControl && (event.key === "ArrowUp" || event.key === "ArrowDown")) {
+      event.preventDefault();
+      changeWeight(area, event.key === "ArrowUp" ? 1 : -1);
+    } else if (event.altKey && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+      event.preventDefault();
+      moveElement(area, event.key === "ArrowRight" ? 1 : -1);
+    }
+  });
+
+  // The block (x:1.2) or <x:1.2> around the cursor: [start, end, weight, isNetwork], or null.
+  function blockAround(text, start, end) {
+    for (const [open, close, isNetwork] of [["<", ">", true], ["(", ")", false]]) {
+      const from = text.lastIndexOf(open, start - 1);
+      const to = text.indexOf(close, end);
+      if (from < 0 || to < 0) continue;
+      const inside = text.slice(from + 1, to);
+      if (inside.includes(open) || inside.includes(close)) continue;
+      const match = inside.match(/^([\s\S]*):\s*(-?[\d.]+)\s*$/);
+      if (isNetwork && !match) continue;
+      return { from, to: to + 1, body: match ? match[1] : inside, weight: match ? Number(match[2]) : 1.1, isNetwork };
+    }
+    return null;
+  }
+
+  function wordAround(text, position) {
+    let start = position;
+    let end = position;
+    while (start > 0 && !DELIMITERS.includes(text[start - 1])) start -= 1;
+    while (end < text.length && !DELIMITERS.includes(text[end])) end += 1;
+    return [start, end];
+  }
+
+  function changeWeight(area, direction) {
+    const text = area.value;
+    let start = area.selectionStart;
+    let end = area.selectionEnd;
+    let block = blockAround(text, start, end);
+    if (!block) {
+      if (start === end) [start, end] = wordAround(text, start);
+      while (end > start && text[end - 1] === " ") end -= 1;
+      if (start === end) return;
+      block = { from: start, to: end, body: text.slice(start, end), weight: 1, isNetwork: false };
+    }
+    const step = block.isNetwork ? NETWORK_STEP : STEP;
+    const weight = Number((block.weight + direction * step).toFixed(4));
+    let replacement;
+    if (block.isNetwork) replacement = `<${block.body}:${weight}>`;
+    else replacement = weight === 1 ? block.body : `(${block.body}:${weight})`;
+    const offset = block.isNetwork || weight !== 1 ? 1 : 0;
+    write(area, text.slice(0, block.from) + replacement + text.slice(block.to), block.from + offset, block.from + offset + block.body.length);
+  }
+
+  function moveElement(area, direction) {
+    const parts = area.value.split(",");
+    let position = 0;
+    let index = 0;
+    while (index < parts.length - 1 && position + parts[index].length < area.selectionStart) {
+      position += parts[index].length + 1;
+      index += 1;
+    }
+    const target = index + direction;
+    if (target < 0 || target >= parts.length) return;
+    const inside = area.selectionStart - position;
+    const trimmed = parts.map((part) => part.trim());
+    const [moved] = trimmed.splice(index, 1);
+    trimmed.splice(target, 0, moved);
+    const before = trimmed.slice(0, target).join(", ").length + (target > 0 ? 2 : 0);
+    const cursor = before + Math.max(0, Math.min(inside - (parts[index].length - parts[index].trimStart().length), moved.length));
+    write(area, trimmed.join(", "), cursor, cursor);
+  }
+
+  function write(area, text, start, end) {
+    Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value").set.call(area, text);
+    area.dispatchEvent(new Event("input", { bubbles: true }));
+    area.focus();
+    area.setSelectionRange(start, end);
+    requestAnimationFrame(() => area.setSelectionRange(start, end));
+  }
+
+  // -- dropped pictures ----------------------------------------------------------------------------------------------
+
+  document.addEventListener("dragover", (event) => {
+    if (event.target.closest && event.target.closest("#txt2img_prompt, #txt2img_neg_prompt")) event.preventDefault();
+  });
+
+  document.addEventListener("drop", (event) => {
+    const file = event.dataTransfer && event.dataTransfer.files[0];
+    if (!file || !event.target.closest || !event.target.closest("#txt2img_prompt, #txt2img_neg_prompt")) return;
+    event.preventDefault();
+    const reader = new FileReader();
+    reader.onload = async () => {
+      try {
+        const reply = await fw.post("sdapi/v1/png-info", { image: reader.result });
+        if (!reply.info) throw new Error("This picture holds no parameters.");
+        fw.setField("txt2img_prompt", reply.info);
+        setTimeout(() => document.querySelector("#paste")?.click(), 100);
+      } catch (error) {
+        fw.clearMessages();
+        fw.message(error.message, true);
+      }
+    };
+    reader.readAsDataURL(file);
+  });
+
+  // -- hires size ----------------------------------------------------------------------------------------------------
+
+  function describeHires() {
+    const place = document.querySelector("#txt2img_hr_size");
+    if (!place) return;
+    const number = (id) => Number(fw.field(id)?.value) || 0;
+    const [width, height] = [number("txt2img_width"), number("txt2img_height")];
+    const [wantWidth, wantHeight, scale] = [number("txt2img_hr_resize_x"), number("txt2img_hr_resize_y"), number("txt2img_hr_scale")];
+    let [toWidth, toHeight] = [Math.floor(width * scale), Math.floor(height * scale)];
+    if (wantWidth && wantHeight) [toWidth, toHeight] = [wantWidth, wantHeight];
+    else if (wantWidth) [toWidth, toHeight] = [wantWidth, Math.floor((wantWidth * height) / width)];
+    else if (wantHeight) [toWidth, toHeight] = [Math.floor((wantHeight * width) / height), wantHeight];
+    place.textContent = `from ${width}x${height} to ${toWidth}x${toHeight}`;
+  }
+
+  document.addEventListener("click", (event) => {
+    if (event.target.closest && event.target.closest("#txt2img_hr")) setTimeout(describeHires, 200);
+  });
+})();

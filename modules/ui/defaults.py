@@ -1,0 +1,40 @@
+"""What the form starts with: a size that suits the checkpoint, and prompts to try with the model in the box."""
+
+from pathlib import Path
+
+from modules.errors import FeatherweightError
+from modules.models.architecture import read_architecture
+from modules.services import Services
+
+SHIPPED_MODEL = "featherweight-scenes"
+EXAMPLES = (
+    "a large red circle on a blue background",
+    "a small yellow star on a purple background",
+    "sea at sunset with a sailboat, sun",
+    "snow at night with a red house with a black roof, trees, moon",
+    "meadow at day with mountains, trees, sun",
+)
+USUAL_SIZE_PX = 512
+
+
+def wanted_checkpoint(services: Services) -> str:
+    """The title of the checkpoint that the settings name, or of the first there is; empty when there is none."""
+    entries = services.catalogue.entries
+    found = services.catalogue.find(services.settings.current.text("sd_model_checkpoint"))
+    return found.title if found else (entries[0].title if entries else "")
+
+
+def default_size(services: Services, title: str) -> int:
+    """The side in pixels that a checkpoint was trained on, from its YAML; no model is loaded for it."""
+    info = services.catalogue.find(title)
+    yaml: Path = (info.config_path if info else None) or services.paths.model_config
+    try:
+        architecture = read_architecture(yaml)
+    except FeatherweightError:
+        return USUAL_SIZE_PX  # the load will say what is wrong with the YAML
+    return architecture.latent_side << (architecture.vae.levels - 1)
+
+
+def is_shipped(title: str) -> bool:
+    """Whether this is the small model in the box."""
+    return title.startswith(SHIPPED_MODEL)

@@ -1,0 +1,53 @@
+"""The PNG Info tab: drop a picture, read how it was made, send it to txt2img."""
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from modules.errors import FeatherweightError
+from modules.images.metadata import read_metadata
+from modules.services import Services
+from modules.ui.form import FIELDS, pasted_form
+from modules.ui.messages import error_box, note_box
+from modules.ui.txt2img_tab import HIDDEN_EVENT, Components
+
+
+def build_png_info_tab(services: Services, form: Components, tabs: gr.Tabs) -> None:
+    """Build the tab's contents inside of the tab that is open now."""
+    with gr.Row():
+        with gr.Column(scale=1):
+            picture = gr.File(
+                label="Picture (PNG, JPEG, WebP, AVIF, GIF)",
+                file_types=["image"],
+                type="filepath",
+                elem_id="pnginfo_image",
+            )
+            send = gr.Button("Send to txt2img", elem_id="pnginfo_send_to_txt2img")
+        with gr.Column(scale=1):
+            shown = gr.HTML(note_box("Drop a picture to see its parameters."), elem_id="pnginfo_html")
+            text = gr.Textbox(visible=False)
+
+    def read(path: str | None) -> tuple[str, str]:
+        if not path:
+            return note_box("Drop a picture to see its parameters."), ""
+        try:
+            infotext, items = read_metadata(Path(path))
+        except FeatherweightError as error:
+            return error_box(str(error)), ""
+        if infotext is None and not items:
+            return note_box("This picture holds no parameters."), ""
+        parts = [("parameters", infotext or ""), *items.items()]
+        blocks = [f"<h3>{escape(name)}</h3><pre>{escape(value)}</pre>" for name, value in parts if value]
+        return f'<div class="fw-infotext-view">{"".join(blocks)}</div>', infotext or ""
+
+    def fill(infotext: str) -> list[Any]:
+        values = pasted_form(infotext, services) if infotext else {}
+        updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
+        overrides = values.get("overrides", [])
+        updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))
+        return [*updates, gr.update(selected="txt2img") if values else gr.update()]
+
+    picture.change(read, inputs=[picture], outputs=[shown, text], **HIDDEN_EVENT)
+    send.click(fill, inputs=[text], outputs=[*(form[name] for name in FIELDS), tabs], **HIDDEN_EVENT)

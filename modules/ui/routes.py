@@ -1,0 +1,196 @@
+"""The page's own small routes: what the engine holds, token counts, finished pictures. Served from memory, no folder
+is opened to the browser."""
+
+import csv
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from modules.errors import FeatherweightError, UnknownNameError
+from modules.images.encode import encode_image
+from modules.images.saving import save_image
+from modules.jobs.job import Job
+from modules.processing.output import name_context
+from modules.processing.results import Picture
+from modules.prompting.chunks import Tokenizer
+from modules.prompting.counter import count_prompt
+from modules.prompting.tokens import ClipTokenizer
+from modules.services import Services
+from modules.ui.scales import scales_line
+
+log = logging.getLogger(__name__)
+
+LOG_COLUMNS = ("prompt", "seed", "width", "height", "sampler", "cfgs", "steps", "filename", "negative_prompt")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class CountBody(BaseModel):
+    """POST /internal/token-count."""
+
+    text: str = ""
+    steps: int = 20
+
+
+class PictureBody(BaseModel):
+    """A picture of a job, by its position in the result."""
+
+    id_task: str
+    index: int = 0
+
+
+class _Counting:
+    """The tokenizer, built when the first count is asked for."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return ClipTokenizer.from_package()
+
+
+def page_routes(services: Services) -> APIRouter:
+    """The routes that the page's scripts call."""
+    routes = APIRouter(prefix="/internal", tags=["page"])
+    counting = _Counting()
+
+    @routes.get("/engine")
+    def engine() -> dict[str, Any]:
+        """State of the engine, and the loaded model on the scales."""
+        status = services.engine.status
+        return {
+            "state": status.state.value,
+            "message": status.message,
+            "line": scales_line(status.model) if status.model else "",
+            "size": status.model.default_size_px if status.model else None,
+        }
+
+    @routes.post("/token-count")
+    def token_count(body: CountBody) -> dict[str, Any]:
+        """Tokens of the longest text a prompt becomes, as "n/75"."""
+        count = count_prompt(counting.tokenizer, body.text, max(1, min(body.steps, 1000)))
+        return {"text": str(count), "count": count.count, "limit": count.limit}
+
+    @routes.get("/result")
+    def result(id_task: str) -> dict[str, Any]:
+        """A job's pictures so far, and what there is to say about them."""
+        job = services.queue.get(id_task)
+        return _result_reply(job)
+
+    @routes.get("/picture")
+    def picture(id_task: str, index: int) -> Response:
+        """One picture as PNG with its infotext."""
+        found = _picture(services, id_task, index)
+        name = found.path.stem if found.path else f"{found.seed}"
+        headers = {
+            "Cache-Control": "private, max-age=86400",
+            "X-Content-Type-Options": "nosniff",
+            "Content-Disposition": f'inline; filename="{name}.png"',
+        }
+        return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
+
+    @routes.post("/save-picture")
+    def save_picture(body: PictureBody) -> dict[str, Any]:
+        """Save a picture once more, into the folder of the Save button, with a line in log.csv."""
+        path = _save_chosen(services, services.queue.get(body.id_task), _picture(services, body.id_task, body.index))
+        return {"path": str(path)}
+
+    @routes.post("/open-folder")
+    def open_folder(body: PictureBody, request: Request) -> dict[str, Any]:
+        """Open the folder of a picture in the file manager of this machine, if the page runs on it."""
+        path = _picture(services, body.id_task, body.index).path
+        folder = path.parent if path else services.paths.outputs_dir
+        is_local = request.client is not None and request.client.host in LOOPBACK
+        return {"folder": str(folder), "opened": is_local and _open(folder)}
+
+    return routes
+
+
+def _result_reply(job: Job) -> dict[str, Any]:
+    notices: list[str] = []
+    error = None
+    seconds = None
+    pictures = job.pictures
+    if job.status.is_final:
+        try:
+            finished = job.result()
+        except FeatherweightError as failure:
+            error = str(failure)
+        else:
+            pictures, notices = finished.pictures, list(finished.notices)
+            seconds = round(sum(finished.timings_s.values()), 1)
+            if finished.interrupted:
+                notices.append("Interrupted: the pictures that were finished are kept.")
+    return {
+        "task": job.task_id,
+        "status": job.status.value,
+        "error": error,
+        "notices": notices,
+        "seconds": seconds,
+        "pictures": [
+            {
+                "url": f"internal/picture?id_task={job.task_id}&index={index}&n={len(pictures)}",
+                "infotext": picture.infotext,
+                "seed": picture.seed,
+                "subseed": picture.subseed,
+                "kind": picture.kind.value,
+                "width": picture.image.width,
+                "height": picture.image.height,
+                "path": str(picture.path) if picture.path else None,
+            }
+            for index, picture in enumerate(pictures)
+        ],
+    }
+
+
+def _pictures(job: Job) -> tuple[Picture, ...]:
+    return job.result().pictures if job.status.is_final else job.pictures
+
+
+def _picture(services: Services, id_task: str, index: int) -> Picture:
+    pictures = _pictures(services.queue.get(id_task))
+    if not 0 <= index < len(pictures):
+        raise UnknownNameError(f"The job has {len(pictures)} pictures; there is no number {index}.")
+    return pictures[index]
+
+
+def _save_chosen(services: Services, job: Job, picture: Picture) -> Path:
+    settings = services.settings.current
+    folder = services.paths.data_dir / settings.text("outdir_save")
+    request = job.request
+    context = replace(name_context(request, "", "", (picture.seed,), datetime.now().astimezone()), seed=picture.seed)
+    in_subfolders = settings.flag("use_save_to_dirs_for_ui")
+    path = save_image(picture.image, folder, settings.changed(save_to_dirs=in_subfolders), context, picture.infotext)
+    if settings.flag("save_write_log_csv"):
+        _log_saved(folder / "log.csv", job, picture, path)
+    return path
+
+
+def _log_saved(file: Path, job: Job, picture: Picture, path: Path) -> None:
+    request = job.request
+    is_new = not file.exists()
+    with file.open("a", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        if is_new:
+            writer.writerow(LOG_COLUMNS)
+        writer.writerow(
+            [
+                *(request.prompt, picture.seed, *request.size_px, request.sampler, request.cfg_scale),
+                *(request.steps, path.name, request.negative_prompt),
+            ]
+        )
+
+
+def _open(folder: Path) -> bool:
+    command = {"darwin": "open", "win32": "explorer"}.get(sys.platform, "xdg-open")
+    try:
+        subprocess.Popen([command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError as error:
+        log.info("The folder %s could not be opened: %s", folder, error)
+        return False
+    return True

@@ -1,0 +1,80 @@
+"""Components for settings, made from the registry by kind; and what changed on the page."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gradio as gr
+
+from modules.sampling.catalog import SAMPLERS
+from modules.services import Services
+from modules.settings.definitions import SETTINGS
+from modules.settings.setting import Kind, Section, Setting
+from modules.settings.values import Settings, as_json
+
+
+def visible_settings() -> list[Setting]:
+    """Settings that have an effect, in the order of the registry."""
+    return [setting for _, setting in SETTINGS.items() if not setting.hidden]
+
+
+def by_section(settings: Sequence[Setting]) -> Iterator[tuple[Section, list[Setting]]]:
+    """Settings grouped by their section, in order of appearance."""
+    groups: dict[str, tuple[Section, list[Setting]]] = {}
+    for setting in settings:
+        groups.setdefault(setting.section.id, (setting.section, []))[1].append(setting)
+    yield from groups.values()
+
+
+def choices_of(setting: Setting, services: Services) -> list[str]:
+    """The choices of a setting; those of a provider are looked up now."""
+    if setting.choices == "checkpoints":
+        return [info.title for info in services.catalogue.entries]
+    if setting.choices == "samplers":
+        return list(SAMPLERS)
+    return list(setting.choices) if isinstance(setting.choices, tuple) else []
+
+
+def component_of(setting: Setting, value: Any, services: Services) -> gr.components.Component:
+    """The component that edits one setting."""
+    common: dict[str, Any] = {
+        "label": setting.label,
+        "value": value,
+        "elem_id": f"setting_{setting.key}" if setting.key != "sd_model_checkpoint" else "settings_tab_checkpoint",
+        "elem_classes": ["fw-setting"],
+        "interactive": setting.key not in services.settings.locked,
+    }
+    if setting.hint:
+        common["info"] = setting.hint
+    if setting.kind is Kind.BOOL:
+        return gr.Checkbox(**common)
+    if setting.kind is Kind.COLOR:
+        return gr.ColorPicker(**common)
+    if setting.kind is Kind.CHOICE:
+        if isinstance(setting.choices, tuple) and len(setting.choices) <= 4:
+            return gr.Radio(choices=choices_of(setting, services), **common)
+        return gr.Dropdown(choices=choices_of(setting, services), allow_custom_value=True, **common)
+    if setting.kind is Kind.LIST:
+        return gr.Dropdown(choices=choices_of(setting, services), multiselect=True, allow_custom_value=True, **common)
+    if setting.kind in (Kind.INT, Kind.FLOAT):
+        if setting.minimum is not None and setting.maximum is not None and setting.step is not None:
+            return gr.Slider(minimum=setting.minimum, maximum=setting.maximum, step=setting.step, **common)
+        return gr.Number(precision=0 if setting.kind is Kind.INT else None, **common)
+    return gr.Textbox(**common)
+
+
+def shown_values(settings: Settings) -> list[Any]:
+    """The values of the visible settings, in order, as components take them."""
+    return [as_json(settings[setting.key]) for setting in visible_settings()]
+
+
+def changed_values(values: Sequence[Any], current: Settings) -> dict[str, Any]:
+    """What the form's values change; an emptied number keeps its value."""
+    changes: dict[str, Any] = {}
+    for setting, value in zip(visible_settings(), values, strict=True):
+        if value is None and setting.kind in (Kind.INT, Kind.FLOAT):
+            continue
+        if setting.kind is Kind.INT and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if value != as_json(current[setting.key]):
+            changes[setting.key] = value
+    return changes

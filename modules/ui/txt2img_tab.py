@@ -1,0 +1,301 @@
+"""The txt2img tab: prompt on top, parameters left, pictures right; ids as users' scripts know them.
+
+The form only submits. The job lives in the queue; the page's script watches it by its task id and draws progress and
+pictures, so that closing or reloading the page loses nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.processing.requests import MAX_SIDE_PX
+from modules.processing.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
+from modules.prompting.styles import Style, StyleBook
+from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.services import Services
+from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
+from modules.ui.form import FIELDS, SAME_SAMPLER, SAME_SCHEDULER, pasted_form, request_of
+from modules.ui.messages import error_box, note_box
+from modules.ui.output_panel import build_output_panel
+
+Components = dict[str, gr.components.Component]
+HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+
+
+def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
+    """Build the tab's contents inside of the tab that is open now; returns the form's fields by name."""
+    form: Components = {}
+    with gr.Row(elem_id="txt2img_toprow"):
+        with gr.Column(scale=6, elem_classes=["fw-prompts"]):
+            form["prompt"] = gr.Textbox(
+                label="Prompt", lines=3, elem_id="txt2img_prompt", placeholder="What should be in the picture"
+            )
+            form["negative_prompt"] = gr.Textbox(
+                label="Negative prompt", lines=2, elem_id="txt2img_neg_prompt", placeholder="What should not"
+            )
+            examples = _build_examples(services)
+        with gr.Column(scale=2, min_width=240, elem_id="txt2img_actions_column"):
+            task = gr.Textbox(visible="hidden", elem_id="txt2img_task")
+            with gr.Row(elem_id="txt2img_generate_box"):
+                interrupt = gr.Button("Interrupt", elem_id="txt2img_interrupt", variant="stop")
+                skip = gr.Button("Skip", elem_id="txt2img_skip")
+                generate = gr.Button("Generate", elem_id="txt2img_generate", variant="primary")
+            with gr.Row(elem_id="txt2img_tools"):
+                paste = gr.Button("Paste", elem_id="paste", size="sm")
+                clear = gr.Button("Clear", elem_id="txt2img_clear_prompt", size="sm")
+                gr.Button("Last job", elem_id="txt2img_restore_progress", size="sm")
+            form["styles"] = gr.Dropdown(
+                choices=_style_names(services), multiselect=True, label="Styles", elem_id="txt2img_styles"
+            )
+    notice = gr.HTML(elem_id="txt2img_notice")
+    with gr.Row(elem_id="txt2img_body"):
+        with gr.Column(scale=1, elem_id="txt2img_settings"):
+            _build_parameters(services, form)
+            _build_hires(form)
+            form["overrides"] = gr.Dropdown(
+                choices=[],
+                multiselect=True,
+                allow_custom_value=True,
+                visible=False,
+                label="Override settings",
+                info="From the pasted picture; they hold for this form only. Remove what you do not want.",
+                elem_id="txt2img_override_settings",
+            )
+            _build_style_editor(services, form)
+        with gr.Column(scale=1, elem_id="txt2img_results"):
+            build_output_panel()
+    fields = [form[name] for name in FIELDS]
+    _wire_jobs(services, form, fields, task, notice, (generate, interrupt, skip))
+    paste.click(_pasting(services), inputs=[form["prompt"]], outputs=[*fields, notice], **HIDDEN_EVENT)
+    clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
+    for button, text in examples:
+        button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
+    page.load(
+        lambda: (*_sizes(services), gr.update(choices=_style_names(services))),
+        outputs=[form["width"], form["height"], form["styles"]],
+        **HIDDEN_EVENT,
+    )
+    return form
+
+
+def _wire_jobs(
+    services: Services,
+    form: Components,
+    fields: list[gr.components.Component],
+    task: gr.Textbox,
+    notice: gr.HTML,
+    buttons: tuple[gr.Button, gr.Button, gr.Button],
+) -> None:
+    generate, interrupt, skip = buttons
+
+    def submit(task_id: str, *values: Any) -> str:
+        try:
+            request = request_of(dict(zip(FIELDS, values, strict=True)), services)
+            settings = request.settings
+            every = settings.whole("show_progress_every_n_steps") if settings.flag("live_previews_enable") else 0
+            services.queue.submit(request, task_id=task_id, preview_every=max(every, 0))
+        except FeatherweightError as error:
+            return error_box(str(error))
+        except (TypeError, ValueError, OverflowError) as error:
+            return error_box(str(InvalidValueError(f"A number in the form cannot be used: {error}.")))
+        return ""
+
+    generate.click(
+        submit,
+        inputs=[task, *fields],
+        outputs=[notice],
+        js="(task, ...values) => [featherweight.start(), ...values]",
+        **HIDDEN_EVENT,
+    ).then(None, js="() => featherweight.submitted()", api_visibility="private")
+
+    def stop(task_id: str) -> None:
+        services.queue.interrupt(task_id or None)
+
+    interrupt.click(stop, inputs=[task], js="() => featherweight.task()", **HIDDEN_EVENT)
+    skip.click(services.queue.skip, **HIDDEN_EVENT)
+
+
+def _build_examples(services: Services) -> list[tuple[gr.Button, str]]:
+    """Prompts to try, shown while the model in the box is the chosen one."""
+    shown = is_shipped(wanted_checkpoint(services))
+    with gr.Row(elem_id="txt2img_examples", visible=shown):
+        return [(gr.Button(text, size="sm", elem_classes=["fw-example"]), text) for text in EXAMPLES]
+
+
+def _build_parameters(services: Services, form: Components) -> None:
+    side = default_size(services, wanted_checkpoint(services))
+    with gr.Row():
+        form["sampler"] = gr.Dropdown(
+            list(SAMPLERS), value="DPM++ 2M", label="Sampling method", elem_id="txt2img_sampling"
+        )
+        form["scheduler"] = gr.Dropdown(
+            [spec.label for _, spec in SCHEDULES.items()],
+            value="Automatic",
+            label="Schedule type",
+            elem_id="txt2img_scheduler",
+        )
+    form["steps"] = gr.Slider(1, 150, value=20, step=1, label="Sampling steps", elem_id="txt2img_steps")
+    with gr.Row(elem_id="txt2img_dimensions"):
+        with gr.Column(scale=6):
+            form["width"] = gr.Slider(64, 2048, value=side, step=8, label="Width", elem_id="txt2img_width")
+            form["height"] = gr.Slider(64, 2048, value=side, step=8, label="Height", elem_id="txt2img_height")
+        swap = gr.Button("⇅", elem_id="txt2img_res_switch_btn", scale=0, min_width=44)
+        with gr.Column(scale=4):
+            form["batch_count"] = gr.Slider(1, 100, value=1, step=1, label="Batch count", elem_id="txt2img_batch_count")
+            form["batch_size"] = gr.Slider(1, 8, value=1, step=1, label="Batch size", elem_id="txt2img_batch_size")
+    form["cfg_scale"] = gr.Slider(1, 30, value=7, step=0.5, label="CFG Scale", elem_id="txt2img_cfg_scale")
+    swap.click(
+        lambda w, h: (h, w),
+        inputs=[form["width"], form["height"]],
+        outputs=[form["width"], form["height"]],
+        **HIDDEN_EVENT,
+    )
+    with gr.Row(elem_id="txt2img_seed_row"):
+        form["seed"] = gr.Number(
+            value=-1, precision=0, label="Seed", elem_id="txt2img_seed", info="-1: a new one each time"
+        )
+        dice = gr.Button("🎲", elem_id="txt2img_random_seed", scale=0, min_width=44)
+        gr.Button("♻", elem_id="txt2img_reuse_seed", scale=0, min_width=44)
+    dice.click(lambda: -1, outputs=[form["seed"]], **HIDDEN_EVENT)
+    with gr.Accordion("Extra seed settings", open=False, elem_id="txt2img_seed_extras"):
+        with gr.Row():
+            form["subseed"] = gr.Number(value=-1, precision=0, label="Variation seed", elem_id="txt2img_subseed")
+            form["subseed_strength"] = gr.Slider(
+                0, 1, value=0, step=0.01, label="Variation strength", elem_id="txt2img_subseed_strength"
+            )
+        with gr.Row():
+            form["seed_resize_from_width"] = gr.Slider(
+                0, 2048, value=0, step=8, label="Resize seed from width", elem_id="txt2img_seed_resize_from_w"
+            )
+            form["seed_resize_from_height"] = gr.Slider(
+                0, 2048, value=0, step=8, label="Resize seed from height", elem_id="txt2img_seed_resize_from_h"
+            )
+
+
+def _build_hires(form: Components) -> None:
+    with gr.Accordion("Hires. fix", open=False, elem_id="txt2img_hr"):
+        form["hires_enabled"] = gr.Checkbox(False, label="Make it larger in a second pass", elem_id="txt2img_enable_hr")
+        gr.HTML('<p id="txt2img_hr_size" aria-live="polite"></p>')
+        with gr.Row():
+            form["hires_upscaler"] = gr.Dropdown(
+                [*LATENT_UPSCALE_MODES, *PIXEL_UPSCALERS],
+                value="Latent",
+                label="Upscaler",
+                elem_id="txt2img_hr_upscaler",
+            )
+            form["hires_steps"] = gr.Slider(
+                0, 150, value=0, step=1, label="Hires steps", info="0: as many as above", elem_id="txt2img_hires_steps"
+            )
+        with gr.Row():
+            form["hires_strength"] = gr.Slider(
+                0, 1, value=0.7, step=0.01, label="Denoising strength", elem_id="txt2img_denoising_strength"
+            )
+            form["hires_scale"] = gr.Slider(1, 4, value=2, step=0.05, label="Upscale by", elem_id="txt2img_hr_scale")
+        with gr.Row():
+            form["hires_width"] = gr.Slider(
+                0, MAX_SIDE_PX, value=0, step=8, label="Resize width to", elem_id="txt2img_hr_resize_x"
+            )
+            form["hires_height"] = gr.Slider(
+                0, MAX_SIDE_PX, value=0, step=8, label="Resize height to", elem_id="txt2img_hr_resize_y"
+            )
+        with gr.Row():
+            form["hires_sampler"] = gr.Dropdown(
+                [SAME_SAMPLER, *SAMPLERS], value=SAME_SAMPLER, label="Hires sampling method", elem_id="hr_sampler"
+            )
+            form["hires_scheduler"] = gr.Dropdown(
+                [SAME_SCHEDULER, *(spec.label for _, spec in SCHEDULES.items())],
+                value=SAME_SCHEDULER,
+                label="Hires schedule type",
+                elem_id="hr_scheduler",
+            )
+        form["hires_prompt"] = gr.Textbox(
+            label="Hires prompt", lines=2, placeholder="Empty: the prompt above", elem_id="hires_prompt"
+        )
+        form["hires_negative_prompt"] = gr.Textbox(
+            label="Hires negative prompt", lines=2, placeholder="Empty: as above", elem_id="hires_neg_prompt"
+        )
+
+
+def _build_style_editor(services: Services, form: Components) -> None:
+    with gr.Accordion("Edit styles", open=False, elem_id="txt2img_styles_edit"):
+        name = gr.Dropdown(
+            _style_names(services),
+            label="Name",
+            allow_custom_value=True,
+            value=None,
+            elem_id="txt2img_styles_edit_name",
+        )
+        prompt = gr.Textbox(
+            label="Prompt of the style", lines=2, info="{prompt} stands for what you typed; without it, text is added"
+        )
+        negative = gr.Textbox(label="Negative prompt of the style", lines=2)
+        with gr.Row():
+            save = gr.Button("Save style", size="sm", elem_id="txt2img_styles_edit_save")
+            delete = gr.Button("Delete style", size="sm", elem_id="txt2img_styles_edit_delete")
+        message = gr.HTML(elem_id="txt2img_styles_message")
+
+    def show(chosen: str | None) -> tuple[str, str]:
+        style = _book(services).styles.get(chosen or "")
+        return (style.prompt, style.negative_prompt) if style else ("", "")
+
+    def change(edit: Callable[[StyleBook], StyleBook], done: str) -> tuple[Any, Any, str]:
+        try:
+            edit(_book(services)).save()
+        except FeatherweightError as error:
+            return gr.update(), gr.update(), error_box(str(error))
+        names = _style_names(services)
+        return gr.update(choices=names), gr.update(choices=names), note_box(done)
+
+    def store(chosen: str | None, text: str, negative_text: str) -> tuple[Any, Any, str]:
+        if not (chosen or "").strip():
+            return gr.update(), gr.update(), error_box("A style needs a name: type one into the first field.")
+        style = Style(str(chosen), text or "", negative_text or "")
+        return change(lambda book: book.with_style(style), f"The style {chosen} is stored.")
+
+    def remove(chosen: str | None) -> tuple[Any, Any, str]:
+        return change(lambda book: book.without_style(chosen or ""), f"The style {chosen} is gone.")
+
+    outputs = [name, form["styles"], message]
+    name.change(show, inputs=[name], outputs=[prompt, negative], **HIDDEN_EVENT)
+    save.click(store, inputs=[name, prompt, negative], outputs=outputs, **HIDDEN_EVENT)
+    delete.click(remove, inputs=[name], outputs=outputs, **HIDDEN_EVENT)
+
+
+def _book(services: Services) -> StyleBook:
+    return StyleBook.read(services.paths.styles_files)
+
+
+def _style_names(services: Services) -> list[str]:
+    return list(_book(services).styles)
+
+
+def _sizes(services: Services) -> tuple[int, int]:
+    side = default_size(services, wanted_checkpoint(services))
+    return side, side
+
+
+def _pasting(services: Services) -> Callable[[str], list[Any]]:
+    """The handler of the paste button: parameters in the prompt box, or the last job's where it is empty."""
+
+    def paste(text: str) -> list[Any]:
+        text = (text or "").strip() or _last_infotext(services)
+        values = pasted_form(text, services) if text else {}
+        if not values or set(values) <= {"prompt", "negative_prompt", "hires_enabled", "overrides"}:
+            note = note_box("No parameters found: paste a picture's infotext into the prompt, then press this button.")
+            return [*(gr.update() for _ in FIELDS), note]
+        updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
+        overrides = values.get("overrides", [])
+        updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))
+        return [*updates, note_box("The parameters were filled in.")]
+
+    return paste
+
+
+def _last_infotext(services: Services) -> str:
+    for record in services.queue.store.recent(20):
+        pictures = (record.outcome or {}).get("pictures", [])
+        if pictures:
+            return str(pictures[0]["infotext"])
+    return ""

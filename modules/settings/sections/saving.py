@@ -48,12 +48,15 @@ SETTINGS = (
     IMAGES.whole(
         "img_max_size_mp", "Maximum grid size, in megapixels", 200, minimum=0, hint="Larger grids are not made."
     ),
+    IMAGES.flag("save_write_log_csv", "Write log.csv when saving images using the Save button", True),
     PATHS.text("outdir_samples", "Output directory for images", "", hint="Empty: the directories below, one per tab."),
     PATHS.text("outdir_txt2img_samples", "Output directory for txt2img images", "outputs/txt2img-images"),
     PATHS.text("outdir_grids", "Output directory for grids", "", hint="Empty: the directories below, one per tab."),
     PATHS.text("outdir_txt2img_grids", "Output directory for txt2img grids", "outputs/txt2img-grids"),
+    PATHS.text("outdir_save", "Output directory for the Save button", "log/images"),
     FOLDERS.flag("save_to_dirs", "Save images to a subdirectory", True),
     FOLDERS.flag("grid_save_to_dirs", "Save grids to a subdirectory", True),
+    FOLDERS.flag("use_save_to_dirs_for_ui", "Save to a subdirectory with the Save button", False),
     FOLDERS.text("directories_filename_pattern", "Directory name pattern", "[date]", hint=PATTERN_HINT),
     FOLDERS.whole(
         "directories_max_prompt_words", "Max prompt words for [prompt_words] pattern", 8, minimum=1, maximum=20, step=1
@@ -72,7 +75,6 @@ SETTINGS = (
             "use_original_name_batch": True,
             "use_upscaler_name_as_suffix": False,
             "save_selected_only": True,
-            "save_write_log_csv": True,
             "save_init_img": False,
             "temp_dir": "",
             "clean_temp_dir_at_start": False,
@@ -86,9 +88,7 @@ SETTINGS = (
             "outdir_img2img_samples": "outputs/img2img-images",
             "outdir_extras_samples": "outputs/extras-images",
             "outdir_img2img_grids": "outputs/img2img-grids",
-            "outdir_save": "log/images",
             "outdir_init_images": "outputs/init-images",
         }
     ),
-    *FOLDERS.reserved({"use_save_to_dirs_for_ui": False}),
 )

@@ -56,6 +56,12 @@ SETTINGS = (
         infotext="RNG",
         hint="Decides the picture of a seed. NV: what an NVIDIA card would draw, on any device.",
     ),
+    SD.flag(
+        "enable_quantization",
+        "Round the sigmas of samplers to the model's own",
+        False,
+        hint="For models whose noise schedule has steps; may sharpen, and changes old seeds.",
+    ),
     SD.flag("tiling", "Tiling", False, infotext="Tiling", hint="Pictures whose edges fit together."),
     SD.choice(
         "hires_fix_refiner_pass",
@@ -115,7 +121,6 @@ SETTINGS = (
             "sd_checkpoints_keep_in_cpu": True,
             "sd_checkpoint_cache": 0,
             "sd_unet": "Automatic",
-            "enable_quantization": False,
             "sdxl_clip_l_skip": False,
             "upcast_attn": False,
         }

@@ -23,7 +23,7 @@ from modules.sampling.noise import ImageNoise, NoiseRequest
 from modules.sampling.plan import no_report, plan_txt2img
 
 STEPS = 20
-REPEATS = 9
+REPEATS = 25
 GOAL_MS = 0.5
 RESULT = Path(__file__).parent / "results" / "sampler-overhead.json"
 

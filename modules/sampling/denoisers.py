@@ -38,7 +38,7 @@ def eps_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap 
 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         s = _append_dims(sigma, x)
-        return torch.addcmul(x, network(x / (s**2 + 1).sqrt(), to_t(sigma)), s, value=-1)
+        return torch.addcmul(x, network(x / (s**2 + 1).sqrt(), _on(x, to_t(sigma))), s, value=-1)
 
     return denoise
 
@@ -51,7 +51,7 @@ def v_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap | 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         s = _append_dims(sigma, x)
         scale = (s**2 + 1).sqrt()
-        return x / scale**2 - s / scale * network(x / scale, to_t(sigma))
+        return x / scale**2 - s / scale * network(x / scale, _on(x, to_t(sigma)))
 
     return denoise
 
@@ -88,6 +88,11 @@ def denoise_for(
     return wrap(network, schedule)
 
 
+def _on(x: Tensor, values: Tensor) -> Tensor:
+    """Values [B] on the device of `x`, without waiting for it."""
+    return values.to(x.device, non_blocking=True)
+
+
 def _append_dims(sigma: Tensor, like: Tensor) -> Tensor:
-    """Sigma [B] as [B, 1, 1, 1] in the dtype of `like`, so that the product keeps that dtype."""
-    return sigma.to(like.dtype).reshape(-1, *[1] * (like.ndim - 1))
+    """Sigma [B] as [B, 1, 1, 1] in the dtype and on the device of `like`, so that the product keeps them."""
+    return sigma.to(like.device, like.dtype, non_blocking=True).reshape(-1, *[1] * (like.ndim - 1))

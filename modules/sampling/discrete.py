@@ -108,7 +108,7 @@ class DiscreteSchedule:
         A result within a thousandth of a trained timestep is that timestep: DDIM and PLMS call the network at whole
         numbers exactly. Computed in fp64; fp32 on the device of `sigma`.
         """
-        wanted = -0.5 * torch.log1p(sigma.detach().cpu().double() ** 2)
+        wanted = -0.5 * torch.log1p(sigma.cpu().double().square())
         t = (len(self.sigmas) - 1) - interpolate_index(wanted, self.log_alphas_reversed)
         nearest = t.round()
         return torch.where((t - nearest).abs() < 1e-3, nearest, t).to(sigma.device, torch.float32)
@@ -166,8 +166,7 @@ def interpolate_index(value: Tensor, ascending: Tensor) -> Tensor:
     """Fractional index at which `ascending` [T], read as a piecewise linear curve, takes each value; clamped."""
     low = (torch.searchsorted(ascending, value.contiguous(), right=True) - 1).clamp(0, len(ascending) - 2)
     below, above = ascending[low], ascending[low + 1]
-    weight = ((below - value) / (below - above)).clamp(0, 1)
-    return (1 - weight) * low + weight * (low + 1)
+    return low + ((value - below) / (above - below)).clamp(0, 1)
 
 
 def interpolate_value(index: Tensor, values: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepInfo, St
 
 
 def sigma_batch(x: Tensor, sigma: float) -> Tensor:
-    """Sigma for every image of a batch, [B] fp32 on the device of `x`."""
-    return torch.full((x.shape[0],), sigma, dtype=torch.float32, device=x.device)
+    """Sigma for every image of a batch, [B] fp32 on the CPU: whoever looks at it need not wait for the device."""
+    return torch.full((x.shape[0],), sigma)
 
 
 def denoise_at(denoise: Denoise, x: Tensor, sigma: float) -> Tensor:

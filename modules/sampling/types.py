@@ -41,7 +41,8 @@ __all__ = [
     "split_legacy_name",
 ]
 
-# (x [B, C, H, W], sigma [B] fp32) -> denoised x0 [B, C, H, W]
+# (x [B, C, H, W], sigma [B] fp32) -> denoised x0 [B, C, H, W]. Sigma may lie on the CPU while x does not: reading it
+# (for a timestep, for guidance limits) then does not wait for the device.
 Denoise: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -12,6 +12,7 @@ from modules.paths import resolve_paths
 from modules.processing.engine import ComputePlan, Engine
 from modules.processing.output import Output
 from modules.services import Services
+from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS
 from modules.settings.store import SettingsStore
 from modules.version import PROGRAM_VERSION
 
@@ -47,32 +48,11 @@ def compute_plan(flags: Flags) -> ComputePlan:
 
 def locked_settings(flags: Flags) -> frozenset[str]:
     """The settings that the command line forbids to change."""
-    from modules.settings.definitions import SETTINGS
-
     if flags.freeze_settings:
         return frozenset(SETTINGS)
     locked = set((flags.freeze_specific_settings or "").split(",")) - {""}
     sections = set((flags.freeze_settings_in_sections or "").split(",")) - {""}
     for key, setting in SETTINGS.items():
-        if setting.section.id in sections or (flags.hide_ui_dir_config and key in PATH_SETTINGS):
+        if setting.section.id in sections or (flags.hide_ui_dir_config and key in DIRECTORY_KEYS):
             locked.add(key)
     return frozenset(locked)
-
-
-PATH_SETTINGS = frozenset(
-    {
-        "samples_filename_pattern",
-        "directories_filename_pattern",
-        "outdir_samples",
-        "outdir_txt2img_samples",
-        "outdir_img2img_samples",
-        "outdir_extras_samples",
-        "outdir_grids",
-        "outdir_txt2img_grids",
-        "outdir_img2img_grids",
-        "outdir_save",
-        "outdir_init_images",
-        "temp_dir",
-        "clean_temp_dir_at_start",
-    }
-)

@@ -65,10 +65,8 @@ def schedule_options(settings: Settings) -> ScheduleOptions:
     )
 
 
-def sampler_options(spec: SamplerSpec, settings: Settings, schedule: DiscreteSchedule) -> SamplerOptions:
+def sampler_options(spec: SamplerSpec, settings: Settings) -> SamplerOptions:
     """The sampler's knobs in the settings."""
-    low, high = settings.number("sigma_min"), settings.number("sigma_max")
-    has_range = spec.uses_sigma_range and (low or high)
     return SamplerOptions(
         eta=settings.number(spec.eta.value) if spec.eta is not EtaSource.NONE else None,
         s_churn=settings.number("s_churn"),
@@ -79,7 +77,6 @@ def sampler_options(spec: SamplerSpec, settings: Settings, schedule: DiscreteSch
         uni_pc_skip_type=settings.text("uni_pc_skip_type"),
         uni_pc_order=settings.whole("uni_pc_order"),
         uni_pc_lower_order_final=settings.flag("uni_pc_lower_order_final"),
-        sigma_range=(low or schedule.sigma_min, high or schedule.sigma_max) if has_range else None,
     )
 
 
@@ -141,7 +138,7 @@ def plan_first(plan: PassPlan, schedule: DiscreteSchedule) -> SamplingPlan:
         plan.steps,
         schedule,
         schedule_options(plan.settings),
-        sampler_options(plan.sampler, plan.settings, schedule),
+        sampler_options(plan.sampler, plan.settings),
         plan.settings.flag("sgm_noise_multiplier"),
     )
 
@@ -158,7 +155,7 @@ def plan_second(plan: PassPlan, schedule: DiscreteSchedule, denoising_strength: 
         t_enc,
         schedule,
         schedule_options(plan.settings),
-        sampler_options(plan.sampler, plan.settings, schedule),
+        sampler_options(plan.sampler, plan.settings),
     )
 
 

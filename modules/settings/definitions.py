@@ -1,5 +1,7 @@
 """All settings the program knows, in the order of the settings page. A new group is a new file in `sections/`."""
 
+from dataclasses import replace
+
 from modules.registry import Registry
 from modules.settings.sections import (
     extra_networks,
@@ -15,6 +17,21 @@ from modules.settings.setting import Kind, Section, Setting, SettingValue
 
 __all__ = ["DIRECTORY_KEYS", "SETTINGS", "Kind", "Section", "Setting", "SettingValue", "visible_sections"]
 
+# Accepted, kept and recorded, but not shown until something in the program listens to them.
+WITHOUT_EFFECT = frozenset(
+    {
+        *("enable_batch_seeds", "sd_vae", "use_old_emphasis_implementation", "hires_fix_use_firstpass_conds"),
+        *("textual_inversion_add_hashes_to_infotext", "ESRGAN_tile", "ESRGAN_tile_overlap", "hide_samplers"),
+        *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters", "keyedit_move"),
+        *("keyedit_delimiters_whitespace", "disable_token_counters", "include_styles_into_token_counters"),
+        *("do_not_show_images", "js_modal_lightbox", "js_modal_lightbox_initially_zoomed", "gallery_height"),
+        *("show_progress_in_title", "send_seed", "send_size", "show_progressbar", "show_progress_grid"),
+        *("live_preview_refresh_period", "add_vae_name_to_info", "add_vae_hash_to_info", "add_user_name_to_info"),
+        *("infotext_styles", "auto_launch_browser", "samples_log_stdout", "list_hidden_files"),
+        *("api_enable_requests", "api_forbid_local_requests", "api_useragent"),
+    }
+)
+
 SETTINGS: Registry[Setting] = Registry("setting")
 for _group in (
     saving.SETTINGS,
@@ -27,7 +44,7 @@ for _group in (
     postprocessing.SETTINGS,
 ):
     for _setting in _group:
-        SETTINGS.add(_setting.key, _setting)
+        SETTINGS.add(_setting.key, replace(_setting, hidden=True) if _setting.key in WITHOUT_EFFECT else _setting)
 
 DIRECTORY_KEYS = frozenset(
     {"samples_filename_pattern", "directories_filename_pattern", "temp_dir", "clean_temp_dir_at_start"}

@@ -33,9 +33,8 @@ def build_page(services: Services) -> gr.Blocks:
                 build_png_info_tab(services, form, tabs)
             with gr.Tab("Settings", id="settings", elem_id="tab_settings"):
                 build_settings_tab(services, page)
-        gr.HTML(
-            f'<footer class="fw-footer">{services.version} · <a href="docs">API</a> · nothing leaves this machine</footer>'
-        )
+        text = f'{services.version} · <a href="docs">API</a> · nothing leaves this machine'
+        gr.HTML(f'<footer class="fw-footer">{text}</footer>')
     assert isinstance(page, gr.Blocks)
     return page
 

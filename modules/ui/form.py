@@ -139,6 +139,8 @@ def pasted_form(text: str, services: Services) -> dict[str, Any]:
     parsed = parse_infotext(
         text, skip_fields=current.many("infotext_skip_pasting"), backward_compatible=current.flag("auto_backcompat")
     )
+    if "Steps" not in parsed:
+        return {}
     values = pasted_values(parsed)
     if "scheduler" in values and values["scheduler"] in SCHEDULES:
         values["scheduler"] = SCHEDULES.get(values["scheduler"]).label

@@ -21,7 +21,8 @@ PANEL = """
     <button type="button" data-do="paste" title="Put this picture's parameters into the form">Use parameters</button>
   </div>
   <div id="txt2img_messages" aria-live="polite"></div>
-  <pre id="txt2img_infotext" class="fw-infotext" tabindex="0" aria-label="Infotext of the selected picture" hidden></pre>
+  <pre id="txt2img_infotext" class="fw-infotext" tabindex="0" aria-label="Infotext of the selected picture"
+       hidden></pre>
 </section>
 """
 

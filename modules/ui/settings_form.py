@@ -1,28 +1,20 @@
 """Components for settings, made from the registry by kind; and what changed on the page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
-from modules.settings.definitions import SETTINGS
-from modules.settings.setting import Kind, Section, Setting
+from modules.settings.definitions import visible_sections
+from modules.settings.setting import Kind, Setting
 from modules.settings.values import Settings, as_json
 
 
 def visible_settings() -> list[Setting]:
-    """Settings that have an effect, in the order of the registry."""
-    return [setting for _, setting in SETTINGS.items() if not setting.hidden]
-
-
-def by_section(settings: Sequence[Setting]) -> Iterator[tuple[Section, list[Setting]]]:
-    """Settings grouped by their section, in order of appearance."""
-    groups: dict[str, tuple[Section, list[Setting]]] = {}
-    for setting in settings:
-        groups.setdefault(setting.section.id, (setting.section, []))[1].append(setting)
-    yield from groups.values()
+    """Settings that have an effect, in the order of the page."""
+    return [setting for settings in visible_sections().values() for setting in settings]
 
 
 def choices_of(setting: Setting, services: Services) -> list[str]:

@@ -6,9 +6,9 @@ import gradio as gr
 
 from modules.errors import FeatherweightError
 from modules.services import Services
-from modules.settings.definitions import SETTINGS
+from modules.settings.definitions import SETTINGS, visible_sections
 from modules.ui.messages import error_box, note_box
-from modules.ui.settings_form import by_section, changed_values, component_of, shown_values, visible_settings
+from modules.ui.settings_form import changed_values, component_of, shown_values
 
 
 def build_settings_tab(services: Services, page: gr.Blocks) -> None:
@@ -21,14 +21,11 @@ def build_settings_tab(services: Services, page: gr.Blocks) -> None:
         apply = gr.Button("Apply settings", variant="primary", elem_id="settings_submit", scale=0)
     message = gr.HTML(elem_id="settings_result")
     components: list[gr.components.Component] = []
-    current = services.settings.current
-    for section, settings in by_section(visible_settings()):
+    values = iter(shown_values(services.settings.current))
+    for section, settings in visible_sections().items():
         with gr.Column(elem_classes=["fw-section"], elem_id=f"settings_{section.id}"):
             gr.HTML(f"<h2>{section.title}</h2>")
-            components.extend(
-                component_of(setting, value, services)
-                for setting, value in zip(settings, shown_subset(settings, current), strict=True)
-            )
+            components.extend(component_of(setting, next(values), services) for setting in settings)
 
     def store(*values: Any) -> str:
         try:
@@ -53,9 +50,3 @@ def build_settings_tab(services: Services, page: gr.Blocks) -> None:
         api_visibility="private",
         show_progress="hidden",
     )
-
-
-def shown_subset(settings: list[Any], current: Any) -> list[Any]:
-    """The values of some settings, as components take them."""
-    every = dict(zip((s.key for s in visible_settings()), shown_values(current), strict=True))
-    return [every[setting.key] for setting in settings]

@@ -156,7 +156,7 @@ def _build_parameters(services: Services, form: Components) -> None:
         form["seed"] = gr.Number(
             value=-1, precision=0, label="Seed", elem_id="txt2img_seed", info="-1: a new one each time"
         )
-        dice = gr.Button("🎲", elem_id="txt2img_random_seed", scale=0, min_width=44)
+        dice = gr.Button("⚄", elem_id="txt2img_random_seed", scale=0, min_width=44)
         gr.Button("♻", elem_id="txt2img_reuse_seed", scale=0, min_width=44)
     dice.click(lambda: -1, outputs=[form["seed"]], **HIDDEN_EVENT)
     with gr.Accordion("Extra seed settings", open=False, elem_id="txt2img_seed_extras"):
@@ -282,7 +282,7 @@ def _pasting(services: Services) -> Callable[[str], list[Any]]:
     def paste(text: str) -> list[Any]:
         text = (text or "").strip() or _last_infotext(services)
         values = pasted_form(text, services) if text else {}
-        if not values or set(values) <= {"prompt", "negative_prompt", "hires_enabled", "overrides"}:
+        if not values:
             note = note_box("No parameters found: paste a picture's infotext into the prompt, then press this button.")
             return [*(gr.update() for _ in FIELDS), note]
         updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]

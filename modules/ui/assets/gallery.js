@@ -64,6 +64,7 @@
     image.alt = picture.infotext.split("\n")[0] || "Generated picture";
     image.width = picture.width;
     image.height = picture.height;
+    button.style.width = `${Math.max(picture.width, 448)}px`; // small pictures are shown larger, none wider than the stage
     button.append(image);
     button.addEventListener("click", () => fw.openLightbox());
     stage.replaceChildren(button);

@@ -32,6 +32,8 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         HashCache(paths.cache_dir / "hashes.json"),
         files=(Path(flags.ckpt),) if flags.ckpt else (),
     )
+    if flags.ckpt and "sd_model_checkpoint" not in settings.locked:
+        settings.update({"sd_model_checkpoint": catalogue.get(str(Path(flags.ckpt))).title})
     engine = Engine(catalogue, paths.root / "configs", lambda: compute_plan(flags), hashing=not flags.no_hashing)
     executor = InProcessExecutor(engine, Output(paths.data_dir))
     queue = JobQueue(executor, JobStore(paths.jobs_file))

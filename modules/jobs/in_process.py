@@ -15,7 +15,9 @@ class InProcessExecutor:
 
     def run(self, job: Job) -> Result:
         """Compute the job in the calling thread."""
-        from modules.processing.txt2img import txt2img
+        # Under the lock: a load in the background imports the same packages, whose lazy modules must not meet halfway.
+        with self._engine.lock:
+            from modules.processing.txt2img import txt2img
 
         return txt2img(job.request, self._engine, self._output, job)
 

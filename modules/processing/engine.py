@@ -108,9 +108,9 @@ class Engine:
 
     def conditioner(self, wanted: str | None) -> Conditioner:
         """The prompt encoder of this checkpoint's model, with its cache."""
-        from modules.processing.conditioning import Conditioner
-
         with self.lock:
+            from modules.processing.conditioning import Conditioner
+
             model = self.model(wanted)
             if self._conditioner is None:
                 self._conditioner = Conditioner(model, self.plan.fingerprint)

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,10 @@ FORM: dict[str, Any] = {
 
 
 @pytest.fixture
-def services(tmp_path: Path) -> Services:
-    return build_services(Flags(data_dir=str(tmp_path)))
+def services(tmp_path: Path) -> Iterator[Services]:
+    services = build_services(Flags(data_dir=str(tmp_path)))
+    yield services
+    services.queue.close()
 
 
 def test_the_form_covers_every_field() -> None:

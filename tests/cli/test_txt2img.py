@@ -1,0 +1,92 @@
+"""`launch.py txt2img` with the tiny model, in this process and, for Ctrl+C, in one of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.cli.txt2img import main
+from modules.images.metadata import read_metadata
+from tests.recordings import TINY
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    common = ["--prompt", "a cat", "--ckpt", str(TINY), "--data-dir", str(folder), "--no-half", "--use-cpu", "all"]
+    return [*common, "--width", "64", "--height", "64", "--steps", "2", "--seed", "5", *more]
+
+
+def test_a_picture_is_written_with_its_infotext(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "made" / "cat.png"
+    assert main(arguments(tmp_path, "--output", str(target))) == 0
+    with Image.open(target) as picture:
+        assert picture.size == (64, 64)
+    infotext, _ = read_metadata(target)
+    assert infotext is not None and "Seed: 5" in infotext and "Model: tiny-sd1" in infotext
+    shown = capsys.readouterr()
+    assert str(target) in shown.out
+    assert "100%" in shown.err and "2/2" in shown.err
+
+
+def test_several_pictures_are_numbered(tmp_path: Path) -> None:
+    assert main(arguments(tmp_path, "--batch-size", "2", "--output", str(tmp_path / "cat.webp"))) == 0
+    assert sorted(path.name for path in tmp_path.glob("cat*")) == ["cat-0.webp", "cat-1.webp"]
+
+
+def test_without_output_it_goes_to_the_usual_folder(tmp_path: Path) -> None:
+    assert main(arguments(tmp_path)) == 0
+    (path,) = (tmp_path / "outputs" / "txt2img-images").rglob("*.png")
+    assert path.name == "00000-5.png"
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--output", "cat.bmp"], "must end in .png"),
+        (["--sampler", "Oiler"], "Did you mean 'Euler'"),
+        (["--checkpoint", "gone"], "Unknown checkpoint 'gone'"),
+        (["--steps", "0"], "steps is 0"),
+        (["--ckpt", "/no/such.safetensors"], "no such checkpoint file"),
+    ],
+)
+def test_errors_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert main(arguments(tmp_path, *more)) == 1
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert main(arguments(tmp_path, "--output", str(tmp_path / "file" / "cat.png"))) == 1
+    assert "The picture could not be saved" in capsys.readouterr().err
+
+
+def test_control_c_stops_within_a_step_and_says_so(tmp_path: Path) -> None:
+    command = "import sys; from modules.cli.txt2img import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", command, *arguments(tmp_path, "--steps", "1000", "--sampler", "Euler")],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    seen = b""
+    while b"/1000" not in seen:
+        chunk = os.read(process.stderr.fileno(), 4096)
+        assert chunk, f"it ended before sampling began: {seen.decode()}"
+        seen += chunk
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupting" in rest.decode() and "0 pictures were finished" in rest.decode()
+    assert time.monotonic() - began < 30

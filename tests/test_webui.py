@@ -1,0 +1,97 @@
+"""The server process as a whole: its port, how soon it answers, how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import webui
+from modules.cli.flags import Flags
+from modules.errors import InvalidValueError
+from tests.recordings import TINY
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_a_taken_port_is_an_error_that_names_the_way_out() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidValueError, match=rf"Port {port} .*--port"):
+            webui.bind(Flags(port=port))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    port = free_port()
+    data = tmp_path_factory.mktemp("data")
+    words = ["--port", str(port), "--data-dir", str(data), "--ckpt", str(TINY), "--no-half", "--use-cpu", "all"]
+    process = subprocess.Popen(
+        [sys.executable, "launch.py", "--skip-install", "--api", *words],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "FEATHERWEIGHT_PREPARED": str(ROOT / ".venv")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    yield f"http://127.0.0.1:{port}", process
+    process.kill()
+    process.wait(10)
+
+
+def get(address: str, body: object = None) -> tuple[int, str]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def wait_for(address: str) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        try:
+            if get(f"{address}/internal/ping")[0] == 200:
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.2)
+    raise AssertionError("the server does not answer")
+
+
+def test_page_and_api_answer_and_a_picture_is_made(server: tuple[str, "subprocess.Popen[bytes]"]) -> None:
+    address, _ = server
+    wait_for(address)
+    status, page = get(f"{address}/")
+    assert status == 200 and "Featherweight" in page
+    state = json.loads(get(f"{address}/internal/engine")[1])["state"]
+    assert state in ("empty", "loading", "ready")
+    body = {"prompt": "a cat", "steps": 2, "width": 64, "height": 64, "seed": 5, "sampler_name": "Euler"}
+    status, reply = get(f"{address}/sdapi/v1/txt2img", body)
+    assert status == 200, reply
+    assert len(json.loads(reply)["images"]) == 1
+    assert get(f"{address}/sdapi/v1/nothing")[0] == 404
+
+
+def test_a_signal_ends_the_server(server: tuple[str, "subprocess.Popen[bytes]"]) -> None:
+    address, process = server
+    wait_for(address)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) in (0, 130, -signal.SIGINT)

@@ -1,0 +1,89 @@
+"""The training command: `python -m modules.training.scenes draw|encode|diffusion|vae|export`, each step resumable."""
+
+import argparse
+import logging
+import time
+from pathlib import Path
+
+import torch
+
+from modules.training.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
+from modules.training.scenes.export import export, preview_factors_of_pool
+from modules.training.scenes.model import load_model
+from modules.training.scenes.pool import SHARD_PICTURES, Pool, encode_shard, shard_path
+
+log = logging.getLogger("scenes")
+
+
+def main() -> None:
+    """Parse the command line and run one step of the training."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    arguments = _parser().parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    arguments.run(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m modules.training.scenes", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--start", type=Path, default=Path("models/Stable-diffusion/featherweight-scenes.safetensors"))
+    common.add_argument("--folder", type=Path, default=Path("training-data/scenes"), help="pool and snapshots")
+    common.add_argument("--device", default="cpu")
+    common.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
+
+    encode = commands.add_parser("encode", parents=[common], help="draw pictures and encode them into the pool")
+    encode.add_argument("--pictures", type=int, default=20480)
+    encode.set_defaults(run=_encode)
+
+    diffusion = commands.add_parser("diffusion", parents=[common], help="train UNet and text model on the pool")
+    diffusion.add_argument("--minutes", type=float, default=90.0)
+    diffusion.add_argument("--steps", type=int, default=None)
+    diffusion.add_argument("--batch", type=int, default=40)
+    diffusion.add_argument("--learning-rate", type=float, default=3e-4)
+    diffusion.set_defaults(run=_diffusion)
+
+    export_command = commands.add_parser("export", parents=[common], help="write the moving average as a checkpoint")
+    export_command.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes.safetensors"))
+    export_command.set_defaults(run=_export)
+    return parser
+
+
+def _encode(arguments: argparse.Namespace) -> None:
+    vae = load_model(arguments.start).vae.to(arguments.device)
+    for number in range(arguments.pictures // SHARD_PICTURES):
+        if not shard_path(arguments.folder, number).exists():
+            started = time.monotonic()
+            encode_shard(vae, arguments.folder, number, device=arguments.device)
+            log.info("shard %d in %.1f s", number, time.monotonic() - started)
+
+
+def _diffusion(arguments: argparse.Namespace) -> None:
+    options = DiffusionOptions(
+        minutes=arguments.minutes,
+        steps=arguments.steps,
+        batch=arguments.batch,
+        learning_rate=arguments.learning_rate,
+        device=arguments.device,
+    )
+    trainer = Trainer(load_model(arguments.start), options)
+    pool = Pool(arguments.folder)
+    pool.refresh()
+    log.info("%d pictures in the pool", len(pool))
+    for step, loss in train_diffusion(trainer, pool, arguments.folder / "diffusion.pt", log.info):
+        log.info("step %d loss %.4f after %.1f minutes", step, loss, trainer.seconds / 60)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    model = load_model(arguments.start)
+    trainer = Trainer(model, DiffusionOptions())
+    trainer.resume(arguments.folder / "diffusion.pt")  # puts the moving average into the networks
+    factors = preview_factors_of_pool(arguments.folder, model.scale_factor)
+    arguments.target.parent.mkdir(parents=True, exist_ok=True)
+    export(model, arguments.start, arguments.target, factors)
+    log.info("wrote %s after %d steps; preview factors %s", arguments.target, trainer.step, factors)
+
+
+if __name__ == "__main__":
+    main()

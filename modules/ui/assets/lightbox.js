@@ -24,7 +24,7 @@
         if (event.key === "ArrowRight") move(1);
         if (event.key === "s") document.querySelector("#txt2img_picture_tools [data-do=save]")?.click();
       });
-      document.body.append(box);
+      document.querySelector("#txt2img_output").append(box); // inside of the page's root: Gradio scopes our style sheet to it
     }
     draw();
     box.showModal();

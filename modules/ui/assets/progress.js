@@ -51,7 +51,7 @@
     task = id;
     previewId = -1;
     startedAt = Date.now();
-    document.body.classList.add("fw-running");
+    document.querySelector("#txt2img_generate_box")?.classList.add("fw-running");
     draw({ progress: 0, textinfo: "submitting" });
     if (timer) clearInterval(timer);
     timer = setInterval(poll, POLL_MS);
@@ -60,7 +60,7 @@
   function stop(failed) {
     clearInterval(timer);
     timer = null;
-    document.body.classList.remove("fw-running");
+    document.querySelector("#txt2img_generate_box")?.classList.remove("fw-running");
     const box = document.querySelector("#txt2img_progress");
     if (box) box.hidden = true;
     document.title = "Featherweight";

@@ -1,0 +1,110 @@
+"""A program whose model computes nothing: for tests of the edges, where pictures only have to arrive."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from modules.assembly import build_services
+from modules.cli.flags import Flags
+from modules.errors import Interrupted, Skipped
+from modules.jobs.job import Job
+from modules.jobs.queue import JobQueue
+from modules.jobs.store import JobStore
+from modules.models.catalogue import CheckpointInfo
+from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.results import GenerationInfo, Picture, Result
+from modules.services import Services
+from tests.recordings import TINY
+
+STEP_S = 0.01
+SLOW_STEP_S = 0.05  # for prompts that begin with "slow"
+CHECKPOINT = CheckpointInfo(TINY, TINY.name, 1, 1, "f" * 64)
+
+
+class FakeExecutor:
+    """Steps like a sampler, previews, and makes a plain picture for each sample."""
+
+    def run(self, job: Job) -> Result:
+        request = job.request
+        pause = SLOW_STEP_S if request.prompt.startswith("slow") else STEP_S
+        job.plan(request.steps * request.batch_count)
+        pictures: list[Picture] = []
+        interrupted = False
+        for batch in range(request.batch_count):
+            try:
+                for step in range(request.steps):
+                    job.check()
+                    time.sleep(pause)
+                    job.step(batch * request.steps + step + 1)
+                    if job.wants_preview(step + 1):
+                        job.preview(Image.new("RGB", (64, 64), (step % 256, 80, 80)))
+            except Interrupted:
+                interrupted = True
+                break
+            except Skipped:
+                continue
+            for index in range(request.batch_size):
+                number = batch * request.batch_size + index
+                pictures.append(_picture(request, request.seed + number, request.subseed + number))
+                job.finished_picture(pictures[-1])
+        return Result(pictures=tuple(pictures), info=_info(request, pictures), interrupted=interrupted)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
+    """A program with the fake executor; its checkpoints are real files, and none of them is ever loaded for a job.
+
+    `flags` are fields of `Flags`. Close it with `services.queue.close()`.
+    """
+    built = build_services(Flags(data_dir=str(data_dir), ckpt_dir=str(TINY.parent), use_cpu=("all",), **flags))
+    built.queue.close()
+    queue = JobQueue(FakeExecutor(), JobStore(None))
+    if start:
+        queue.start()
+    return replace(built, queue=queue)
+
+
+def _picture(request: Txt2ImgRequest, seed: int, subseed: int) -> Picture:
+    width, height = request.size_px
+    image = Image.new("RGB", (width, height), (seed % 256, (seed // 7) % 256, 120))
+    main = main_fields(request, CHECKPOINT, request.size_px, seed, subseed)
+    extra = extra_fields(request, request.prompt, request.negative_prompt, Facts())
+    return Picture(image, infotext(request.prompt, request.negative_prompt, main, extra), seed, subseed)
+
+
+def _info(request: Txt2ImgRequest, pictures: list[Picture]) -> GenerationInfo:
+    count = request.batch_size * request.batch_count
+    width, height = request.size_px
+    return GenerationInfo(
+        prompts=(request.prompt,) * count,
+        negative_prompts=(request.negative_prompt,) * count,
+        seeds=tuple(request.seed + number for number in range(count)),
+        subseeds=tuple(request.subseed + number for number in range(count)),
+        subseed_strength=request.subseed_strength,
+        width=width,
+        height=height,
+        sampler=request.sampler,
+        scheduler=schedule_label(request.sampler, request.scheduler),
+        cfg_scale=request.cfg_scale,
+        steps=request.steps,
+        batch_size=request.batch_size,
+        checkpoint_name=CHECKPOINT.model_name,
+        checkpoint_hash=CHECKPOINT.shorthash or "",
+        vae_name=None,
+        vae_hash=None,
+        seed_resize_from_width=request.seed_resize_from_width,
+        seed_resize_from_height=request.seed_resize_from_height,
+        denoising_strength=None,
+        extra_params={},
+        infotexts=tuple(picture.infotext for picture in pictures),
+        styles=request.styles,
+        job_timestamp="20260101000000",
+        clip_skip=1,
+        version="test",
+    )

@@ -14,8 +14,13 @@ def option_routes(services: Services) -> APIRouter:
 
     @routes.get("/options")
     def read_options() -> dict[str, Any]:
-        """Every setting with its value."""
-        return services.settings.current.to_json()
+        """Every setting with its value; the checkpoint is the one that would be used, also when none was chosen."""
+        options = services.settings.current.to_json()
+        entries = services.catalogue.entries
+        chosen = services.catalogue.find(str(options["sd_model_checkpoint"] or "")) or (entries[0] if entries else None)
+        if chosen is not None:
+            options |= {"sd_model_checkpoint": chosen.title, "sd_checkpoint_hash": chosen.sha256 or ""}
+        return options
 
     @routes.post("/options")
     def write_options(

@@ -35,7 +35,7 @@ def request_of(payload: dict[str, Any]) -> Txt2ImgRequest:
     settings = Settings().with_changes({"samples_save": False, "return_grid": False, "grid_save": False})
     settings = settings.with_changes({"sd_model_checkpoint": "tiny-sd1.safetensors"})
     settings = settings.with_changes(payload.get("override_settings", {}))
-    per_call = {
+    per_call: dict[str, object] = {
         key: payload[key] for key in ("s_churn", "s_tmin", "s_tmax", "s_noise", "s_min_uncond") if key in payload
     }
     if payload.get("eta") is not None:

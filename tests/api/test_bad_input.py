@@ -1,0 +1,83 @@
+"""Bad input gets a sentence and a 4xx, never a 500, and never a silent change."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.api.test_generation import SMALL, post
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "sentence"),
+    [
+        ({"width": 0}, 422, "width is 0"),
+        ({"width": 7}, 422, "allowed is 16 to 8192"),
+        ({"height": 100_000}, 422, "height is 100000"),
+        ({"steps": 10_000}, 422, "steps is 10000"),
+        ({"batch_size": 0}, 422, "batch size is 0"),
+        ({"n_iter": 0}, 422, "batch count is 0"),
+        ({"sampler_name": "Oiler"}, 404, "Did you mean 'Euler'"),
+        ({"scheduler": "Caras"}, 404, "Known: "),
+        ({"styles": ["gone"]}, 404, "gone"),
+        ({"override_settings": {"sd_model_checkpoint": "gone"}}, 404, "Unknown checkpoint 'gone'"),
+        ({"override_settings": {"no_such_key": 1}}, 422, "no_such_key"),
+        ({"override_settings": {"CLIP_stop_at_last_layers": "many"}}, 422, "CLIP_stop_at_last_layers"),
+        ({"prompt": "a\0b"}, 422, "null character"),
+        ({"prompt": "x" * 300_000}, 422, "300000 characters"),
+        ({"steps": "many"}, 422, "steps"),
+        ({"width": {"a": 1}}, 422, "width"),
+        ({"seed": 2**70}, 422, "seed"),
+        ({"cfg_scale": 1e300}, 422, "CFG scale"),
+        ({"script_name": "x/y/z plot"}, 422, "no scripts"),
+        ({"refiner_checkpoint": "x"}, 422, "refiner"),
+        ({"enable_hr": True, "hr_upscaler": "Blur"}, 404, "hires upscaler 'Blur'"),
+        ({"enable_hr": True, "denoising_strength": 3}, 422, "denoising strength is 3"),
+    ],
+)
+def test_wrong_values_are_answered_with_what_is_allowed(
+    client: TestClient, changes: dict[str, Any], status: int, sentence: str
+) -> None:
+    reply = client.post("/sdapi/v1/txt2img", json={**SMALL, **changes})
+    assert reply.status_code == status, reply.text
+    assert sentence in reply.json()["errors"]
+    assert set(reply.json()) == {"error", "detail", "body", "errors"}
+
+
+@pytest.mark.parametrize("text", [b"{nope", b"[1, 2]", b'"text"', b"", b'{"steps": 1e400}'])
+def test_malformed_bodies_are_422(client: TestClient, text: bytes) -> None:
+    reply = client.post("/sdapi/v1/txt2img", content=text, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 422, reply.text
+
+
+@pytest.mark.parametrize("prompt", ["a 🐈 on the 🌙", "قطة على القمر", "((((", "[a:b", "x " * 50_000])
+def test_odd_prompts_work(client: TestClient, prompt: str) -> None:
+    assert post(client, "/sdapi/v1/txt2img", {**SMALL, "prompt": prompt})["images"]
+
+
+@pytest.mark.parametrize("image", ["", "not base64!", "aGVsbG8=", "data:image/png;base64,iVBORw0KGgo="])
+def test_what_is_no_picture_is_422(client: TestClient, image: str) -> None:
+    reply = client.post("/sdapi/v1/png-info", json={"image": image})
+    assert reply.status_code == 422, reply.text
+
+
+@pytest.mark.parametrize("path", ["/sdapi/v1/img2img", "/sdapi/v1/interrogate", "/sdapi/v2/anything"])
+def test_paths_that_do_not_exist_are_404_with_a_sentence(client: TestClient, path: str) -> None:
+    reply = client.post(path, json={})
+    assert reply.status_code == 404
+    assert "/docs" in reply.json()["errors"]
+
+
+def test_a_task_id_is_taken_once(client: TestClient) -> None:
+    post(client, "/sdapi/v1/txt2img", {**SMALL, "force_task_id": "task(once)"})
+    reply = client.post("/sdapi/v1/txt2img", json={**SMALL, "force_task_id": "task(once)"})
+    assert reply.status_code == 422 and "used before" in reply.json()["errors"]
+
+
+def test_a_body_beyond_the_limit_is_refused(client: TestClient) -> None:
+    reply = client.post("/sdapi/v1/png-info", content=b"{}", headers={"Content-Length": str(10**10)})
+    assert reply.status_code == 413
+
+
+def test_every_reply_says_how_long_it_took(client: TestClient) -> None:
+    assert float(client.get("/sdapi/v1/samplers").headers["X-Process-Time"]) >= 0

@@ -1,0 +1,105 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from modules.api.app import build_api
+from modules.services import Services
+from tests.fakes import fake_services
+from tests.recordings import REFERENCE
+
+
+def recorded(name: str) -> Any:
+    return json.loads((REFERENCE / "get" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["samplers", "schedulers", "latent-upscale-modes"])
+def test_lists_are_as_recorded(client: TestClient, name: str) -> None:
+    assert client.get(f"/sdapi/v1/{name}").json() == recorded(name)
+
+
+@pytest.mark.parametrize("name", ["sd-models", "upscalers", "memory", "progress", "embeddings", "scripts"])
+def test_shapes_are_as_recorded(client: TestClient, name: str) -> None:
+    ours, theirs = client.get(f"/sdapi/v1/{name}").json(), recorded(name)
+    if isinstance(theirs, list):
+        ours, theirs = ours[0], theirs[0]
+    assert ours.keys() == theirs.keys()
+
+
+@pytest.mark.parametrize(
+    "name", ["sd-vae", "hypernetworks", "face-restorers", "realesrgan-models", "loras", "extensions", "script-info"]
+)
+def test_what_this_version_has_none_of_is_an_empty_list(client: TestClient, name: str) -> None:
+    assert client.get(f"/sdapi/v1/{name}").json() == []
+
+
+def test_styles_are_listed(client: TestClient, services: Services) -> None:
+    services.paths.styles_files[0].write_text("name,prompt,negative_prompt\noil,oil painting,photo\n")
+    listed = client.get("/sdapi/v1/prompt-styles").json()
+    assert listed == [{"name": "oil", "prompt": "oil painting", "negative_prompt": "photo"}]
+    assert listed[0].keys() == recorded("prompt-styles")[0].keys()
+
+
+def test_options_have_the_recorded_keys_and_take_the_whole_body_back(client: TestClient) -> None:
+    options = client.get("/sdapi/v1/options").json()
+    assert set(recorded("options")) <= set(options)
+    assert client.post("/sdapi/v1/options", json=options).status_code == 200
+    assert client.get("/sdapi/v1/options").json() == options
+
+
+def test_an_option_is_stored(client: TestClient, services: Services) -> None:
+    assert client.post("/sdapi/v1/options", json={"jpeg_quality": 55}).status_code == 200
+    assert services.settings.current["jpeg_quality"] == 55
+    assert json.loads(services.paths.config_file.read_text())["jpeg_quality"] == 55
+
+
+def test_a_wrong_option_changes_nothing_and_names_the_nearest(client: TestClient, services: Services) -> None:
+    before = services.settings.current.to_json()
+    reply = client.post("/sdapi/v1/options", json={"jpeg_quality": 12, "jpg_quality": 3})
+    assert reply.status_code == 422 and "jpeg_quality" in reply.json()["errors"]
+    assert services.settings.current.to_json() == before
+
+
+def test_an_unknown_checkpoint_is_404(client: TestClient) -> None:
+    reply = client.post("/sdapi/v1/options", json={"sd_model_checkpoint": "gone"})
+    assert reply.status_code == 404 and "tiny-sd1.safetensors" in reply.json()["errors"]
+
+
+def test_flags_are_shown_without_secrets(tmp_path: Path) -> None:
+    services = fake_services(tmp_path, start=False, gradio_auth="me:secret")
+    with TestClient(build_api(services)) as client:
+        flags = client.get("/sdapi/v1/cmd-flags")
+    services.queue.close()
+    assert set(recorded("cmd-flags")) <= set(flags.json())
+    assert "secret" not in flags.text
+
+
+def test_new_checkpoints_are_found_by_refresh(client: TestClient, services: Services) -> None:
+    (services.paths.checkpoint_dirs[0] / "new.safetensors").write_bytes(b"x")
+    names = [model["model_name"] for model in client.get("/sdapi/v1/sd-models").json()]
+    assert "new" not in names
+    assert client.post("/sdapi/v1/refresh-checkpoints").status_code == 200
+    assert "new" in [model["model_name"] for model in client.get("/sdapi/v1/sd-models").json()]
+
+
+def test_the_model_can_be_unloaded(client: TestClient, services: Services) -> None:
+    assert client.post("/sdapi/v1/unload-checkpoint").status_code == 200
+    assert services.engine.status.state == "empty"
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_server_stops_only_with_its_flag(tmp_path: Path, allowed: bool) -> None:
+    services = fake_services(tmp_path, start=False, api_server_stop=allowed)
+    stopped: list[bool] = []
+    with TestClient(build_api(services, on_stop=lambda: stopped.append(True))) as client:
+        status = client.post("/sdapi/v1/server-stop").status_code
+    services.queue.close()
+    assert (status, stopped) == ((200, [True]) if allowed else (404, []))
+
+
+def test_every_route_is_described(client: TestClient) -> None:
+    description = client.get("/openapi.json").json()
+    assert {"/sdapi/v1/txt2img", "/sdapi/v1/options", "/internal/progress"} <= set(description["paths"])
+    assert "example" in description["components"]["schemas"]["Txt2ImgBody"]

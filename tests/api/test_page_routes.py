@@ -1,0 +1,74 @@
+"""What the page's script asks: progress of a task, its result, pictures, token counts."""
+
+import io
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from modules.processing.requests import Txt2ImgRequest
+from modules.services import Services
+
+
+def submit(services: Services, task: str, **values: object) -> None:
+    request = Txt2ImgRequest(**{"prompt": "x", "width": 64, "height": 64, "steps": 3, "sampler": "Euler", **values})  # type: ignore[arg-type]
+    services.queue.submit(request, task_id=task, preview_every=1)
+
+
+def state(client: TestClient, task: str) -> dict[str, object]:
+    reply: dict[str, object] = client.post("/internal/progress", json={"id_task": task, "id_live_preview": -1}).json()
+    return reply
+
+
+def test_a_task_is_followed_from_the_line_to_its_pictures(client: TestClient, services: Services) -> None:
+    submit(services, "task(first)", prompt="slow", steps=40)
+    submit(services, "task(second)")
+    until = time.monotonic() + 10
+    while not state(client, "task(first)")["live_preview"] and time.monotonic() < until:
+        time.sleep(0.02)
+    running = state(client, "task(first)")
+    assert running["active"] and str(running["live_preview"]).startswith("data:image/png;base64,")
+    assert running["steps"] == 40
+    waiting = state(client, "task(second)")
+    assert waiting["queued"] and "1 job before this one" in str(waiting["textinfo"])
+    assert client.get("/internal/pending-tasks").json() == {"size": 2, "tasks": ["task(first)", "task(second)"]}
+    services.queue.interrupt("task(first)")
+    assert services.queue.get("task(second)").wait(10)
+    assert state(client, "task(second)")["completed"]
+    result = client.get("/internal/result", params={"id_task": "task(second)"}).json()
+    (picture,) = result["pictures"]
+    reply = client.get("/" + picture["url"])
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    assert Image.open(io.BytesIO(reply.content)).info["parameters"] == picture["infotext"]
+
+
+def test_an_unknown_task_is_neither_active_nor_done(client: TestClient) -> None:
+    reply = state(client, "task(none)")
+    assert not reply["active"] and not reply["queued"] and not reply["completed"]
+
+
+@pytest.mark.parametrize("index", [-1, 7])
+def test_a_picture_that_is_not_there_is_404(client: TestClient, services: Services, index: int) -> None:
+    submit(services, f"task(pictures{index})")
+    assert services.queue.get(f"task(pictures{index})").wait(10)
+    reply = client.get("/internal/picture", params={"id_task": f"task(pictures{index})", "index": index})
+    assert reply.status_code == 404
+
+
+def test_a_chosen_picture_is_saved_with_a_line_in_the_log(client: TestClient, services: Services) -> None:
+    submit(services, "task(save)", seed=11)
+    assert services.queue.get("task(save)").wait(10)
+    path = client.post("/internal/save-picture", json={"id_task": "task(save)", "index": 0}).json()["path"]
+    folder = services.paths.data_dir / "log" / "images"
+    assert path.startswith(str(folder)) and (folder / "log.csv").read_text().splitlines()[1].startswith("x,11,64,64")
+
+
+def test_tokens_are_counted(client: TestClient) -> None:
+    reply = client.post("/internal/token-count", json={"text": "a cat, " * 40, "steps": 20}).json()
+    assert reply["text"] == f"{reply['count']}/{reply['limit']}"
+    assert reply["limit"] == 150
+
+
+def test_the_engine_is_described(client: TestClient) -> None:
+    assert client.get("/internal/engine").json()["state"] in ("empty", "loading", "ready", "failed")

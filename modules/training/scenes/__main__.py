@@ -6,11 +6,15 @@ import time
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from modules.training.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
 from modules.training.scenes.export import export, preview_factors_of_pool
+from modules.training.scenes.layout import SIZE_PX
 from modules.training.scenes.model import load_model
-from modules.training.scenes.pool import SHARD_PICTURES, Pool, encode_shard, shard_path
+from modules.training.scenes.pictures import draw
+from modules.training.scenes.pool import SHARD_PICTURES, Pool, encode_shard, scene_of_seed, shard_path
+from modules.training.scenes.vae import DECODER_STATE, DecoderOptions, DecoderTuner, tune_decoder
 
 log = logging.getLogger("scenes")
 
@@ -33,6 +37,11 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--device", default="cpu")
     common.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
 
+    picture = commands.add_parser("draw", parents=[common], help="look at some training pictures on one sheet")
+    picture.add_argument("--sheet", type=Path, default=Path("training-data/pictures.png"))
+    picture.add_argument("--pictures", type=int, default=48)
+    picture.set_defaults(run=_draw)
+
     encode = commands.add_parser("encode", parents=[common], help="draw pictures and encode them into the pool")
     encode.add_argument("--pictures", type=int, default=20480)
     encode.set_defaults(run=_encode)
@@ -44,10 +53,37 @@ def _parser() -> argparse.ArgumentParser:
     diffusion.add_argument("--learning-rate", type=float, default=3e-4)
     diffusion.set_defaults(run=_diffusion)
 
+    vae = commands.add_parser("vae", parents=[common], help="sharpen the VAE's decoder; the latent space stays")
+    vae.add_argument("--minutes", type=float, default=20.0)
+    vae.add_argument("--steps", type=int, default=None)
+    vae.add_argument("--batch", type=int, default=8)
+    vae.set_defaults(run=_vae)
+
     export_command = commands.add_parser("export", parents=[common], help="write the moving average as a checkpoint")
     export_command.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes.safetensors"))
     export_command.set_defaults(run=_export)
     return parser
+
+
+def _draw(arguments: argparse.Namespace) -> None:
+    columns = 8
+    rows = -(-arguments.pictures // columns)
+    sheet = Image.new("RGB", (columns * SIZE_PX, rows * SIZE_PX))
+    for seed in range(arguments.pictures):
+        scene, captions = scene_of_seed(seed)
+        sheet.paste(draw(scene), (seed % columns * SIZE_PX, seed // columns * SIZE_PX))
+        log.info("%d: %s", seed, captions[0])
+    arguments.sheet.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(arguments.sheet)
+
+
+def _vae(arguments: argparse.Namespace) -> None:
+    options = DecoderOptions(
+        minutes=arguments.minutes, steps=arguments.steps, batch=arguments.batch, device=arguments.device
+    )
+    tuner = DecoderTuner(load_model(arguments.start).vae, options)
+    for step, loss in tune_decoder(tuner, arguments.folder, arguments.folder / DECODER_STATE):
+        log.info("step %d loss %.4f after %.1f minutes", step, loss, tuner.seconds / 60)
 
 
 def _encode(arguments: argparse.Namespace) -> None:
@@ -79,6 +115,9 @@ def _export(arguments: argparse.Namespace) -> None:
     model = load_model(arguments.start)
     trainer = Trainer(model, DiffusionOptions())
     trainer.resume(arguments.folder / "diffusion.pt")  # puts the moving average into the networks
+    decoder = arguments.folder / DECODER_STATE
+    if decoder.is_file():
+        DecoderTuner(model.vae, DecoderOptions()).resume(decoder)
     factors = preview_factors_of_pool(arguments.folder, model.scale_factor)
     arguments.target.parent.mkdir(parents=True, exist_ok=True)
     export(model, arguments.start, arguments.target, factors)

@@ -17,6 +17,7 @@ from modules.models.keymaps.ldm_vae import vae_keymap
 from modules.training.scenes.model import SceneModel
 from modules.training.scenes.pool import SHARD_PICTURES, pictures_of_shard, read_shard, shard_path
 
+NETWORKS = ("model.diffusion_model.", "first_stage_model.", "cond_stage_model.")
 Factors = tuple[list[list[float]], list[float]]
 
 
@@ -47,14 +48,17 @@ def original_state(model: SceneModel) -> dict[str, Tensor]:
 def export(model: SceneModel, start: Path, target: Path, factors: Factors) -> None:
     """Write `target` (.safetensors) and its YAML, atomically.
 
-    The names and shapes must be those of `start`, whose YAML is taken over with the preview's factors added; raises
-    ValueError where they differ.
+    The networks' names and shapes must be those of `start`, whose YAML is taken over with the preview's factors
+    added; raises ValueError where they differ.
     """
     state = original_state(model)
-    wanted = {name: tensor.shape for name, tensor in load_file(start).items() if not name.endswith("position_ids")}
-    different = sorted(
-        name for name in wanted.keys() | state.keys() if name not in state or wanted.get(name) != state[name].shape
-    )
+    wanted = {
+        name: tensor.shape
+        for name, tensor in load_file(start).items()
+        if name.startswith(NETWORKS) and not name.endswith("position_ids")
+    }
+    shapes = {name: tensor.shape for name, tensor in state.items() if name.startswith(NETWORKS)}
+    different = sorted(name for name in wanted.keys() | shapes.keys() if wanted.get(name) != shapes.get(name))
     if different:
         raise ValueError(f"{len(different)} tensors differ from {start.name} in name or shape: {different[:5]}")
     config: Any = OmegaConf.load(start.with_suffix(".yaml"))
@@ -62,6 +66,7 @@ def export(model: SceneModel, start: Path, target: Path, factors: Factors) -> No
     unfinished = target.with_suffix(".part")
     save_file(state, unfinished, metadata={"format": "pt"})
     unfinished.replace(target)
+    target.chmod(0o644)
     OmegaConf.save(config, target.with_suffix(".yaml"))
 
 

@@ -115,9 +115,7 @@ def random_landscape(rng: Random) -> Landscape:
         time=time,
         horizon=horizon,
         sky_body=(rng.uniform(20, 108), rng.uniform(18, 38)) if rng.random() < 0.8 else None,
-        stars=tuple((rng.uniform(0, SIZE_PX), rng.uniform(0, horizon - 3)) for _ in range(36))
-        if time == "night"
-        else (),
+        stars=_random_stars(rng, horizon) if time == "night" else (),
         peaks=_random_peaks(rng, horizon) if rng.random() < 0.35 else (),
         trees=_random_trees(rng, horizon) if on_land and rng.random() < 0.4 else (),
         house=_random_house(rng, horizon) if on_land and rng.random() < 0.45 else None,

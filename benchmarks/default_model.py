@@ -1,0 +1,139 @@
+"""How well the model in the box follows prompts: 96 prompts "a [size] [colour] [shape] on a [colour] background".
+
+Run `python -m benchmarks.default_model [--sheet FILE.png]`; it draws them through the product's own engine (fixed
+seeds, 20 steps, 128x128), finds the background's and the shape's colour in every picture, prints a table and writes
+`results/default-model.json`. Eight landscapes are drawn after them; those are for the eye, on the sheet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine import ComputePlan, Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.txt2img import txt2img
+from modules.training.scenes.layout import SIZE_PX
+from modules.training.scenes.scoring import (
+    LANDSCAPE_PROMPTS,
+    ColourPrompt,
+    background_colour,
+    colour_prompts,
+    shape_colour,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = Path(__file__).parent / "results" / "default-model.json"
+GOAL = 0.85
+COLUMNS = 13
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.default_model", description=__doc__)
+    parser.add_argument("--checkpoint-dir", type=Path, default=ROOT / "models" / "Stable-diffusion")
+    parser.add_argument("--checkpoint", default="featherweight-scenes")
+    parser.add_argument("--sampler", default="DPM++ 2M")
+    parser.add_argument("--scheduler", default="Karras")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cfg-scale", type=float, default=6.0)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--sheet", type=Path, help="where to write all pictures on one sheet (PNG)")
+    arguments = parser.parse_args()
+
+    prompts = colour_prompts()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        artist = _Artist(arguments, Path(scratch))
+        pictures = [artist.draw(prompt.text, prompt.seed) for prompt in prompts]
+        landscapes = [artist.draw(text, seed) for seed, text in enumerate(LANDSCAPE_PROMPTS)]
+    seconds = time.monotonic() - began
+    result = score(prompts, pictures)
+    result["settings"] = {name: getattr(arguments, name) for name in ("sampler", "scheduler", "steps", "cfg_scale")}
+    result["seconds_per_picture"] = round(seconds / (len(pictures) + len(landscapes)), 2)
+    _print(result)
+    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if arguments.sheet:
+        _sheet([*pictures, *landscapes]).save(arguments.sheet)
+
+
+class _Artist:
+    """Draws through the engine, one picture a request, without saving."""
+
+    def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
+        self._arguments = arguments
+        catalogue = CheckpointCatalogue([arguments.checkpoint_dir], HashCache(scratch / "hashes.json"))
+        plan = ComputePlan(torch.device(arguments.device), torch.float32, torch.float32)
+        self._engine = Engine(catalogue, ROOT / "configs", lambda: plan, hashing=False)
+        self._output = Output(scratch)
+
+    def draw(self, prompt: str, seed: int) -> Image.Image:
+        arguments = self._arguments
+        request = Txt2ImgRequest(
+            prompt=prompt,
+            width=SIZE_PX,
+            height=SIZE_PX,
+            steps=arguments.steps,
+            cfg_scale=arguments.cfg_scale,
+            sampler=arguments.sampler,
+            scheduler=arguments.scheduler,
+            seed=seed,
+            subseed=0,
+            checkpoint=arguments.checkpoint,
+            save_images=False,
+            save_grid=False,
+        )
+        return txt2img(request, self._engine, self._output, Silent()).pictures[0].image
+
+
+def score(prompts: list[ColourPrompt], pictures: list[Image.Image]) -> dict[str, object]:
+    """Shares of right backgrounds and shapes, whether the goal is met, and what went wrong where."""
+    seen = [(background_colour(np.asarray(p)), shape_colour(np.asarray(p))) for p in pictures]
+    right_background = [background == prompt.background for (background, _), prompt in zip(seen, prompts, strict=True)]
+    right_shape = [shape == prompt.colour for (_, shape), prompt in zip(seen, prompts, strict=True)]
+    both = [a and b for a, b in zip(right_background, right_shape, strict=True)]
+    shares = [sum(right) / len(prompts) for right in (right_background, right_shape, both)]
+    return {
+        "prompts": len(prompts),
+        "right_background": round(shares[0], 4),
+        "right_shape_colour": round(shares[1], 4),
+        "both": round(shares[2], 4),
+        "goal": GOAL,
+        "reached": min(shares[:2]) >= GOAL,
+        "wrong": [
+            {"prompt": prompt.text, "seed": prompt.seed, "background": background, "shape": shape}
+            for prompt, (background, shape), right in zip(prompts, seen, both, strict=True)
+            if not right
+        ],
+    }
+
+
+def _print(result: dict[str, object]) -> None:
+    for name, value in result.items():
+        if name != "wrong":
+            print(f"{name:22} {value}")
+    wrong = result["wrong"]
+    assert isinstance(wrong, list)
+    for entry in wrong:
+        print(f"  {entry['prompt']:50} background {entry['background']:8} shape {entry['shape']}")
+
+
+def _sheet(pictures: list[Image.Image]) -> Image.Image:
+    rows = -(-len(pictures) // COLUMNS)
+    sheet = Image.new("RGB", (COLUMNS * SIZE_PX, rows * SIZE_PX))
+    for i, picture in enumerate(pictures):
+        sheet.paste(picture, (i % COLUMNS * SIZE_PX, i // COLUMNS * SIZE_PX))
+    return sheet
+
+
+if __name__ == "__main__":
+    main()

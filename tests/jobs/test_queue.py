@@ -116,7 +116,7 @@ def test_seeds_are_fixed_and_recorded_before_the_job_runs(queue: JobQueue) -> No
 
 def test_an_interrupt_ends_the_running_job_within_a_step(queue: JobQueue) -> None:
     job = queue.submit(Txt2ImgRequest(steps=1000))
-    while job.status is not JobStatus.RUNNING:
+    while job.progress().status is not JobStatus.RUNNING:
         time.sleep(0.01)
     queue.interrupt()
     assert job.wait(2)

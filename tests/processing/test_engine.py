@@ -34,21 +34,25 @@ def engine_of(folder: Path) -> Engine:
     return Engine(CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json")), CONFIGS, cpu_plan)
 
 
+def state_of(engine: Engine) -> EngineState:
+    return engine.status.state
+
+
 def request(**changes: object) -> Txt2ImgRequest:
     return Txt2ImgRequest(**{**SMALL, **changes})  # type: ignore[arg-type]
 
 
 def test_the_status_tells_what_is_loaded(folder: Path) -> None:
     engine = engine_of(folder)
-    assert engine.status.state is EngineState.EMPTY
+    assert state_of(engine) is EngineState.EMPTY
     engine.model("a")
     facts = engine.status.model
-    assert engine.status.state is EngineState.READY and facts is not None
+    assert state_of(engine) is EngineState.READY and facts is not None
     assert facts.title.startswith("a.safetensors [905498d62f]")
     assert (facts.family, facts.parameters, facts.storage) == ("SD 1.x", 20_946_667, "fp32")
     assert facts.stored_bytes == 4 * facts.parameters
     engine.unload()
-    assert engine.status.state is EngineState.EMPTY
+    assert state_of(engine) is EngineState.EMPTY
 
 
 def test_ten_switches_leave_one_model_in_memory(folder: Path) -> None:
@@ -73,10 +77,10 @@ def test_a_bad_checkpoint_is_reported_and_the_next_good_one_loads(folder: Path) 
     engine = engine_of(folder)
     with pytest.raises(CheckpointError):
         engine.model("bad")
-    assert engine.status.state is EngineState.FAILED
+    assert state_of(engine) is EngineState.FAILED
     assert "bad.safetensors" in engine.status.message
     engine.model("a")
-    assert engine.status.state is EngineState.READY
+    assert state_of(engine) is EngineState.READY
 
 
 def test_a_file_that_changed_on_disk_is_loaded_again(folder: Path) -> None:

@@ -37,10 +37,9 @@ def test_flags_cannot_be_changed() -> None:
 
 
 def test_values_arrive_typed() -> None:
-    flags = parse_flags(
-        "--port 80 --use-cpu ALL esrgan --styles-file a.csv --styles-file b*.csv --device-id 1 "
-        "--precision Full --loglevel debug --lora-dir x".split()
-    )
+    names = ["--styles-file", "a.csv", "--styles-file", "b*.csv", "--lora-dir", "x"]
+    words = ["--use-cpu", "ALL", "esrgan", "--precision", "Full", "--loglevel", "debug"]
+    flags = parse_flags([*names, *words, "--port", "80", "--device-id", "1"])
     assert (flags.port, flags.use_cpu, flags.styles_file) == (80, ("all", "esrgan"), ("a.csv", "b*.csv"))
     assert (flags.device_id, flags.precision, flags.loglevel, flags.lora_dir) == (1, "full", "DEBUG", "x")
 

@@ -1,0 +1,192 @@
+"""launch.py: finding a Python, understanding the command line, going on in the environment, exit codes."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import launch
+from modules.cli.flags import Flags, UsageError
+from modules.setup import checks, launcher
+from modules.setup.environment import Environment
+from modules.setup.launcher import PREPARED, Invocation, parse_invocation
+from modules.setup.prepare import Wanted
+from modules.setup.process import SetupError
+from tests.setup.fakes import make_environment, make_root
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("version", "suitable"), [((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False), ((2, 7), False)]
+)
+def test_suitable_pythons(version: tuple[int, int], suitable: bool) -> None:
+    assert launch.is_suitable(version) is suitable
+
+
+def test_launch_file_parses_on_old_pythons() -> None:
+    ast.parse((ROOT / "launch.py").read_text(encoding="utf-8"), feature_version=(3, 7))
+
+
+@pytest.mark.parametrize("module", ["modules.setup.launcher", "modules.cli.flags"])
+def test_the_set_up_imports_only_the_standard_library(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in sys.modules if m in ('torch', 'gradio', 'numpy', 'fastapi')])"
+    assert subprocess.check_output([sys.executable, "-S", "-c", code], cwd=ROOT, text=True).strip() == "[]"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for Pythons")
+def test_a_python_that_does_not_start_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("python3.11", "exit 1"), ("python3.12", "echo 3 12; echo /opt/python3.12")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n", encoding="ascii")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch.find_python() == "/opt/python3.12"
+
+
+def test_an_unsuitable_python_hands_over_or_explains(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "is_suitable", lambda version: False)
+    monkeypatch.setattr(launch, "find_python", lambda: None)
+    assert launch.main([]) == 1
+    assert "needs Python 3.11, 3.12 or 3.13" in capsys.readouterr().err
+    calls: list[list[str]] = []
+    monkeypatch.setattr(launch, "find_python", lambda: "/opt/python3.12")
+    monkeypatch.setattr(subprocess, "call", lambda command: calls.append(command) or 7)
+    assert launch.main(["--listen"]) == 7
+    assert calls == [["/opt/python3.12", str(ROOT / "launch.py"), "--listen"]]
+
+
+def test_invocations() -> None:
+    assert parse_invocation(["--listen"], {}) == Invocation(Flags(listen=True))
+    parsed = parse_invocation(["txt2img", "--prompt", "a", "--anything"], {"COMMANDLINE_ARGS": "--skip-install"})
+    assert parsed == Invocation(Flags(skip_install=True), "txt2img", words=("--prompt", "a", "--anything"))
+    parsed = parse_invocation(["--torch", "cpu", "--test", "-k", "flags"], {})
+    assert parsed == Invocation(Flags(torch="cpu"), tests=True, words=("-k", "flags"))
+
+
+def test_unknown_subcommand_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'txt2img'"):
+        parse_invocation(["text2img"], {})
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program folder with a prepared environment; preparing and replacing the process are forbidden."""
+
+    def forbidden(*args: object, **keywords: object) -> None:
+        raise AssertionError("must not happen")
+
+    monkeypatch.setattr(launcher, "prepare", forbidden)
+    monkeypatch.setattr(launcher, "replace_process", forbidden)
+    make_environment(Environment(tmp_path / ".venv"))
+    return make_root(tmp_path)
+
+
+def test_a_wrong_command_line_exits_with_2_before_any_set_up(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launcher.launch(root, ["--lisen"], {}) == 2
+    assert "did you mean --listen?" in capsys.readouterr().err
+
+
+def test_a_failed_set_up_exits_with_1(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object) -> None:
+        raise SetupError("the disk is full")
+
+    monkeypatch.setattr(launcher, "prepare", fail)
+    assert launcher.launch(root, [], {}) == 1
+    assert "the disk is full" in capsys.readouterr().err
+
+
+def test_ctrl_c_during_the_set_up_exits_with_130(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "prepare", interrupt)
+    assert launcher.launch(root, [], {}) == 130
+
+
+def test_exit_stops_after_preparing_what_was_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Wanted] = []
+
+    def note(root: Path, environment: Environment, wanted: Wanted, environ: Mapping[str, str]) -> None:
+        seen.append(wanted)
+
+    monkeypatch.setattr(launcher, "prepare", note)
+    assert launcher.launch(root, ["--exit", "--torch", "cpu", "--reinstall-torch"], {"TORCH_INDEX_URL": "u"}) == 0
+    assert seen[0].reinstall_torch and not seen[0].tests
+    assert (seen[0].request.kind, seen[0].request.index_url) == ("cpu", "u")
+
+
+@pytest.mark.parametrize("flag", ["--skip-install", "--skip-prepare-environment"])
+def test_skip_install_goes_straight_to_the_environment(flag: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[tuple[Sequence[str], Mapping[str, str]]] = []
+    monkeypatch.setattr(launcher, "replace_process", lambda command, environ: gone.append((command, environ)) or 0)
+    assert launcher.launch(root, [flag, "--listen"], {"HF_HUB_OFFLINE": "0"}) == 0
+    command, environ = gone[0]
+    assert command == [str(Environment(root / ".venv").python), str(root / "launch.py"), flag, "--listen"]
+    assert environ[PREPARED] == str(root / ".venv")
+    assert (environ["HF_HUB_OFFLINE"], environ["GRADIO_ANALYTICS_ENABLED"]) == ("0", "False")
+
+
+def test_the_second_process_prepares_nothing_and_starts_the_server(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served: list[Flags] = []
+    webui = SimpleNamespace(main=lambda flags: served.append(flags) or 5)
+    monkeypatch.setattr(launcher, "import_module", lambda name: webui)
+    monkeypatch.setattr(Environment, "is_active", lambda self: True)
+    environ = {PREPARED: str(root / ".venv")}
+    assert launcher.launch(root, ["--xformers", "--reinstall-torch"], environ) == 5
+    assert served == [Flags(xformers=True, reinstall_torch=True)]
+    assert PREPARED not in environ
+    assert "--xformers is accepted and has no effect" in capsys.readouterr().out
+
+
+def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[tuple[str, Sequence[str]]] = []
+    monkeypatch.setattr(launcher, "load_command", lambda name: lambda words: got.append((name, words)) or 4)
+    monkeypatch.setattr(Environment, "is_active", lambda self: True)
+    assert launcher.launch(root, ["txt2img", "--prompt", "x"], {PREPARED: str(root / ".venv")}) == 4
+    assert got == [("txt2img", ("--prompt", "x"))]
+
+
+def test_checks_all_run_and_the_first_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {"ruff": 0, "mypy": 3, "pytest": 1}
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **keywords: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(returncode=codes[command[2]])
+
+    monkeypatch.setattr("subprocess.run", run)
+    assert checks.run_checks(Path("python"), ROOT, ("-k", "x"), {}) == 3
+    assert [command[2:] for command in commands] == [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["mypy"],
+        ["pytest", "-k", "x"],
+    ]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_ci_script_is_executable_and_calls_the_test_command() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "launch.py --test" in script.read_text(encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+
+
+def test_help_and_usage_of_the_real_file() -> None:
+    done = subprocess.run(
+        [sys.executable, "launch.py", "--nope"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "unknown flag --nope" in done.stderr

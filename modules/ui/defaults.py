@@ -10,9 +10,9 @@ SHIPPED_MODEL = "featherweight-scenes"
 EXAMPLES = (
     "a large red circle on a blue background",
     "a small yellow star on a purple background",
-    "sea at sunset with a sailboat, sun",
-    "snow at night with a red house with a black roof, trees, moon",
-    "meadow at day with mountains, trees, sun",
+    "sea at sunset with a sailboat, the sun",
+    "meadow at sunset with a white house with a red roof, sun",
+    "snow by day with mountains, the sun",
 )
 USUAL_SIZE_PX = 512
 

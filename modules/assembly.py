@@ -34,7 +34,13 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     if flags.ckpt and "sd_model_checkpoint" not in settings.locked:
         settings.update({"sd_model_checkpoint": catalogue.get(str(Path(flags.ckpt))).title})
-    engine = Engine(catalogue, paths.root / "configs", lambda: compute_plan(flags), hashing=not flags.no_hashing)
+    engine = Engine(
+        catalogue,
+        paths.root / "configs",
+        lambda: compute_plan(flags),
+        hashing=not flags.no_hashing,
+        default_yaml=paths.model_config if flags.config else None,
+    )
     executor = InProcessExecutor(engine, Output(paths.data_dir))
     queue = JobQueue(executor, JobStore(paths.jobs_file))
     return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION)

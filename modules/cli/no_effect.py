@@ -10,6 +10,9 @@ _NO_UPSCALERS = "upscaler models are not built yet"
 _NO_EXTENSIONS = "extensions are not built yet"
 _NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
 _NO_DOWNLOAD = "nothing is downloaded at start"
+_NO_NETWORKS = "LoRA files, embeddings and hypernetworks are not read yet"
+_NO_VAES = "VAE files are not read yet, the checkpoint's own VAE is used"
+_ONE_NAMING = "names are cut and cleaned so that every system takes them"
 _NOT_IN_REFERENCE = "it does nothing in the reference UI either"
 
 NO_EFFECT: dict[str, str] = {
@@ -62,6 +65,18 @@ NO_EFFECT: dict[str, str] = {
     "no_download_sd_model": _NO_DOWNLOAD,
     "do_not_download_clip": _NO_DOWNLOAD,
     "disable_safe_unpickle": "pickled checkpoints are never loaded; convert them to safetensors",
+    "vae_dir": _NO_VAES,
+    "vae_path": _NO_VAES,
+    "lora_dir": _NO_NETWORKS,
+    "lyco_dir_backcompat": _NO_NETWORKS,
+    "embeddings_dir": _NO_NETWORKS,
+    "hypernetwork_dir": _NO_NETWORKS,
+    "ui_config_file": "a file of the page's default values is not built yet",
+    "api": "the API is always served beside the page",
+    "gradio_allowed_path": "the page opens no folder to the browser",
+    "no_prompt_history": "params.txt is not written; the Paste button asks the record of jobs",
+    "unix_filenames_sanitization": _ONE_NAMING,
+    "filenames_max_length": _ONE_NAMING,
     "gradio_debug": "the page is served without Gradio's launcher",
     "gradio_queue": "jobs have their own queue outside of Gradio",
     "no_gradio_queue": "jobs have their own queue outside of Gradio",

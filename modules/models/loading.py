@@ -24,17 +24,18 @@ def load_model(
     device: torch.device,
     compute_dtype: torch.dtype,
     vae_dtype: torch.dtype | None = None,
+    default_yaml: Path | None = None,
 ) -> LoadedModel:
     """Load a checkpoint onto `device`, every weight placed once in its final dtype.
 
-    The architecture comes from the YAML beside the file, else from the family's YAML in `configs_dir`. Raises
+    The architecture comes from the YAML beside the file, else `default_yaml`, else the family's in `configs_dir`. Raises
     `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
     vae_dtype = vae_dtype or compute_dtype
     with TensorFile(info.path) as file:
         family = _detect(file)
-        architecture = _architecture(info, family, configs_dir)
+        architecture = _architecture(info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         try:
             components = family.components(file.entries, architecture, folders)
@@ -78,5 +79,7 @@ def _detect(file: TensorFile) -> ModelFamily:
     )
 
 
-def _architecture(info: CheckpointInfo, family: ModelFamily, configs_dir: Path) -> LdmArchitecture:
-    return read_architecture(info.config_path or configs_dir / family.config_name)
+def _architecture(
+    info: CheckpointInfo, family: ModelFamily, configs_dir: Path, default_yaml: Path | None
+) -> LdmArchitecture:
+    return read_architecture(info.config_path or default_yaml or configs_dir / family.config_name)

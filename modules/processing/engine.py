@@ -52,6 +52,7 @@ class Engine:
         configs_dir: Path,
         choose_plan: Callable[[], ComputePlan],
         hashing: bool = True,
+        default_yaml: Path | None = None,
     ) -> None:
         """`choose_plan` is called once, on first use, because asking a device means importing torch."""
         self.catalogue = catalogue
@@ -59,6 +60,7 @@ class Engine:
         self._configs_dir = configs_dir
         self._choose_plan = choose_plan
         self._hashing = hashing
+        self._default_yaml = default_yaml
         self._plan: ComputePlan | None = None
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
@@ -149,7 +151,7 @@ class Engine:
         if self._hashing:
             info = self.catalogue.with_hash(info)
         plan = self.plan
-        return load_model(info, self._configs_dir, plan.device, plan.dtype, plan.vae_dtype)
+        return load_model(info, self._configs_dir, plan.device, plan.dtype, plan.vae_dtype, self._default_yaml)
 
     def _drop(self) -> None:
         """Let go of the model and give its memory back to the system."""

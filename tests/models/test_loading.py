@@ -134,3 +134,14 @@ def test_a_dropped_model_leaves_no_tensors_behind(tmp_path: Path) -> None:
     assert count() > before
     del model
     assert count() == before
+
+
+def test_a_yaml_given_for_all_files_is_used_where_none_lies_beside(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "tiny.safetensors", tiny_tensors())
+    general = tmp_path / "general.yaml"
+    path.with_suffix(".yaml").rename(general)
+    catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
+    model = load_model(catalogue.get("tiny"), CONFIGS, CPU, torch.float32, default_yaml=general)
+    assert model.architecture.unet.widths == (32, 64, 128, 128)
+    with pytest.raises(CheckpointError, match="wrong shape"):
+        load_model(catalogue.get("tiny"), CONFIGS, CPU, torch.float32)

@@ -62,7 +62,8 @@ def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
 
     `flags` are fields of `Flags`. Close it with `services.queue.close()`.
     """
-    built = build_services(Flags(data_dir=str(data_dir), ckpt_dir=str(TINY.parent), use_cpu=("all",), **flags))
+    built = build_services(Flags(data_dir=str(data_dir), ckpt=str(TINY), use_cpu=("all",), **flags))
+    built.catalogue.with_hash(built.catalogue.get(TINY.name))  # its title gets the hash now, not halfway
     built.queue.close()
     queue = JobQueue(FakeExecutor(), JobStore(None))
     if start:

@@ -28,8 +28,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint onto `device`, every weight placed once in its final dtype.
 
-    The architecture comes from the YAML beside the file, else `default_yaml`, else the family's in `configs_dir`. Raises
-    `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
+    The architecture comes from the YAML beside the file, else `default_yaml`, else the family's in `configs_dir`.
+    Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
     vae_dtype = vae_dtype or compute_dtype

@@ -18,7 +18,7 @@ from modules.setup.environment import Environment
 from modules.setup.launcher import PREPARED, Invocation, parse_invocation
 from modules.setup.prepare import Wanted
 from modules.setup.process import SetupError
-from tests.setup.fakes import make_environment, make_root
+from tests.setup.fakes import make_environment, make_root, recording
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,7 +58,7 @@ def test_an_unsuitable_python_hands_over_or_explains(
     assert "needs Python 3.11, 3.12 or 3.13" in capsys.readouterr().err
     calls: list[list[str]] = []
     monkeypatch.setattr(launch, "find_python", lambda: "/opt/python3.12")
-    monkeypatch.setattr(subprocess, "call", lambda command: calls.append(command) or 7)
+    monkeypatch.setattr(subprocess, "call", recording(calls, 7))
     assert launch.main(["--listen"]) == 7
     assert calls == [["/opt/python3.12", str(ROOT / "launch.py"), "--listen"]]
 
@@ -128,7 +128,12 @@ def test_exit_stops_after_preparing_what_was_asked_for(root: Path, monkeypatch: 
 @pytest.mark.parametrize("flag", ["--skip-install", "--skip-prepare-environment"])
 def test_skip_install_goes_straight_to_the_environment(flag: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone: list[tuple[Sequence[str], Mapping[str, str]]] = []
-    monkeypatch.setattr(launcher, "replace_process", lambda command, environ: gone.append((command, environ)) or 0)
+
+    def replace_process(command: Sequence[str], environ: Mapping[str, str]) -> int:
+        gone.append((command, environ))
+        return 0
+
+    monkeypatch.setattr(launcher, "replace_process", replace_process)
     assert launcher.launch(root, [flag, "--listen"], {"HF_HUB_OFFLINE": "0"}) == 0
     command, environ = gone[0]
     assert command == [str(Environment(root / ".venv").python), str(root / "launch.py"), flag, "--listen"]
@@ -140,7 +145,7 @@ def test_the_second_process_prepares_nothing_and_starts_the_server(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     served: list[Flags] = []
-    webui = SimpleNamespace(main=lambda flags: served.append(flags) or 5)
+    webui = SimpleNamespace(main=recording(served, 5))
     monkeypatch.setattr(launcher, "import_module", lambda name: webui)
     monkeypatch.setattr(Environment, "is_active", lambda self: True)
     environ = {PREPARED: str(root / ".venv")}
@@ -151,11 +156,11 @@ def test_the_second_process_prepares_nothing_and_starts_the_server(
 
 
 def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[tuple[str, Sequence[str]]] = []
-    monkeypatch.setattr(launcher, "load_command", lambda name: lambda words: got.append((name, words)) or 4)
+    got: list[Sequence[str]] = []
+    monkeypatch.setattr(launcher, "load_command", {"txt2img": recording(got, 4)}.__getitem__)
     monkeypatch.setattr(Environment, "is_active", lambda self: True)
     assert launcher.launch(root, ["txt2img", "--prompt", "x"], {PREPARED: str(root / ".venv")}) == 4
-    assert got == [("txt2img", ("--prompt", "x"))]
+    assert got == [("--prompt", "x")]
 
 
 def test_checks_all_run_and_the_first_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,29 @@
 """Stand-ins for the set-up's surroundings: a virtual environment of empty files, a pip that only leaves dist-info."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from modules.setup.environment import Environment
 from modules.setup.hardware import Nvidia
 from modules.setup.installed import read_pins
 from modules.setup.process import Outcome
 from modules.setup.torch_choice import TORCH_VERSION
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def recording(into: list[T], result: R) -> Callable[[T], R]:
+    """A function of one argument that notes it in `into` and returns `result`."""
+
+    def note(argument: T) -> R:
+        into.append(argument)
+        return result
+
+    return note
 
 
 @dataclass

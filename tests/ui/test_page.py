@@ -175,7 +175,7 @@ def test_alt_arrows_move_an_element(page: sync_api.Page) -> None:
 
 def test_tokens_are_counted_while_typing(page: sync_api.Page) -> None:
     page.fill(PROMPT, "a cat")
-    page.wait_for_function("document.querySelector('#txt2img_prompt .fw-counter').textContent === '2/75'")
+    page.wait_for_function("document.querySelector('#txt2img_prompt .fw-counter')?.textContent === '2/75'")
 
 
 def test_pasted_parameters_fill_the_form(page: sync_api.Page) -> None:

@@ -1,6 +1,5 @@
 """Reading what the machine has: nvidia-smi's answers, the kernel's files."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,19 +1,33 @@
-"""Filling empty modules from a file, one tensor at a time: read, rename, convert, place, drop.
+"""Filling empty modules from a file, one tensor at a time: read, rename, encode, place, drop.
 
-At no time does more than the tensor at hand exist twice, so a load peaks at the model's own size.
+At no time does more than the tensor at hand exist twice, so a load peaks at the size of the model as it is stored:
+with fp8 on, no 16-bit copy of it ever exists. Tensors that are fp8 in the file are kept as they are, with the scale
+that stands beside them (`NAME.scale_weight` or `NAME.weight_scale`, one number or one a row).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from modules.errors import CheckpointError
+from modules.errors import CheckpointError, InvalidValueError
+from modules.memory.formats import FORMATS, StorageFormat
+from modules.memory.layer import manage, put
+from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.families.family import Component
 from modules.models.tensor_file import TensorFile
 
 LISTED_NAMES = 12
+SCALE_NAMES = ("scale_weight", "weight_scale")  # beside "weight", in files that others and we write
+LEFT_OVER = ("scale_input", "input_scale", "scaled_fp8")  # for fp8 multiplication; a marker
+STORED_AS = {
+    (torch.float8_e4m3fn, False): "fp8_e4m3fn",
+    (torch.float8_e5m2, False): "fp8_e5m2",
+    (torch.float8_e4m3fn, True): "fp8_e4m3fn_row",
+    (torch.int8, True): "int8_row",
+}
+"""Which of our formats a file's 8-bit tensor is in, by its dtype and whether it has a scale."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +37,28 @@ class Assignment:
     original_key: str
     component: Component
     key: str
+    scale_key: str | None = None  # the original name of the scale that belongs to it
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and as what a component's floating-point tensors end up."""
+    """Where and as what a component's floating-point tensors end up.
+
+    `dtype` is what the component computes in; tensors that `rules` give no format are kept in it. `cast_inputs` is
+    False where autocast converts the layers' inputs.
+    """
 
     device: torch.device
     dtype: torch.dtype
+    rules: StorageRules | None = None
+    cast_inputs: bool = True
+
+
+@dataclass
+class FillReport:
+    """What happened on the way: by original name, how many weights were beyond their format's range."""
+
+    saturated: dict[str, int] = field(default_factory=dict)
 
 
 def plan_assignments(
@@ -48,8 +76,9 @@ def plan_assignments(
     assignments: list[Assignment] = []
     surplus: list[str] = []
     misshapen: list[str] = []
+    scales = {key for key in file.entries if key.endswith(SCALE_NAMES)}
     for original_key, entry in file.entries.items():
-        if is_ignored(original_key):
+        if original_key in scales or original_key.endswith(LEFT_OVER) or is_ignored(original_key):
             continue
         component = next((c for c in components if original_key.startswith(c.prefixes)), None)
         key = component.keymap.to_ours(original_key) if component else None
@@ -60,21 +89,82 @@ def plan_assignments(
         if component.keymap.shape_to_ours(original_key, entry.shape) != shape:
             misshapen.append(f"{original_key} is {list(entry.shape)}, the configuration says {list(shape)}")
             continue
-        assignments.append(Assignment(original_key, component, key))
+        stem = original_key.removesuffix(".weight")
+        scale_key = next((f"{stem}.{name}" for name in SCALE_NAMES if f"{stem}.{name}" in scales), None)
+        assignments.append(Assignment(original_key, component, key, scale_key))
     missing = [_original_name(components, name, key) for name, key in wanted]
     if missing or surplus or misshapen:
         raise CheckpointError(_complaint(file, components, assignments, missing, surplus, misshapen))
     return assignments
 
 
-def fill(file: TensorFile, assignments: Iterable[Assignment], placement: Callable[[Component], Placement]) -> None:
-    """Read and place each tensor. Buffers that are in no file (position ids) are left to `finish_buffers`."""
+def fill(
+    file: TensorFile, assignments: Iterable[Assignment], placement: Callable[[Component], Placement]
+) -> FillReport:
+    """Read, encode and place each tensor. Buffers that are in no file (position ids) are left to `finish_buffers`.
+
+    Raises `CheckpointError` that names the tensor if a weight that is to be stored in 8 bits is not finite.
+    """
+    report = FillReport()
+    managed: dict[int, tuple[nn.Module, dict[str, StorageFormat], Placement]] = {}
     for assignment in assignments:
-        component = assignment.component
+        component, target = assignment.component, placement(assignment.component)
         tensor = component.keymap.tensor_to_ours(assignment.original_key, file.read(assignment.original_key))
-        target = placement(component)
-        dtype = target.dtype if tensor.is_floating_point() else tensor.dtype
-        set_tensor(component.module, assignment.key, tensor.to(target.device, dtype))
+        tensor = tensor.to(target.device)
+        scale = _read_scale(file, assignment, target.device)
+        path, _, name = assignment.key.rpartition(".")
+        layer = component.module.get_submodule(path)
+        as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
+        if as_it_is is not None and isinstance(layer, CASTABLE):
+            storage: StorageFormat | None = FORMATS.get(as_it_is)
+            put(layer, name, tensor, scale)
+        else:
+            if as_it_is is not None or scale is not None:
+                tensor = _widened(tensor, scale)
+            storage = target.rules.format_of(path, layer, name, tuple(tensor.shape)) if target.rules else None
+            if storage is None:
+                dtype = target.dtype if tensor.is_floating_point() else tensor.dtype
+                set_tensor(component.module, assignment.key, tensor.to(dtype))
+            else:
+                _encode(layer, name, tensor, storage, assignment.original_key, file, report)
+        if storage is not None:
+            managed.setdefault(id(layer), (layer, {}, target))[1][name] = storage
+    for layer, formats, target in managed.values():
+        manage(layer, formats, target.dtype, cast_inputs=target.cast_inputs and not isinstance(layer, nn.Embedding))
+    return report
+
+
+def _encode(
+    layer: nn.Module,
+    name: str,
+    tensor: Tensor,
+    storage: StorageFormat,
+    original_key: str,
+    file: TensorFile,
+    report: FillReport,
+) -> None:
+    try:
+        encoded = storage.encode(tensor)
+    except InvalidValueError as error:
+        raise CheckpointError(
+            f"{file.path.name}: {original_key} cannot be stored as {storage.name}: {error}"
+        ) from error
+    if encoded.saturated:
+        report.saturated[original_key] = encoded.saturated
+    put(layer, name, encoded.data, encoded.scale)
+
+
+def _read_scale(file: TensorFile, assignment: Assignment, device: torch.device) -> Tensor | None:
+    """The scale as float32 [1] or [rows], or None."""
+    if assignment.scale_key is None:
+        return None
+    return file.read(assignment.scale_key).to(device, torch.float32).reshape(-1)
+
+
+def _widened(tensor: Tensor, scale: Tensor | None) -> Tensor:
+    """An 8-bit tensor of a file as float32."""
+    wide = tensor.to(torch.float32)
+    return wide if scale is None else wide * scale.reshape(-1, *(1,) * (wide.ndim - 1))
 
 
 def set_tensor(module: nn.Module, key: str, tensor: Tensor) -> None:

@@ -1,0 +1,297 @@
+"""The one place where a stored layer becomes usable weights: fetch, move, decode, scale, add changes.
+
+A managed layer keeps what is stored (fp8 bytes, fp16 numbers ...) in its parameters, and its class is replaced by a
+subclass made for it, on which every stored parameter is a property: reading `layer.weight` gives the weight in the
+compute dtype, freshly decoded. So whoever reads weights without calling the layer (nn.MultiheadAttention reads its
+out-projection, T5 asks for a weight's dtype) gets usable ones, nothing stored is ever written, an exception in a
+forward pass leaves nothing half done, and threads do not meet. `state_dict`, `named_parameters`, `to(device)`,
+`deepcopy` see what is stored.
+
+The technique is that of `torch.nn.utils.parametrize`; sources for the aim: diffusers pull request 10347 (layerwise
+upcasting) and the reference UI's 14031 (fp8 storage, manual cast), neither of which can be undone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from modules.memory.formats import StorageFormat
+from modules.memory.scratch import scratch
+
+SCALE_SUFFIX = "_scale"
+STATE = "_stored"
+
+
+class WeightChange(Protocol):
+    """What is added to a layer's weights on their way (a LoRA's delta); see `modules.memory.changes`."""
+
+    def add_to(self, name: str, weight: Tensor) -> Tensor:
+        """The weight with the change. `weight` may be changed in place; `name` is "weight", "bias" ..."""
+
+
+class SideBranches(Protocol):
+    """What is added to a layer's output, computed from its input."""
+
+    def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
+        """The output with the branches'. `output` may be changed in place."""
+
+
+class Fetch(Protocol):
+    """Brings stored bytes that do not rest in the layer (they are in main memory, or on disk)."""
+
+    def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
+        """Stored data and scale of a parameter, on any device."""
+
+
+@dataclass
+class Stored:
+    """What a managed layer knows about itself. Changed only through the functions here, between forward passes."""
+
+    formats: dict[str, StorageFormat]
+    compute_dtype: torch.dtype
+    own_class: type[nn.Module]
+    device: torch.device | None = None  # where it computes; None: where the stored data is
+    cast_inputs: bool = True  # False under autocast, and for layers that take no floating input
+    fetch: Fetch | None = None
+    changes: tuple[WeightChange, ...] = ()
+    branches: SideBranches | None = None
+    original: dict[str, nn.Parameter] = field(default_factory=dict)  # to restore, where asked to keep it
+
+
+def stored_state(layer: nn.Module) -> Stored | None:
+    """The layer's `Stored`, or None if it is not managed."""
+    return layer.__dict__.get(STATE)
+
+
+def manage(
+    layer: nn.Module,
+    formats: dict[str, StorageFormat],
+    compute_dtype: torch.dtype,
+    device: torch.device | None = None,
+    cast_inputs: bool = True,
+) -> Stored:
+    """Make `layer`'s parameters of these names stored ones; what they hold must be in those formats already.
+
+    A layer that is managed gets the new description. Scales stand in buffers called `NAME_scale`.
+    """
+    known = stored_state(layer)
+    own_class: Any = known.own_class if known else type(layer)
+    state = Stored(dict(formats), compute_dtype, own_class, device, cast_inputs)
+    if known:
+        state.changes, state.branches, state.fetch, state.original = (
+            known.changes,
+            known.branches,
+            known.fetch,
+            known.original,
+        )
+    layer.__dict__[STATE] = state
+    layer.__class__ = _managed_class(own_class, tuple(formats))
+    return state
+
+
+def unmanage(layer: nn.Module) -> None:
+    """Give the layer its own class back and its weights as plain parameters in the compute dtype.
+
+    Where the originals were kept, those come back instead. Changes and branches are gone.
+    """
+    state = stored_state(layer)
+    if state is None:
+        return
+    state.changes, state.branches = (), None
+    plain = {
+        name: nn.Parameter(read_weight(layer, name), requires_grad=False)
+        for name in state.formats
+        if name not in state.original and layer._parameters.get(name) is not None
+    }
+    plain.update(state.original)
+    layer.__class__ = state.own_class
+    del layer.__dict__[STATE]
+    for name, parameter in plain.items():
+        layer._parameters[name] = parameter
+        layer._buffers.pop(name + SCALE_SUFFIX, None)
+
+
+def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None:
+    """Place stored data (and its scale) into a layer."""
+    parameter = data if isinstance(data, nn.Parameter) else nn.Parameter(data, requires_grad=False)
+    layer._parameters[name] = parameter
+    if scale is not None:
+        layer._buffers[name + SCALE_SUFFIX] = scale
+    else:
+        layer._buffers.pop(name + SCALE_SUFFIX, None)
+
+
+def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
+    """Stored data and scale as they rest in the layer."""
+    data = layer._parameters[name]
+    assert data is not None, f"{name} is not there"
+    return data.data, layer._buffers.get(name + SCALE_SUFFIX)
+
+
+def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tensor:
+    """A parameter of a managed layer, usable: on the compute device, in the compute dtype, with all changes.
+
+    A temporary, unless the stored one is usable as it is. `out` (contiguous, of the right shape and dtype) saves an
+    allocation.
+    """
+    state: Stored = layer.__dict__[STATE]
+    decoded = _decoded_ahead().get((id(layer), name))
+    if decoded is not None:
+        return decoded
+    data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
+    weight = decode(state, name, data, scale, out)
+    for change in state.changes:
+        if weight.data_ptr() == data.data_ptr() and not torch.compiler.is_compiling():
+            weight = weight.clone()
+        weight = change.add_to(name, weight)
+    return weight
+
+
+def read_rows(layer: nn.Module, name: str, start: int, stop: int) -> Tensor:
+    """Rows `start` to `stop` of a parameter, usable; only those are decoded. Works for layers that are not managed."""
+    state = stored_state(layer)
+    if state is None or name not in state.formats:
+        rows: Tensor = getattr(layer, name)[start:stop]
+        return rows
+    if state.changes:
+        return read_weight(layer, name)[start:stop]
+    data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
+    part = scale[start:stop] if scale is not None and scale.numel() > 1 else scale
+    return decode(state, name, data[start:stop], part)
+
+
+def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Stored bytes to a weight on the compute device in the compute dtype; the stored bytes are what is moved."""
+    device = state.device or data.device
+    if data.device != device:
+        data = data.to(device, non_blocking=True)
+        scale = scale.to(device, non_blocking=True) if scale is not None else None
+    if data.dtype == state.compute_dtype:
+        return data
+    if not data.is_floating_point() and scale is None:
+        return data
+    if out is None or out.device != device:
+        out = torch.empty(data.shape, dtype=state.compute_dtype, device=device)
+    storage = state.formats[name]
+    if data.dtype != storage.dtype:  # somebody assigned another parameter, or moved the layer to another dtype
+        return out.copy_(data)
+    return storage.decode(data, scale, out)
+
+
+# -- blocks that are decoded at once -----------------------------------------------------------------------------------
+
+_LOCAL = threading.local()
+
+
+def _decoded_ahead() -> dict[tuple[int, str], Tensor]:
+    if torch.compiler.is_compiling():
+        return {}
+    found: dict[tuple[int, str], Tensor] = _LOCAL.__dict__.get("ahead", {})
+    return found
+
+
+@contextmanager
+def decoded_together(block: nn.Module) -> Iterator[None]:
+    """While open, in this thread, all managed layers below `block` have their weights decoded once and held."""
+    held = {
+        (id(layer), name): read_weight(layer, name)
+        for layer in block.modules()
+        if (state := stored_state(layer)) is not None
+        for name in state.formats
+        if layer._parameters.get(name) is not None
+    }
+    before = _decoded_ahead()
+    _LOCAL.ahead = {**before, **held}
+    try:
+        yield
+    finally:
+        _LOCAL.ahead = before
+
+
+# -- the subclass ------------------------------------------------------------------------------------------------------
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != dtype:
+        return value.to(dtype)
+    return value
+
+
+def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
+    """A parameter that is used within this forward pass only and may therefore lie in the scratch buffer."""
+    if layer._parameters.get(name) is None:
+        return None
+    state: Stored = layer.__dict__[STATE]
+    data = layer._parameters[name]
+    device = state.device or (data.device if data is not None else torch.device("cpu"))
+    reusable = (
+        device.type == "cpu"
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and data is not None
+        and data.dtype != state.compute_dtype
+    )
+    if name not in state.formats:
+        return data
+    out = scratch(tuple(data.shape), state.compute_dtype) if reusable and data is not None else None
+    return read_weight(layer, name, out)
+
+
+def _linear(layer: Any, x: Tensor) -> Tensor:
+    bias = layer.bias
+    return F.linear(x, _short_lived(layer, "weight"), bias)  # type: ignore[arg-type]
+
+
+def _convolution(layer: Any, x: Tensor) -> Tensor:
+    bias = layer.bias
+    result: Tensor = layer._conv_forward(x, _short_lived(layer, "weight"), bias)
+    return result
+
+
+QUICK: dict[Callable[..., Any], Callable[[Any, Tensor], Tensor]] = {
+    nn.Linear.forward: _linear,
+    nn.Conv1d.forward: _convolution,
+    nn.Conv2d.forward: _convolution,
+    nn.Conv3d.forward: _convolution,
+}
+
+
+@cache
+def _managed_class(own_class: Any, names: tuple[str, ...]) -> Any:
+    """A class of modules with a property for each stored parameter; its name stays, for messages and reprs."""
+    quick = QUICK.get(own_class.forward)
+
+    def reader(name: str) -> property:
+        def read(layer: nn.Module) -> Tensor | None:
+            return None if layer._parameters.get(name) is None else read_weight(layer, name)
+
+        return property(read)
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        state: Stored = self.__dict__[STATE]
+        if state.cast_inputs:
+            args = tuple(_cast(value, state.compute_dtype) for value in args)
+            kwargs = {key: _cast(value, state.compute_dtype) for key, value in kwargs.items()}
+        if quick is not None and len(args) == 1 and not kwargs:
+            output = quick(self, args[0])
+        else:
+            output = own_class.forward(self, *args, **kwargs)
+        if state.branches is not None:
+            inputs = args[0] if args else kwargs["input"]
+            output = state.branches.add_to_output(self, inputs, output)
+        return output
+
+    forward.__doc__ = own_class.forward.__doc__
+    forward.__wrapped__ = own_class.forward  # type: ignore[attr-defined] # inspect.signature follows it
+    members: dict[str, Any] = {name: reader(name) for name in names}
+    members |= {"forward": forward, "__module__": own_class.__module__}
+    return type(own_class.__name__, (own_class,), members)

@@ -1,0 +1,35 @@
+"""One reusable buffer a thread and dtype for weights that live only as long as one layer's forward pass.
+
+A fresh block above 32 MB comes from the system page by page, which costs more than decoding into it; a buffer that
+is used again does not. For the processor only: graphics cards have an allocator that keeps blocks by itself.
+"""
+
+import math
+import threading
+
+import torch
+from torch import Tensor
+
+_LOCAL = threading.local()
+SMALLEST_BYTES = 1 << 20  # below, the heap is as quick
+
+
+def scratch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Uninitialised memory that the next call in this thread hands out again: let go of it before.
+
+    The tensor is contiguous, on the processor, and not tracked by autograd.
+    """
+    count = math.prod(shape)
+    if count * dtype.itemsize < SMALLEST_BYTES:
+        return torch.empty(shape, dtype=dtype)
+    buffers: dict[torch.dtype, Tensor] = _LOCAL.__dict__.setdefault("buffers", {})
+    buffer = buffers.get(dtype)
+    if buffer is None or buffer.numel() < count:
+        buffers.pop(dtype, None)  # the old one is freed before the new one is made
+        buffer = buffers[dtype] = torch.empty(count, dtype=dtype)
+    return buffer[:count].view(shape)
+
+
+def release_scratch() -> None:
+    """Free this thread's buffers."""
+    _LOCAL.__dict__.pop("buffers", None)

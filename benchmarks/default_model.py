@@ -18,9 +18,10 @@ import torch
 from PIL import Image
 
 from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import ComputePlan, Engine
+from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.output import Output
+from modules.processing.precision import Machine
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.txt2img import txt2img
 from modules.training.scenes.layout import SIZE_PX
@@ -72,8 +73,8 @@ class _Artist:
     def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
         self._arguments = arguments
         catalogue = CheckpointCatalogue([arguments.checkpoint_dir], HashCache(scratch / "hashes.json"))
-        plan = ComputePlan(torch.device(arguments.device), torch.float32, torch.float32)
-        self._engine = Engine(catalogue, ROOT / "configs", lambda: plan, hashing=False)
+        machine = Machine(torch.device(arguments.device), torch.float32, torch.float32)
+        self._engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
         self._output = Output(scratch)
 
     def draw(self, prompt: str, seed: int) -> Image.Image:

@@ -40,10 +40,13 @@ def load_ours(path: Path, dtype_name: str) -> tuple[int, int]:
 
     from modules.models.catalogue import CheckpointCatalogue, HashCache
     from modules.models.loading import load_model
+    from modules.models.precision import PrecisionPlan
 
     info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).entries[0]
     base = base_bytes()
-    model = load_model(info, ROOT / "configs", torch.device("cpu"), getattr(torch, dtype_name))
+    dtype = getattr(torch, dtype_name)
+    plan = PrecisionPlan(device=torch.device("cpu"), compute_dtype=dtype, vae_dtype=dtype)
+    model = load_model(info, ROOT / "configs", lambda _: plan)
     return peak_bytes() - base, model.stored_bytes
 
 

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from modules.cli.flags import Flags
-from modules.devices import choose_device, compute_dtype
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.paths import resolve_paths
-from modules.processing.engine import ComputePlan, Engine
+from modules.processing.engine import Engine
 from modules.processing.output import Output
+from modules.processing.precision import PrecisionWish, machine_of
 from modules.services import Services
 from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS
 from modules.settings.store import SettingsStore
@@ -37,21 +37,14 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     engine = Engine(
         catalogue,
         paths.root / "configs",
-        lambda: compute_plan(flags),
+        lambda: machine_of(flags),
+        lambda: PrecisionWish.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
     )
     executor = InProcessExecutor(engine, Output(paths.data_dir))
     queue = JobQueue(executor, JobStore(paths.jobs_file))
     return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION)
-
-
-def compute_plan(flags: Flags) -> ComputePlan:
-    """Device and dtypes by the flags and what the machine can do."""
-    device = choose_device(flags)
-    dtype = compute_dtype(device, flags.no_half, flags.precision)
-    vae_dtype = compute_dtype(device, flags.no_half or flags.no_half_vae, flags.precision)
-    return ComputePlan(device, dtype, vae_dtype, check_nan=not flags.disable_nan_check)
 
 
 def locked_settings(flags: Flags) -> frozenset[str]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import ComputePlan, Engine
+from modules.processing.engine import Engine
+from modules.processing.precision import Machine
 
 REFERENCE = Path(__file__).parent / "reference"
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -21,12 +22,12 @@ def cases() -> tuple[dict[str, Any], ...]:
     return tuple(json.loads((REFERENCE / "cases.json").read_text(encoding="utf-8"))["cases"])
 
 
-def cpu_plan() -> ComputePlan:
+def cpu_machine() -> Machine:
     """fp32 on the CPU, as the recordings were made."""
-    return ComputePlan(torch.device("cpu"), torch.float32, torch.float32)
+    return Machine(torch.device("cpu"), torch.float32, torch.float32)
 
 
 def tiny_engine(cache_dir: Path) -> Engine:
     """An engine that finds the tiny checkpoint."""
     catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(cache_dir / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_plan)
+    return Engine(catalogue, CONFIGS, cpu_machine)

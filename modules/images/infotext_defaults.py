@@ -43,6 +43,9 @@ def add_defaults(fields: MutableMapping[str, str | int | bool], *, backward_comp
         fields.setdefault(key, value)
     if fields["FP8 weight"] != "Disable":
         fields.setdefault("Cache FP16 weight for LoRA", "False")
+        fields.setdefault("FP8 format", "fp8_e4m3fn")  # pictures of programs that have only this one do not say so
+        fields.setdefault("FP8 skip", "")
+        fields.setdefault("FP8 text encoder", "True")
     prompts = (str(fields.get("Prompt", "")), str(fields.get("Negative prompt", "")))
     if any(map(uses_emphasis, prompts)):
         fields.setdefault("Emphasis", "Original")

@@ -44,12 +44,13 @@ class Assignment:
 class Placement:
     """Where and as what a component's floating-point tensors end up.
 
-    `dtype` is what the component computes in; tensors that `rules` give no format are kept in it. `cast_inputs` is
+    Tensors that `rules` give no format are kept in `dtype`; the others compute in `compute_dtype`. `cast_inputs` is
     False where autocast converts the layers' inputs.
     """
 
     device: torch.device
     dtype: torch.dtype
+    compute_dtype: torch.dtype
     rules: StorageRules | None = None
     cast_inputs: bool = True
 
@@ -130,7 +131,8 @@ def fill(
         if storage is not None:
             managed.setdefault(id(layer), (layer, {}, target))[1][name] = storage
     for layer, formats, target in managed.values():
-        manage(layer, formats, target.dtype, cast_inputs=target.cast_inputs and not isinstance(layer, nn.Embedding))
+        casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
+        manage(layer, formats, target.compute_dtype, cast_inputs=casts)
     return report
 
 

@@ -1,5 +1,7 @@
 """A model in memory: its networks, its latent format, and the three things processing asks of it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -8,32 +10,39 @@ from torch import Tensor, nn
 from transformers import CLIPTextModel
 
 from modules.errors import NumericalError
+from modules.memory.storage import stored_bytes
 from modules.models.architecture import LdmArchitecture
 from modules.models.catalogue import CheckpointInfo
+from modules.models.families.family import ModelFamily
+from modules.models.precision import ComputeMode, PrecisionPlan
 
 
 @dataclass
 class LoadedModel:
-    """Networks of one checkpoint, in eval mode, without gradients, on one device.
+    """Networks of one checkpoint, in eval mode, without gradients, stored and computed by `plan`.
 
-    `compute_dtype` is what the UNet and text encoder compute in; `vae_dtype` likewise for the autoencoder. Neither is
-    ever read from a parameter: storage and computation may differ.
+    Dtypes come from the plan and are never read from a parameter: storage and computation may differ. `saturated`
+    counts, by the tensor's name in the file, weights that were beyond the range of their format.
     """
 
     info: CheckpointInfo
-    family_label: str
+    family: ModelFamily
     architecture: LdmArchitecture
     text_encoder: CLIPTextModel
     unet: UNet2DConditionModel
     vae: AutoencoderKL
-    device: torch.device
-    compute_dtype: torch.dtype
-    vae_dtype: torch.dtype
+    plan: PrecisionPlan
+    saturated: dict[str, int] = field(default_factory=dict)
     load_seconds: float = 0.0
     modules: tuple[nn.Module, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         self.modules = (self.text_encoder, self.unet, self.vae)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.plan.device
 
     @property
     def parameters(self) -> int:
@@ -43,7 +52,16 @@ class LoadedModel:
     @property
     def stored_bytes(self) -> int:
         """Bytes of all weights as they lie in memory."""
-        return sum(p.numel() * p.element_size() for module in self.modules for p in module.parameters())
+        return sum(stored_bytes(module) for module in self.modules)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Under which UNet and text encoders run: autocast, where the plan says so."""
+        if self.plan.mode is not ComputeMode.AUTOCAST:
+            yield
+            return
+        with torch.autocast(self.plan.device.type, self.plan.compute_dtype):
+            yield
 
     @property
     def default_size_px(self) -> int:
@@ -64,17 +82,17 @@ class LoadedModel:
         """The UNet's raw prediction (eps or v).
 
         `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` [B,tokens,width].
-        Computes in `compute_dtype`, returns x's dtype.
+        Computes as the plan says, returns x's dtype.
         """
-        output = self.unet(
-            x.to(self.compute_dtype), timesteps, encoder_hidden_states=context.to(self.compute_dtype), return_dict=False
-        )[0]
+        dtype = self.plan.rest_dtype
+        with self.computing():
+            output = self.unet(x.to(dtype), timesteps, encoder_hidden_states=context.to(dtype), return_dict=False)[0]
         result: Tensor = output.to(x.dtype)
         return result
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`."""
-        unscaled = (latent / self.architecture.latent.scale_factor).to(self.device, self.vae_dtype)
+        unscaled = (latent / self.architecture.latent.scale_factor).to(self.device, self.plan.vae_dtype)
         pictures: Tensor = self.vae.decode(unscaled, return_dict=False)[0].float()
         if not torch.isfinite(pictures).all():
             raise NumericalError(
@@ -84,6 +102,6 @@ class LoadedModel:
 
     def encode_moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         """Pictures [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
-        posterior = self.vae.encode(pictures.to(self.device, self.vae_dtype)).latent_dist
+        posterior = self.vae.encode(pictures.to(self.device, self.plan.vae_dtype)).latent_dist
         scale = self.architecture.latent.scale_factor
         return posterior.mean.float() * scale, posterior.std.float() * scale

@@ -2,9 +2,8 @@
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
-
-import torch
 
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
@@ -13,28 +12,31 @@ from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the fa
 from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.filling import Placement, fill, finish_buffers, plan_assignments
 from modules.models.loaded import LoadedModel
+from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.tensor_file import TensorFile
 
 log = logging.getLogger(__name__)
+
+LISTED_TENSORS = 3
 
 
 def load_model(
     info: CheckpointInfo,
     configs_dir: Path,
-    device: torch.device,
-    compute_dtype: torch.dtype,
-    vae_dtype: torch.dtype | None = None,
+    choose_plan: Callable[[ModelFamily], PrecisionPlan],
     default_yaml: Path | None = None,
 ) -> LoadedModel:
-    """Load a checkpoint onto `device`, every weight placed once in its final dtype.
+    """Load a checkpoint, every weight placed once on its device and in its final format.
+
+    `choose_plan` is told the family and says where, in which formats and dtypes.
 
     The architecture comes from the YAML beside the file, else `default_yaml`, else the family's in `configs_dir`.
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
-    vae_dtype = vae_dtype or compute_dtype
     with TensorFile(info.path) as file:
         family = _detect(file)
+        plan = choose_plan(family)
         architecture = _architecture(info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         try:
@@ -46,23 +48,35 @@ def load_model(
         assignments = plan_assignments(file, components, family.is_ignored)
 
         def placement(component: Component) -> Placement:
-            return Placement(device, vae_dtype if component.name == "vae" else compute_dtype)
+            if component.name == "vae":
+                return Placement(plan.device, plan.vae_dtype, plan.vae_dtype)
+            casts = plan.mode is not ComputeMode.AUTOCAST
+            return Placement(plan.device, plan.rest_dtype, plan.compute_dtype, plan.rules(component.name), casts)
 
-        fill(file, assignments, placement)
+        report = fill(file, assignments, placement)
     parts = {}
     for component in components:
-        finish_buffers(component.module, device)
+        finish_buffers(component.module, plan.device)
         parts[component.name] = component.module.eval().requires_grad_(False)
     seconds = time.monotonic() - began
-    log.info("Loaded %s (%s) in %.1f s", info.name, family.label, seconds)
+    log.info("Loaded %s (%s, %s) in %.1f s", info.name, family.label, plan.label, seconds)
+    if report.saturated:
+        log.warning(
+            "%s: %d weights in %d tensors were beyond the range of %s and became its largest number: %s. "
+            "A format with scales (fp8_e4m3fn_row) has no such limit.",
+            info.name,
+            sum(report.saturated.values()),
+            len(report.saturated),
+            plan.label,
+            ", ".join(list(report.saturated)[:LISTED_TENSORS]),
+        )
     return LoadedModel(
         info=info,
-        family_label=family.label,
         architecture=architecture,
         **parts,
-        device=device,
-        compute_dtype=compute_dtype,
-        vae_dtype=vae_dtype,
+        family=family,
+        plan=plan,
+        saturated=report.saturated,
         load_seconds=seconds,
     )
 

@@ -60,11 +60,12 @@ class Conditioner:
             self.clear()
         positive = self._identity(tuple(prompts), "positive", timing, options)
         negative = self._identity(tuple(negatives), "negative", timing, options)
-        return EncodedPrompts(
-            self._prompts.get_or_make(positive, lambda: tuple(encoder.encode_prompts(prompts, timing))),
-            self._negatives.get_or_make(negative, lambda: tuple(encoder.encode_negatives(negatives, timing))),
-            encoder.encode_empty().crossattn,
-        )
+        with self._model.computing():
+            return EncodedPrompts(
+                self._prompts.get_or_make(positive, lambda: tuple(encoder.encode_prompts(prompts, timing))),
+                self._negatives.get_or_make(negative, lambda: tuple(encoder.encode_negatives(negatives, timing))),
+                encoder.encode_empty().crossattn,
+            )
 
     def clear(self) -> None:
         """Forget all encodings."""

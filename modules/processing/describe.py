@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from modules.images.infotext import format_infotext, order_fields
 from modules.models.catalogue import CheckpointInfo
+from modules.models.precision import ComputeMode, PrecisionPlan, dtype_name
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule
@@ -30,7 +31,12 @@ def schedule_label(sampler: str, scheduler: str) -> str:
 
 
 def main_fields(
-    request: Txt2ImgRequest, checkpoint: CheckpointInfo, size_px: tuple[int, int], seed: int, subseed: int
+    request: Txt2ImgRequest,
+    checkpoint: CheckpointInfo,
+    size_px: tuple[int, int],
+    seed: int,
+    subseed: int,
+    plan: PrecisionPlan | None = None,
 ) -> dict[str, object]:
     """The fields that every picture has, in any order; None where one does not apply."""
     settings = request.settings
@@ -50,6 +56,7 @@ def main_fields(
         "Size": f"{size_px[0]}x{size_px[1]}",
         "Model hash": checkpoint.shorthash if settings.flag("add_model_hash_to_info") else None,
         "Model": checkpoint.model_name if settings.flag("add_model_name_to_info") else None,
+        **(precision_fields(plan) if plan else {}),
         "Variation seed": subseed if has_variation else None,
         "Variation seed strength": request.subseed_strength if has_variation else None,
         "Seed resize from": f"{resize[0]}x{resize[1]}" if min(resize) > 0 else None,
@@ -62,6 +69,24 @@ def main_fields(
         "Tiling": True if request.tiling else None,
         "Version": PROGRAM_VERSION if settings.flag("add_version_to_infotext") else None,
     }
+
+
+def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
+    """How the weights were stored and computed; nothing for a plan that is neither fp8 nor chosen."""
+    fields: dict[str, object] = {}
+    if plan.is_low_precision:
+        fields["FP8 weight"] = plan.fp8_wish
+        fields["Cache FP16 weight for LoRA"] = plan.cache_fp16_weight
+        fields["FP8 format"] = plan.unet_storage
+        if plan.extra_skip:
+            fields["FP8 skip"] = "; ".join(plan.extra_skip)
+        if plan.text_storage is None:
+            fields["FP8 text encoder"] = False
+    if plan.is_low_precision or plan.dtype_is_chosen:
+        fields["Compute dtype"] = dtype_name(plan.compute_dtype)
+    if plan.mode is ComputeMode.AUTOCAST:
+        fields["Compute mode"] = "Autocast"
+    return fields
 
 
 def eta_of(spec: SamplerSpec, settings: Settings) -> float:

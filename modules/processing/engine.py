@@ -10,13 +10,13 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.processing.precision import Machine, PrecisionWish, resolve
 from modules.processing.status import EngineState, EngineStatus, ModelFacts
 
 if TYPE_CHECKING:
@@ -28,21 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ComputePlan:
-    """Where and in which precision a model is placed and computed; resolved once from flags and device."""
-
-    device: torch.device
-    dtype: torch.dtype
-    vae_dtype: torch.dtype
-    check_nan: bool = True
-
-    @property
-    def fingerprint(self) -> str:
-        """The plan as text, for caches and records."""
-        return f"{self.device.type}/{self.dtype}/{self.vae_dtype}"
-
-
 class Engine:
     """Holds at most one model. All methods are thread safe; those that load or compute wait for the lock."""
 
@@ -50,18 +35,21 @@ class Engine:
         self,
         catalogue: CheckpointCatalogue,
         configs_dir: Path,
-        choose_plan: Callable[[], ComputePlan],
+        find_machine: Callable[[], Machine],
+        current_wish: Callable[[], PrecisionWish] = PrecisionWish,
         hashing: bool = True,
         default_yaml: Path | None = None,
     ) -> None:
-        """`choose_plan` is called once, on first use, because asking a device means importing torch."""
+        """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
+        whenever a model is asked for without a job's own settings."""
         self.catalogue = catalogue
         self.lock = threading.RLock()
         self._configs_dir = configs_dir
-        self._choose_plan = choose_plan
+        self._find_machine = find_machine
+        self._current_wish = current_wish
         self._hashing = hashing
         self._default_yaml = default_yaml
-        self._plan: ComputePlan | None = None
+        self._machine: Machine | None = None
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
         self._last: str | None = None
@@ -73,49 +61,64 @@ class Engine:
         return self._status
 
     @property
-    def plan(self) -> ComputePlan:
-        """Device and precision; the first call imports torch."""
+    def machine(self) -> Machine:
+        """Device and dtypes; the first call imports torch."""
         with self.lock:
-            if self._plan is None:
-                self._plan = self._choose_plan()
-            return self._plan
+            if self._machine is None:
+                self._machine = self._find_machine()
+            return self._machine
 
-    def model(self, wanted: str | None) -> LoadedModel:
-        """The model of this checkpoint (None or empty: the first there is), loading it if another one is loaded.
+    def model(self, wanted: str | None, wish: PrecisionWish | None = None) -> LoadedModel:
+        """The model of this checkpoint (None or empty: the first there is), in the precision that is wished for.
 
-        The old model is dropped before the new one is read. Raises `UnknownNameError` or `CheckpointError`; the
-        engine is then without a model, and says so.
+        What is loaded already is used again; where weights would have to lie differently in memory, the file is read
+        again, so that nothing is ever rounded twice. An old model is dropped before the new one is read. Raises
+        `UnknownNameError`, `InvalidValueError` or `CheckpointError`; after the last the engine is without a model,
+        and says so.
         """
         with self.lock:
             info = self.catalogue.default(wanted)
             self._last = wanted
-            if self._model is not None and self._model.info.path == info.path:
-                if self._model.info.mtime_ns == info.mtime_ns:
-                    return self._model
-                log.info("%s has changed on disk and is loaded again.", info.name)
+            wish = wish or self._current_wish()
+            if self._model is not None and self._is_usable(self._model, info, wish):
+                return self._model
             self._drop()
             self._status = EngineStatus(EngineState.LOADING, f"Loading {info.name} ...")
             try:
-                self._model = self._load(info)
+                self._model = self._load(info, wish)
             except FeatherweightError as error:
                 self._status = EngineStatus(EngineState.FAILED, str(error))
                 raise
             except BaseException as error:
                 self._status = EngineStatus(EngineState.FAILED, f"Loading {info.name} failed: {error}")
                 raise
-            self._status = EngineStatus(
-                EngineState.READY, f"{self._model.info.title} is loaded.", self._facts(self._model)
-            )
+            self._status = self._ready(self._model)
             return self._model
 
-    def conditioner(self, wanted: str | None) -> Conditioner:
+    def _is_usable(self, model: LoadedModel, info: CheckpointInfo, wish: PrecisionWish) -> bool:
+        """Whether the loaded model will do for this checkpoint and wish; takes over what needs no reload."""
+        if model.info.path != info.path:
+            return False
+        if model.info.mtime_ns != info.mtime_ns:
+            log.info("%s has changed on disk and is loaded again.", info.name)
+            return False
+        plan = resolve(wish, self.machine, model.family)
+        if plan.load_key != model.plan.load_key:
+            log.info("%s is loaded again: from %s to %s.", info.name, model.plan.label, plan.label)
+            return False
+        if plan != model.plan:
+            self._conditioner = None
+        model.plan = plan
+        return True
+
+    def conditioner(self, wanted: str | None, wish: PrecisionWish | None = None) -> Conditioner:
         """The prompt encoder of this checkpoint's model, with its cache."""
         with self.lock:
             from modules.processing.conditioning import Conditioner
 
-            model = self.model(wanted)
+            model = self.model(wanted, wish)
             if self._conditioner is None:
-                self._conditioner = Conditioner(model, self.plan.fingerprint)
+                self._conditioner = Conditioner(model, model.plan.fingerprint)
             return self._conditioner
 
     def request_load(self, wanted: str | None) -> None:
@@ -129,7 +132,7 @@ class Engine:
 
     def memory(self) -> dict[str, Memory]:
         """Bytes of main memory ("ram") and of the device ("cuda"), see `devices.memory_info`."""
-        return memory_info(self.plan.device)
+        return memory_info(self.machine.device)
 
     def unload(self) -> None:
         """Free the model; the next picture loads it again."""
@@ -145,13 +148,13 @@ class Engine:
         except Exception:
             log.exception("loading failed")
 
-    def _load(self, info: CheckpointInfo) -> LoadedModel:
+    def _load(self, info: CheckpointInfo, wish: PrecisionWish) -> LoadedModel:
         from modules.models.loading import load_model
 
         if self._hashing:
             info = self.catalogue.with_hash(info)
-        plan = self.plan
-        return load_model(info, self._configs_dir, plan.device, plan.dtype, plan.vae_dtype, self._default_yaml)
+        machine = self.machine
+        return load_model(info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml)
 
     def _drop(self) -> None:
         """Let go of the model and give its memory back to the system."""
@@ -160,19 +163,21 @@ class Engine:
         self._model = None
         self._conditioner = None
         gc.collect()
-        release_memory(self.plan.device)
+        release_memory(self.machine.device)
 
-    def _facts(self, model: LoadedModel) -> ModelFacts:
-        return ModelFacts(
+    def _ready(self, model: LoadedModel) -> EngineStatus:
+        plan = model.plan
+        facts = ModelFacts(
             title=model.info.title,
-            family=model.family_label,
+            family=model.family.label,
             parameters=model.parameters,
             stored_bytes=model.stored_bytes,
             fp16_bytes=2 * model.parameters,
-            storage=str(model.compute_dtype).removeprefix("torch.").replace("float", "fp").replace("bfp", "bf"),
+            storage=plan.label,
             device=str(model.device),
             default_size_px=model.default_size_px,
         )
+        return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
 
 
 def release_memory(device: torch.device) -> None:

@@ -19,6 +19,7 @@ from modules.processing.hires_pass import HiresPass
 from modules.processing.hires_size import old_first_pass_size
 from modules.processing.output import Output, name_context
 from modules.processing.pixels import preview_image, to_images
+from modules.processing.precision import PrecisionWish
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
 from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_first
@@ -42,8 +43,9 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
         events.phase("loading model")
         began = time.monotonic()
         wanted = request.checkpoint or request.settings.text("sd_model_checkpoint") or None
-        conditioner = engine.conditioner(wanted)
-        job = _Job(request, engine, engine.model(wanted), conditioner, output, events)
+        wish = PrecisionWish.of(request.settings)
+        model = engine.model(wanted, wish)
+        job = _Job(request, engine, model, engine.conditioner(wanted, wish), output, events)
         job.timings["load"] = time.monotonic() - began
         with circular_padding(job.model.modules, request.tiling):
             return job.run()
@@ -83,6 +85,7 @@ class _Job:
         request = self.request
         self.prompt = prepare_text(request.prompt, request.settings)
         self.negative = prepare_text(request.negative_prompt, request.settings)
+        self.notices += self.model.plan.notes
         self._notice_networks()
         self.plan = PassPlan(
             sampler=SAMPLERS.get(request.sampler),
@@ -145,7 +148,7 @@ class _Job:
         )
         walk = plan_first(self.plan, self.schedule)
         guidance = build_guidance(
-            self.plan, self.model, self.schedule, encoded, self.events.check, self.engine.plan.check_nan
+            self.plan, self.model, self.schedule, encoded, self.events.check, self.model.plan.check_nan
         )
         self.pass_steps = len(walk.sigmas) - 1
         self.events.phase("sampling")
@@ -180,7 +183,7 @@ class _Job:
             self.plan.evaluations,
             self.events.check,
             self._on_step,
-            self.engine.plan.check_nan,
+            self.model.plan.check_nan,
         )
         self.facts.did_pad |= did_pad
         self.steps_before -= first_steps
@@ -225,7 +228,7 @@ class _Job:
         return height // self.model.downscale, width // self.model.downscale
 
     def _infotext(self, seed: int, subseed: int) -> str:
-        main = main_fields(self.request, self.model.info, self.request.size_px, seed, subseed)
+        main = main_fields(self.request, self.model.info, self.request.size_px, seed, subseed, self.model.plan)
         extra = extra_fields(self.request, self.prompt.shown, self.negative.shown, self.facts)
         return infotext(self.prompt.shown, self.negative.shown, main, extra)
 

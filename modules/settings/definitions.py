@@ -32,6 +32,13 @@ WITHOUT_EFFECT = frozenset(
     }
 )
 
+OWN_KEYS = frozenset(
+    {
+        *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
+    }
+)
+"""The keys that the reference UI does not have."""
+
 SETTINGS: Registry[Setting] = Registry("setting")
 for _group in (
     saving.SETTINGS,

@@ -31,10 +31,10 @@ def test_as_recorded(case: dict[str, Any]) -> None:
         ("NGMS: 2.0", {"s_min_uncond": 2.0}),
         ("Beta schedule alpha: 0.7", {"beta_dist_alpha": 0.7}),
         ("Beta scheduler beta: 0.7", {"beta_dist_beta": 0.7}),
-        ("FP8 weight: Enable", {"fp8_storage": "Enable"}),
+        ("FP8 weight: Enable", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}),
         (
             "FP8 weight: Enable, Cache FP16 weight for LoRA: True",
-            {"fp8_storage": "Enable", "cache_fp16_weight": True},
+            {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn", "cache_fp16_weight": True},
         ),
         ("VAE: v.pt", {"sd_vae": "v.pt"}),
         ("Model hash: 12345", {}),

@@ -1,5 +1,6 @@
 import gc
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,23 @@ from safetensors.torch import load_file
 
 from modules.errors import CheckpointError
 from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.models.families.family import ModelFamily
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
+from modules.models.precision import PrecisionPlan
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, TINY
 
-CPU = torch.device("cpu")
 UNET = "model.diffusion_model.input_blocks.0.0.weight"
+
+
+def plan_for(dtype: torch.dtype) -> Callable[[ModelFamily], PrecisionPlan]:
+    return lambda _: PrecisionPlan(device=torch.device("cpu"), compute_dtype=dtype, vae_dtype=dtype)
 
 
 def load(path: Path, dtype: torch.dtype = torch.float32) -> LoadedModel:
     catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
-    return load_model(catalogue.get(path.name), CONFIGS, CPU, dtype)
+    return load_model(catalogue.get(path.name), CONFIGS, plan_for(dtype))
 
 
 def test_the_unet_equals_what_diffusers_loads(tmp_path: Path) -> None:
@@ -141,7 +147,7 @@ def test_a_yaml_given_for_all_files_is_used_where_none_lies_beside(tmp_path: Pat
     general = tmp_path / "general.yaml"
     path.with_suffix(".yaml").rename(general)
     catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
-    model = load_model(catalogue.get("tiny"), CONFIGS, CPU, torch.float32, default_yaml=general)
+    model = load_model(catalogue.get("tiny"), CONFIGS, plan_for(torch.float32), default_yaml=general)
     assert model.architecture.unet.widths == (32, 64, 128, 128)
     with pytest.raises(CheckpointError, match="wrong shape"):
-        load_model(catalogue.get("tiny"), CONFIGS, CPU, torch.float32)
+        load_model(catalogue.get("tiny"), CONFIGS, plan_for(torch.float32))

@@ -15,7 +15,7 @@ from modules.processing.requests import Txt2ImgRequest
 from modules.processing.status import EngineState
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
-from tests.recordings import CONFIGS, TINY, cpu_plan
+from tests.recordings import CONFIGS, TINY, cpu_machine
 
 SMALL = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0, "sampler": "Euler"}
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def engine_of(folder: Path) -> Engine:
-    return Engine(CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json")), CONFIGS, cpu_plan)
+    return Engine(CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json")), CONFIGS, cpu_machine)
 
 
 def state_of(engine: Engine) -> EngineState:

@@ -36,6 +36,10 @@ class ModelFamily(Protocol):
         """For people: "SD 1.x"."""
 
     @property
+    def is_large(self) -> bool:
+        """Whether it is SDXL or larger: the setting "FP8 weight: Enable for SDXL" means these."""
+
+    @property
     def config_name(self) -> str:
         """The YAML in `configs/` for files without one of their own."""
 

@@ -28,6 +28,7 @@ class StableDiffusion1:
     """The family's entry."""
 
     label = "SD 1.x"
+    is_large = False
     config_name = "v1-inference.yaml"
 
     def detects(self, header: Mapping[str, TensorEntry]) -> bool:

@@ -1,0 +1,98 @@
+"""The precision plan: in which format every part of a model is stored, and in which dtype it computes."""
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+
+import torch
+
+from modules.memory.skip import SkipRules
+from modules.memory.storage import StorageRules
+
+
+class ComputeMode(StrEnum):
+    """How inputs and weights come to the same dtype."""
+
+    PLAIN = "plain"  # everything is in the compute dtype already
+    MANUAL = "manual cast"  # each stored layer casts its input and its weight
+    AUTOCAST = "autocast"  # PyTorch's autocast chooses a dtype for each operation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionPlan:
+    """Resolved once for a job, from settings, device and model family; a running job keeps it.
+
+    `unet_storage` and `text_storage` are names of formats in `modules.memory.formats.FORMATS`, or None: weights are
+    kept in `rest_dtype`, as is everything that no rule takes. `fp8_wish` and the other texts are what the settings
+    said, for the record. `notes` are sentences for the user.
+    """
+
+    device: torch.device
+    compute_dtype: torch.dtype
+    vae_dtype: torch.dtype
+    mode: ComputeMode = ComputeMode.PLAIN
+    unet_storage: str | None = None
+    text_storage: str | None = None
+    skip: tuple[str, ...] = ()
+    extra_skip: tuple[str, ...] = ()  # the part of `skip` that the user asked for
+    lora_mode: str = ""
+    fp8_wish: str = "Disable"
+    cache_fp16_weight: bool = False
+    dtype_is_chosen: bool = False  # by a setting, so that pictures say so
+    check_nan: bool = True
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def rest_dtype(self) -> torch.dtype:
+        """What is not stored in a format of its own: under the processor's autocast fp32, as that expects."""
+        if self.mode is ComputeMode.AUTOCAST and self.device.type == "cpu":
+            return torch.float32
+        return self.compute_dtype
+
+    @property
+    def is_low_precision(self) -> bool:
+        """Whether any weights are stored in 8 bits."""
+        return self.unet_storage is not None or self.text_storage is not None
+
+    def rules(self, component: str) -> StorageRules | None:
+        """How the weights of "unet", "text_encoder", ... are stored; None for those that stay."""
+        if component == "unet":
+            storage = self.unet_storage
+        elif component.startswith("text_encoder"):
+            storage = self.text_storage
+        else:
+            storage = None
+        return None if storage is None else StorageRules(storage, SkipRules(self.skip), direct=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """The plan as text: equal for equal plans, different for plans that could give different pictures."""
+        return "/".join(
+            f"{item.name}={getattr(self, item.name)}"
+            for item in fields(self)
+            if item.name not in ("notes", "check_nan", "fp8_wish", "dtype_is_chosen", "extra_skip")
+        )
+
+    @property
+    def load_key(self) -> tuple[object, ...]:
+        """What the weights in memory depend on: another key means that the file must be read again."""
+        return (
+            self.device,
+            self.compute_dtype,
+            self.rest_dtype,
+            self.vae_dtype,
+            self.mode,
+            self.unet_storage,
+            self.text_storage,
+            self.skip,
+        )
+
+    @property
+    def label(self) -> str:
+        """For people: "fp16", "fp8 e4m3fn row", "fp32"."""
+        storage = self.unet_storage or self.text_storage
+        return storage.replace("_", " ") if storage else dtype_name(self.compute_dtype)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "fp16", "bf16", "fp32"."""
+    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")

@@ -1,0 +1,178 @@
+"""From settings, flags, device and model family to a `PrecisionPlan`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from modules.devices import DeviceFlags, choose_device, compute_dtype, is_gtx_16xx, works
+from modules.errors import InvalidValueError
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.models.precision import ComputeMode, PrecisionPlan
+
+ON, OFF, ON_FOR_LARGE = "Enable", "Disable", "Enable for SDXL"
+AUTOMATIC = "Automatic"
+SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
+"""Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
+
+
+class PrecisionFlags(DeviceFlags, Protocol):
+    """The part of the command line that decides on precision (`modules.cli.flags.Flags` fits)."""
+
+    @property
+    def no_half(self) -> bool: ...
+    @property
+    def no_half_vae(self) -> bool: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def disable_nan_check(self) -> bool: ...
+
+
+class Family(Protocol):
+    """What of a model family matters here."""
+
+    @property
+    def is_large(self) -> bool:
+        """SDXL and larger: what "Enable for SDXL" means."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Device and dtypes by the flags and what the machine can do; found out once."""
+
+    device: torch.device
+    dtype: torch.dtype
+    vae_dtype: torch.dtype
+    precision: str = "autocast"  # the word of --precision
+    check_nan: bool = True
+    no_autocast: bool = False  # GTX 16xx: autocast gives NaN
+
+
+@dataclass(frozen=True)
+class PrecisionWish:
+    """The settings that ask for a precision."""
+
+    fp8_storage: str = OFF
+    fp8_format: str = "fp8_e4m3fn_row"
+    fp8_skip: tuple[str, ...] = ()
+    fp8_text_encoder: bool = True
+    cache_fp16_weight: bool = False
+    compute_dtype: str = AUTOMATIC
+    compute_mode: str = AUTOMATIC
+    lora_mode: str = AUTOMATIC
+
+    @classmethod
+    def of(cls, settings: Settings) -> PrecisionWish:
+        """Read from the settings of a job."""
+        return cls(
+            fp8_storage=settings.text("fp8_storage"),
+            fp8_format=settings.text("fp8_format"),
+            fp8_skip=split_patterns(settings.text("fp8_skip")),
+            fp8_text_encoder=settings.flag("fp8_text_encoder"),
+            cache_fp16_weight=settings.flag("cache_fp16_weight"),
+            compute_dtype=settings.text("compute_dtype"),
+            compute_mode=settings.text("compute_mode"),
+            lora_mode=settings.text("lora_mode"),
+        )
+
+
+def machine_of(flags: PrecisionFlags) -> Machine:
+    """What the flags and this machine allow. Imports torch."""
+    import torch
+
+    device = choose_device(flags)
+    card = device.type == "cuda" and is_gtx_16xx(
+        torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    )
+    return Machine(
+        device=device,
+        dtype=compute_dtype(device, flags.no_half, flags.precision),
+        vae_dtype=compute_dtype(device, flags.no_half or flags.no_half_vae, flags.precision),
+        precision=flags.precision,
+        check_nan=not flags.disable_nan_check,
+        no_autocast=card,
+    )
+
+
+def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> PrecisionPlan:
+    """The plan for a model of `family` (None: not known yet, taken for a small one).
+
+    Raises `InvalidValueError` for a skip pattern that is no regular expression, and for a compute dtype that the
+    device does not have.
+    """
+    from modules.memory.formats import FORMATS
+    from modules.memory.skip import compile_pattern
+    from modules.models.precision import PrecisionPlan
+
+    notes = []
+    wanted = wish.fp8_storage == ON or (wish.fp8_storage == ON_FOR_LARGE and family is not None and family.is_large)
+    if wanted and machine.device.type == "mps":
+        wanted = False
+        notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
+    for pattern in wish.fp8_skip:
+        compile_pattern(pattern)
+    dtype = _dtype(wish, machine)
+    storage = FORMATS.canonical(wish.fp8_format) if wanted else None
+    skip: tuple[str, ...] = ()
+    if storage is not None:
+        skip = (*(SCALED_SKIP if FORMATS.get(storage).scaled else ()), *wish.fp8_skip)
+    return PrecisionPlan(
+        device=machine.device,
+        compute_dtype=dtype,
+        vae_dtype=machine.vae_dtype,
+        mode=_mode(wish, machine, storage, dtype),
+        unet_storage=storage,
+        text_storage=storage if wish.fp8_text_encoder else None,
+        skip=skip,
+        extra_skip=wish.fp8_skip if wanted else (),
+        lora_mode=wish.lora_mode,
+        fp8_wish=wish.fp8_storage if wanted else OFF,
+        cache_fp16_weight=wish.cache_fp16_weight and wanted,
+        dtype_is_chosen=wish.compute_dtype != AUTOMATIC,
+        check_nan=machine.check_nan,
+        notes=tuple(notes),
+    )
+
+
+def split_patterns(text: str) -> tuple[str, ...]:
+    """Patterns from a text with one on each line, or separated by semicolons; blanks around them do not count."""
+    return tuple(pattern for pattern in re.split(r"\s*[\n;]\s*", text.strip()) if pattern)
+
+
+def _dtype(wish: PrecisionWish, machine: Machine) -> torch.dtype:
+    import torch
+
+    names: dict[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    if wish.compute_dtype == AUTOMATIC:
+        return machine.dtype
+    dtype = names[wish.compute_dtype]
+    if not works(machine.device, dtype):
+        raise InvalidValueError(
+            f"Compute dtype {wish.compute_dtype}: this device ({machine.device.type}) cannot compute in it. "
+            "Choose Automatic in Settings > Optimizations."
+        )
+    return dtype
+
+
+def _mode(wish: PrecisionWish, machine: Machine, storage: str | None, dtype: torch.dtype) -> ComputeMode:
+    """Autocast for plain formats where the device has it, else a cast in each layer."""
+    import torch
+
+    from modules.memory.formats import FORMATS
+    from modules.models.precision import ComputeMode
+
+    if storage is None and wish.compute_mode == AUTOMATIC:
+        return ComputeMode.PLAIN
+    if wish.compute_mode != AUTOMATIC:
+        return ComputeMode(wish.compute_mode.lower())
+    assert storage is not None
+    can_autocast = machine.device.type == "cuda" and not machine.no_autocast and machine.precision == "autocast"
+    if can_autocast and dtype != torch.float32 and not FORMATS.get(storage).scaled:
+        return ComputeMode.AUTOCAST
+    return ComputeMode.MANUAL

@@ -47,6 +47,8 @@ def decode_float8(data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
     move = MOVES.get((data.dtype, out.dtype))
     if move is None or data.device.type != "cpu" or not data.is_contiguous() or torch.compiler.is_compiling():
         return _plain(data, scale, out)
+    if data.numel() == 0:
+        return out
     rows = data.shape[0] if data.ndim else 1
     step = max(1, SLICE_ELEMENTS // max(1, data.numel() // max(1, rows)))
     narrow = data.view(torch.int8).reshape(rows, -1)

@@ -10,10 +10,11 @@ from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.paths import resolve_paths
 from modules.processing.engine import Engine
 from modules.processing.output import Output
-from modules.processing.precision import PrecisionWish, machine_of
+from modules.processing.precision import PRECISION_KEYS, PrecisionWish, check_patterns, machine_of, split_patterns
 from modules.services import Services
 from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS
 from modules.settings.store import SettingsStore
+from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,9 +43,18 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
     )
+    settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     executor = InProcessExecutor(engine, Output(paths.data_dir))
     queue = JobQueue(executor, JobStore(paths.jobs_file))
     return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION)
+
+
+def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> None:
+    """After a change of checkpoint or precision: load in the background, after the job that runs now."""
+    if "fp8_skip" in changed:
+        check_patterns(split_patterns(settings.text("fp8_skip")))
+    if changed & {"sd_model_checkpoint", *PRECISION_KEYS}:
+        engine.request_load(settings.text("sd_model_checkpoint") or None)
 
 
 def locked_settings(flags: Flags) -> frozenset[str]:

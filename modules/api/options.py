@@ -26,15 +26,15 @@ def option_routes(services: Services) -> APIRouter:
     def write_options(
         changes: dict[str, Any] = Body(examples=[{"samples_format": "png"}]),  # noqa: B008 - FastAPI's way
     ) -> None:
-        """Change settings; all or none. A whole GET body may be sent back. A new checkpoint loads in the background."""
-        before = services.settings.current.text("sd_model_checkpoint")
+        """Change settings; all or none. A whole GET body may be sent back.
+
+        A new checkpoint or precision loads in the background.
+        """
         wanted = changes.get("sd_model_checkpoint")
-        if wanted and wanted != before:
+        if wanted and wanted != services.settings.current.text("sd_model_checkpoint"):
             info = services.catalogue.get(str(wanted))
             changes = {**changes, "sd_model_checkpoint": info.title}
-        after = services.settings.update(changes, from_api=True).text("sd_model_checkpoint")
-        if after != before:
-            services.engine.request_load(after or None)
+        services.settings.update(changes, from_api=True)
 
     @routes.get("/cmd-flags")
     def flags() -> dict[str, Any]:

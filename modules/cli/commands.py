@@ -12,6 +12,8 @@ Command = Callable[[Sequence[str]], int]
 
 COMMANDS: dict[str, str] = {
     "txt2img": "modules.cli.txt2img:main",
+    "precision-report": "modules.cli.precision:report",
+    "convert": "modules.cli.precision:convert",
 }
 
 

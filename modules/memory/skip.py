@@ -29,6 +29,11 @@ class SkipRules:
         object.__setattr__(self, "patterns", patterns)
         object.__setattr__(self, "_compiled", tuple(compile_pattern(pattern) for pattern in patterns))
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The patterns."""
+        return tuple(pattern.pattern for pattern in self._compiled)
+
     def skips(self, name: str, layer: nn.Module) -> bool:
         """Whether this layer stays as it is."""
         return (

@@ -35,7 +35,7 @@ def load_model(
     """
     began = time.monotonic()
     with TensorFile(info.path) as file:
-        family = _detect(file)
+        family = detect_family(file)
         plan = choose_plan(family)
         architecture = _architecture(info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
@@ -81,7 +81,8 @@ def load_model(
     )
 
 
-def _detect(file: TensorFile) -> ModelFamily:
+def detect_family(file: TensorFile) -> ModelFamily:
+    """The family whose names and shapes the header has; raises `CheckpointError` that lists the known ones."""
     for _, family in FAMILIES.items():
         if family.detects(file.entries):
             return family

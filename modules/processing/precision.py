@@ -13,12 +13,19 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     import torch
 
+    from modules.memory.storage import StorageRules
     from modules.models.precision import ComputeMode, PrecisionPlan
 
 ON, OFF, ON_FOR_LARGE = "Enable", "Disable", "Enable for SDXL"
 AUTOMATIC = "Automatic"
 SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 """Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
+
+
+PRECISION_KEYS = frozenset(
+    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
+)
+"""The settings whose change means that the model is read again."""
 
 
 class PrecisionFlags(DeviceFlags, Protocol):
@@ -106,8 +113,6 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
     Raises `InvalidValueError` for a skip pattern that is no regular expression, and for a compute dtype that the
     device does not have.
     """
-    from modules.memory.formats import FORMATS
-    from modules.memory.skip import compile_pattern
     from modules.models.precision import PrecisionPlan
 
     notes = []
@@ -115,13 +120,9 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
     if wanted and machine.device.type == "mps":
         wanted = False
         notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
-    for pattern in wish.fp8_skip:
-        compile_pattern(pattern)
     dtype = _dtype(wish, machine)
-    storage = FORMATS.canonical(wish.fp8_format) if wanted else None
-    skip: tuple[str, ...] = ()
-    if storage is not None:
-        skip = (*(SCALED_SKIP if FORMATS.get(storage).scaled else ()), *wish.fp8_skip)
+    rules = storage_rules(wish.fp8_format, wish.fp8_skip)  # also where it is off: a bad pattern is an error at once
+    storage = rules.storage if wanted else None
     return PrecisionPlan(
         device=machine.device,
         compute_dtype=dtype,
@@ -129,7 +130,7 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
         mode=_mode(wish, machine, storage, dtype),
         unet_storage=storage,
         text_storage=storage if wish.fp8_text_encoder else None,
-        skip=skip,
+        skip=rules.skip.texts if wanted else (),
         extra_skip=wish.fp8_skip if wanted else (),
         lora_mode=wish.lora_mode,
         fp8_wish=wish.fp8_storage if wanted else OFF,
@@ -140,9 +141,31 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
     )
 
 
+def storage_rules(storage: str, skip: tuple[str, ...] = ()) -> StorageRules:
+    """What a storage format takes of a model: all it can, but what `skip` and, for formats with scales, our own
+    defaults leave alone. Raises `UnknownNameError` and, for a pattern that is none, `InvalidValueError`."""
+    from modules.memory.formats import FORMATS
+    from modules.memory.skip import SkipRules
+    from modules.memory.storage import StorageRules
+
+    name = FORMATS.canonical(storage)
+    return StorageRules(name, SkipRules((*(SCALED_SKIP if FORMATS.get(name).scaled else ()), *skip)))
+
+
 def split_patterns(text: str) -> tuple[str, ...]:
     """Patterns from a text with one on each line, or separated by semicolons; blanks around them do not count."""
     return tuple(pattern for pattern in re.split(r"\s*[\n;]\s*", text.strip()) if pattern)
+
+
+def check_patterns(patterns: tuple[str, ...]) -> None:
+    """Raises `InvalidValueError` for a pattern that is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidValueError(
+                f"The skip pattern {pattern!r} is no regular expression: {error}. Example: ^conv_(in|out)$"
+            ) from error
 
 
 def _dtype(wish: PrecisionWish, machine: Machine) -> torch.dtype:

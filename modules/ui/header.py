@@ -1,4 +1,4 @@
-"""The header: which checkpoint, what it weighs, dark or light."""
+"""The header: which checkpoint, in how many bits, what it weighs, dark or light."""
 
 from typing import Any
 
@@ -6,12 +6,15 @@ import gradio as gr
 
 from modules.errors import FeatherweightError
 from modules.services import Services
+from modules.settings.definitions import SETTINGS
 from modules.ui.defaults import wanted_checkpoint
 from modules.ui.txt2img_tab import HIDDEN_EVENT
 
+FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
+
 
 def build_header(services: Services, page: gr.Blocks) -> None:
-    """Build the header row. Choosing a checkpoint stores the setting and loads in the background."""
+    """Build the header row. Choosing stores the setting; the model is loaded (again) in the background."""
     with gr.Row(elem_id="quicksettings"):
         gr.HTML('<h1 class="fw-brand">Featherweight</h1>', elem_id="fw_brand")
         checkpoint = gr.Dropdown(
@@ -22,20 +25,29 @@ def build_header(services: Services, page: gr.Blocks) -> None:
             scale=3,
         )
         refresh = gr.Button("↻", elem_id="refresh_sd_model_checkpoint", scale=0, min_width=44)
+        fp8 = gr.Dropdown(
+            choices=list(FP8_CHOICES),
+            value=services.settings.current.text("fp8_storage"),
+            label=SETTINGS.get("fp8_storage").label,
+            elem_id="setting_fp8_storage",
+            scale=1,
+            min_width=150,
+        )
         gr.HTML(
             '<p id="fw_scales" aria-live="polite"></p>'
             '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>',
             elem_id="fw_status",
         )
 
+    def store(key: str, value: str | None) -> None:
+        try:
+            services.settings.update({key: value})
+        except FeatherweightError as error:
+            raise gr.Error(str(error)) from error
+
     def choose(title: str | None) -> None:
-        current = services.settings.current.text("sd_model_checkpoint")
-        if title and title != current:
-            try:
-                services.settings.update({"sd_model_checkpoint": title})
-            except FeatherweightError as error:
-                raise gr.Error(str(error)) from error
-            services.engine.request_load(title)
+        if title:
+            store("sd_model_checkpoint", title)
 
     def look() -> Any:
         services.catalogue.refresh()
@@ -44,9 +56,13 @@ def build_header(services: Services, page: gr.Blocks) -> None:
     def current_choice() -> Any:
         return gr.update(choices=_titles(services), value=wanted_checkpoint(services) or None)
 
+    def current_choices() -> tuple[Any, str]:
+        return current_choice(), services.settings.current.text("fp8_storage")
+
+    fp8.input(lambda value: store("fp8_storage", value), inputs=[fp8], **HIDDEN_EVENT)
     checkpoint.input(choose, inputs=[checkpoint], **HIDDEN_EVENT)
     refresh.click(look, outputs=[checkpoint], **HIDDEN_EVENT)
-    page.load(current_choice, outputs=[checkpoint], **HIDDEN_EVENT)
+    page.load(current_choices, outputs=[checkpoint, fp8], **HIDDEN_EVENT)
 
 
 def _titles(services: Services) -> list[str]:

@@ -30,12 +30,9 @@ def build_settings_tab(services: Services, page: gr.Blocks) -> None:
     def store(*values: Any) -> str:
         try:
             changes = changed_values(values, services.settings.current)
-            before = services.settings.current.text("sd_model_checkpoint")
-            after = services.settings.update(changes).text("sd_model_checkpoint")
+            services.settings.update(changes)
         except FeatherweightError as error:
             return error_box(str(error))
-        if after != before:
-            services.engine.request_load(after or None)
         if not changes:
             return note_box("Nothing was changed.")
         labels = ", ".join(SETTINGS.get(key).label for key in changes)

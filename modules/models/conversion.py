@@ -1,0 +1,272 @@
+"""A checkpoint in another precision: what it would weigh and lose (a dry run), and saving it.
+
+Both go through the file tensor by tensor, so a model much larger than the memory can be examined and converted.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from modules.atomic_files import write_atomic
+from modules.errors import CheckpointError, InvalidValueError
+from modules.memory.formats import FORMATS, Encoded, StorageFormat
+from modules.memory.storage import CASTABLE, StorageRules
+from modules.models.architecture import read_architecture
+from modules.models.catalogue import CheckpointInfo
+from modules.models.filling import STORED_AS, Assignment, plan_assignments
+from modules.models.loading import detect_family
+from modules.models.tensor_file import TensorFile
+from modules.models.tensor_writer import TensorWriter
+from modules.version import PROGRAM_VERSION
+
+Progress = Callable[[int, int], None]
+METADATA_KEY = "featherweight"
+METADATA_BYTES_A_TENSOR = 200
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One tensor: its name in the file, the format it gets (None: it stays), bytes, and the error of its weights.
+
+    `error` is relative: the norm of the difference by the norm of the weights; 0 for tensors that stay.
+    """
+
+    name: str
+    component: str
+    shape: tuple[int, ...]
+    storage: str | None
+    bytes_16: int
+    bytes_stored: int
+    error: float = 0.0
+    saturated: int = 0
+
+
+@dataclass
+class PrecisionReport:
+    """What a storage format makes of a checkpoint."""
+
+    checkpoint: str
+    family: str
+    storage: str
+    tensors: list[TensorReport] = field(default_factory=list)
+
+    def components(self) -> tuple[str, ...]:
+        """The parts of the model, in the order of the file."""
+        return tuple(dict.fromkeys(tensor.component for tensor in self.tensors))
+
+    def bytes_of(self, component: str | None = None) -> tuple[int, int]:
+        """Bytes in 16 bit and as stored, of one part or of all."""
+        chosen = [tensor for tensor in self.tensors if component in (None, tensor.component)]
+        return sum(tensor.bytes_16 for tensor in chosen), sum(tensor.bytes_stored for tensor in chosen)
+
+    def worst(self, count: int = 10) -> list[TensorReport]:
+        """The stored tensors with the largest relative errors."""
+        return sorted((t for t in self.tensors if t.storage), key=lambda t: t.error, reverse=True)[:count]
+
+    @property
+    def mean_error(self) -> float:
+        """The mean relative error of all stored tensors, each counted by its number of weights."""
+        stored = [(tensor.error, torch.Size(tensor.shape).numel()) for tensor in self.tensors if tensor.storage]
+        weights = sum(count for _, count in stored)
+        return sum(error * count for error, count in stored) / weights if weights else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        before, after = self.bytes_of()
+        return {
+            "checkpoint": self.checkpoint,
+            "family": self.family,
+            "storage": self.storage,
+            "bytes_16": before,
+            "bytes_stored": after,
+            "mean_error": self.mean_error,
+            "saturated": sum(tensor.saturated for tensor in self.tensors),
+            "tensors": [vars(tensor) for tensor in self.tensors],
+        }
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A tensor of the file and the format it gets."""
+
+    assignment: Assignment
+    storage: StorageFormat | None
+    stays_8_bit: bool  # it is stored in 8 bits in the file already, and is never rounded again
+
+
+def report_precision(
+    info: CheckpointInfo,
+    configs_dir: Path,
+    rules: StorageRules,
+    text_encoders: bool = True,
+    progress: Progress = lambda done, total: None,
+) -> PrecisionReport:
+    """Encode every tensor as loading would, measure, and keep nothing.
+
+    The autoencoder stays in 16 bit, as when loading. Raises `CheckpointError` as loading does.
+    """
+    with TensorFile(info.path) as file:
+        family, planned = _plan(file, info, configs_dir, rules, text_encoders)
+        report = PrecisionReport(info.name, family, rules.storage)
+        for index, item in enumerate(planned):
+            tensor, encoded = _encoded(file, item)
+            report.tensors.append(_measure(item, tensor, encoded))
+            progress(index + 1, len(planned))
+    return report
+
+
+def save_as(
+    info: CheckpointInfo,
+    configs_dir: Path,
+    rules: StorageRules,
+    target: Path,
+    text_encoders: bool = True,
+    progress: Progress = lambda done, total: None,
+) -> PrecisionReport:
+    """Write the checkpoint to `target` in the format of `rules`, in the original layout, atomically.
+
+    With fp16, bf16 or fp32 all tensors are cast; with an 8-bit format those that the rules take, the rest becomes
+    fp16. Scales stand beside their weights as `NAME.scale_weight` (float32, one a row). The metadata holds format,
+    source hash, program version and the error of every stored tensor. What is in 8 bits already stays as it is, so
+    load -> save -> load is bit-equal. A YAML beside the source is copied beside the target. Raises `CheckpointError`,
+    `OutputError`, and `InvalidValueError` when target and source are the same file.
+    """
+    if target.resolve() == info.path.resolve():
+        raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
+    if target.suffix != ".safetensors":
+        raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
+    with TensorFile(info.path) as file:
+        family, planned = _plan(file, info, configs_dir, rules, text_encoders)
+        rest = _rest_dtype(rules.storage)
+        report = PrecisionReport(info.name, family, rules.storage)
+        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for item in planned:
+            shapes |= _declared(file, item, rest)
+        room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
+        with TensorWriter(target, shapes, room) as writer:
+            for index, item in enumerate(planned):
+                tensor, encoded = _encoded(file, item)
+                key = item.assignment.original_key
+                if encoded is None:
+                    writer.write(key, tensor.to(rest) if tensor.is_floating_point() else tensor)
+                else:
+                    writer.write(key, encoded.data)
+                    if encoded.scale is not None:
+                        writer.write(_scale_key(key), encoded.scale)
+                report.tensors.append(_measure(item, tensor, encoded))
+                progress(index + 1, len(planned))
+            writer.metadata = _metadata(file, info, report)
+    yaml = target.with_suffix(".yaml")
+    if info.config_path is not None and not yaml.exists():
+        write_atomic(yaml, info.config_path.read_bytes())
+    return report
+
+
+def _plan(
+    file: TensorFile, info: CheckpointInfo, configs_dir: Path, rules: StorageRules, text_encoders: bool
+) -> tuple[str, list[_Planned]]:
+    family = detect_family(file)
+    architecture = read_architecture(info.config_path or configs_dir / family.config_name)
+    folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
+    components = family.components(file.entries, architecture, folders)
+    planned = []
+    for assignment in plan_assignments(file, components, family.is_ignored):
+        component = assignment.component
+        path, _, name = assignment.key.rpartition(".")
+        layer = component.module.get_submodule(path)
+        entry = file.entries[assignment.original_key]
+        as_it_is = STORED_AS.get((entry.dtype, assignment.scale_key is not None))
+        taken = component.name != "vae" and (text_encoders or not component.name.startswith("text_encoder"))
+        wide = FORMATS.get(rules.storage).dtype.itemsize > 1
+        if as_it_is is not None and isinstance(layer, CASTABLE) and not wide:
+            planned.append(_Planned(assignment, FORMATS.get(as_it_is), stays_8_bit=True))
+            continue
+        shape = component.keymap.shape_to_ours(assignment.original_key, entry.shape)
+        storage = rules.format_of(path, layer, name, shape) if taken and not wide else None
+        planned.append(_Planned(assignment, storage, stays_8_bit=False))
+    return family.label, planned
+
+
+def _rest_dtype(storage: str) -> torch.dtype:
+    """What tensors become that are not stored in 8 bits."""
+    chosen = FORMATS.get(storage).dtype
+    return chosen if chosen.itemsize > 1 else torch.float16
+
+
+def _encoded(file: TensorFile, item: _Planned) -> tuple[Tensor, Encoded | None]:
+    """The tensor as it is in the file, widened where it is in 8 bits, and as it is to be stored."""
+    key = item.assignment.original_key
+    raw = file.read(key)
+    scale = file.read(item.assignment.scale_key).float().reshape(-1) if item.assignment.scale_key else None
+    wide = raw
+    if raw.element_size() == 1 and (raw.is_floating_point() or scale is not None):
+        wide = raw.float() if scale is None else raw.float() * scale.reshape(-1, *(1,) * (raw.ndim - 1))
+    if item.stays_8_bit:
+        return wide, Encoded(raw, scale)
+    if item.storage is None:
+        return wide, None
+    try:
+        return wide, item.storage.encode(wide)
+    except InvalidValueError as error:
+        raise CheckpointError(f"{file.path.name}: {key} cannot be stored as {item.storage.name}: {error}") from error
+
+
+def _measure(item: _Planned, tensor: Tensor, encoded: Encoded | None) -> TensorReport:
+    bytes_16 = tensor.numel() * 2 if tensor.is_floating_point() else tensor.numel() * tensor.element_size()
+    name, component = item.assignment.original_key, item.assignment.component.name
+    if encoded is None or item.storage is None:
+        return TensorReport(name, component, tuple(tensor.shape), None, bytes_16, bytes_16)
+    stored = encoded.data.numel() * encoded.data.element_size()
+    if encoded.scale is not None:
+        stored += encoded.scale.numel() * 4
+    error = 0.0 if item.stays_8_bit else _relative_error(item.storage, tensor, encoded)
+    shape = tuple(tensor.shape)
+    return TensorReport(name, component, shape, item.storage.name, bytes_16, stored, error, encoded.saturated)
+
+
+def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) -> float:
+    weight = tensor.float()
+    decoded = storage.decode(encoded.data, encoded.scale, torch.empty(tensor.shape))
+    norm = float(weight.norm())
+    return float(decoded.sub_(weight).norm()) / norm if norm else 0.0
+
+
+def _declared(file: TensorFile, item: _Planned, rest: torch.dtype) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """What will be written for a tensor: itself, and its scale."""
+    key = item.assignment.original_key
+    entry = file.entries[key]
+    if item.storage is None:
+        floating = entry.dtype.is_floating_point or item.assignment.scale_key is not None
+        return {key: (rest if floating else entry.dtype, entry.shape)}
+    declared = {key: (item.storage.dtype, entry.shape)}
+    if item.assignment.scale_key and item.stays_8_bit:
+        scale = file.entries[item.assignment.scale_key]
+        declared[_scale_key(key)] = (torch.float32, (torch.Size(scale.shape).numel(),))
+    elif item.storage.scaled:
+        declared[_scale_key(key)] = (torch.float32, entry.shape[:1])
+    return declared
+
+
+def _scale_key(key: str) -> str:
+    return f"{key.removesuffix('.weight')}.scale_weight"
+
+
+def _metadata(file: TensorFile, info: CheckpointInfo, report: PrecisionReport) -> dict[str, str]:
+    ours = {
+        "storage": report.storage,
+        "source": info.name,
+        "source_sha256": info.sha256 or _sha256(info.path),
+        "version": PROGRAM_VERSION,
+        "errors": {tensor.name: float(f"{tensor.error:.3g}") for tensor in report.tensors if tensor.storage},
+    }
+    return {**file.metadata, METADATA_KEY: json.dumps(ours)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -164,7 +164,7 @@ def stored_bytes(root: nn.Module) -> int:
     seen: dict[int, int] = {}
     for layer in root.modules():
         for tensor in layer._parameters.values():
-            if tensor is not None:
+            if tensor is not None and not tensor.is_meta:  # a table that is looked up in its file
                 seen[id(tensor)] = tensor.numel() * tensor.element_size()
         for name, buffer in layer._buffers.items():
             if buffer is not None and name.endswith(SCALE_SUFFIX) and stored_state(layer) is not None:

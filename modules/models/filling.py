@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.layer import manage, put
+from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.families.family import Component
 from modules.models.tensor_file import TensorFile
 
 LISTED_NAMES = 12
+SMALLEST_TABLE_BYTES = 1 << 20
 SCALE_NAMES = ("scale_weight", "weight_scale")  # beside "weight", in files that others and we write
 LEFT_OVER = ("scale_input", "input_scale", "scaled_fp8")  # for fp8 multiplication; a marker
 STORED_AS = {
@@ -53,6 +55,7 @@ class Placement:
     compute_dtype: torch.dtype
     rules: StorageRules | None = None
     cast_inputs: bool = True
+    tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
 
 
 @dataclass
@@ -110,6 +113,8 @@ def fill(
     managed: dict[int, tuple[nn.Module, dict[str, StorageFormat], Placement]] = {}
     for assignment in assignments:
         component, target = assignment.component, placement(assignment.component)
+        if target.tables_in_file and _stays_in_file(file, assignment, target):
+            continue
         tensor = component.keymap.tensor_to_ours(assignment.original_key, file.read(assignment.original_key))
         tensor = tensor.to(target.device)
         scale = _read_scale(file, assignment, target.device)
@@ -134,6 +139,20 @@ def fill(
         casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
         manage(layer, formats, target.compute_dtype, cast_inputs=casts)
     return report
+
+
+def _stays_in_file(file: TensorFile, assignment: Assignment, target: Placement) -> bool:
+    """Have a large embedding table looked up in the file; False for any other tensor."""
+    entry = file.entries[assignment.original_key]
+    layer = assignment.component.module.get_submodule(assignment.key.rpartition(".")[0])
+    large = entry.size_bytes >= SMALLEST_TABLE_BYTES and len(entry.shape) == 2
+    if type(layer) is not nn.Embedding or not large or not entry.dtype.is_floating_point or entry.dtype.itemsize < 2:
+        return False
+    stat = file.path.stat()
+    shape = (entry.shape[0], entry.shape[1])
+    table = RowTable(file.path, entry.begin, shape, entry.dtype, stat.st_size, stat.st_mtime_ns)
+    look_up_in_file(layer, table, target.dtype, target.device)
+    return True
 
 
 def _encode(

@@ -51,7 +51,8 @@ def load_model(
             if component.name == "vae":
                 return Placement(plan.device, plan.vae_dtype, plan.vae_dtype)
             casts = plan.mode is not ComputeMode.AUTOCAST
-            return Placement(plan.device, plan.rest_dtype, plan.compute_dtype, plan.rules(component.name), casts)
+            rules = plan.rules(component.name)
+            return Placement(plan.device, plan.rest_dtype, plan.compute_dtype, rules, casts, rules is not None)
 
         report = fill(file, assignments, placement)
     parts = {}

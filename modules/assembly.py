@@ -9,6 +9,7 @@ from modules.jobs.store import JobStore
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.paths import resolve_paths
 from modules.processing.engine import Engine
+from modules.processing.networks import Networks
 from modules.processing.output import Output
 from modules.processing.precision import PRECISION_KEYS, PrecisionWish, check_patterns, machine_of, split_patterns
 from modules.services import Services
@@ -42,6 +43,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         lambda: PrecisionWish.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
+        networks=Networks(paths.lora_dirs),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     executor = InProcessExecutor(engine, Output(paths.data_dir))

@@ -9,6 +9,7 @@ import torch
 
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine import Engine
+from modules.processing.networks import Networks
 from modules.processing.precision import Machine
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -30,4 +31,4 @@ def cpu_machine() -> Machine:
 def tiny_engine(cache_dir: Path) -> Engine:
     """An engine that finds the tiny checkpoint."""
     catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(cache_dir / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine)
+    return Engine(catalogue, CONFIGS, cpu_machine, networks=Networks((REFERENCE / "models" / "Lora",)))

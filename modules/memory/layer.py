@@ -87,12 +87,8 @@ def manage(
     own_class: Any = known.own_class if known else type(layer)
     state = Stored(dict(formats), compute_dtype, own_class, device, cast_inputs)
     if known:
-        state.changes, state.branches, state.fetch, state.original = (
-            known.changes,
-            known.branches,
-            known.fetch,
-            known.original,
-        )
+        state.changes, state.branches = known.changes, known.branches
+        state.fetch, state.original = known.fetch, known.original
     layer.__dict__[STATE] = state
     layer.__class__ = _managed_class(own_class, tuple(formats))
     return state

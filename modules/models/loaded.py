@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
@@ -13,7 +14,8 @@ from modules.errors import NumericalError
 from modules.memory.storage import stored_bytes
 from modules.models.architecture import LdmArchitecture
 from modules.models.catalogue import CheckpointInfo
-from modules.models.families.family import ModelFamily
+from modules.models.families.family import Component, ModelFamily
+from modules.models.filling import Assignment
 from modules.models.precision import ComputeMode, PrecisionPlan
 
 
@@ -33,7 +35,10 @@ class LoadedModel:
     vae: AutoencoderKL
     plan: PrecisionPlan
     saturated: dict[str, int] = field(default_factory=dict)
+    components: tuple[Component, ...] = ()
+    sources: dict[tuple[str, str], Assignment] = field(default_factory=dict)  # by component and our key
     load_seconds: float = 0.0
+    networks: Any = None  # what applies networks to this model (`processing.networks` puts it here)
     modules: tuple[nn.Module, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -78,6 +78,8 @@ def load_model(
         family=family,
         plan=plan,
         saturated=report.saturated,
+        components=tuple(components),
+        sources={(item.component.name, item.key): item for item in assignments},
         load_seconds=seconds,
     )
 

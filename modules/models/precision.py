@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import torch
 
+from modules.memory.formats.names import dtype_name
 from modules.memory.skip import SkipRules
 from modules.memory.storage import StorageRules
 
@@ -91,8 +92,3 @@ class PrecisionPlan:
         """For people: "fp16", "fp8 e4m3fn row", "fp32"."""
         storage = self.unet_storage or self.text_storage
         return storage.replace("_", " ") if storage else dtype_name(self.compute_dtype)
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """ "fp16", "bf16", "fp32"."""
-    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")

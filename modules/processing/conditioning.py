@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
+from modules.processing.networks import ActiveNetworks
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.clip_encoder import ClipTextEncoder
 from modules.prompting.conditioning import ComposedConditioning, PromptEncoder, ScheduledConditioning, Timing
@@ -32,6 +33,7 @@ class Conditioner:
     def __init__(self, model: LoadedModel, plan_fingerprint: str) -> None:
         self._model = model
         self._plan_fingerprint = plan_fingerprint
+        self.networks = ActiveNetworks()
         self._tower = TextTower(ClipTokenizer.from_package(), ClipTextEncoder(model.text_encoder, device=model.device))
         self._prompts: ConditioningCache[tuple[ComposedConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
         self._negatives: ConditioningCache[tuple[ScheduledConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
@@ -45,6 +47,8 @@ class Conditioner:
         hires_steps: int | None = None,
     ) -> EncodedPrompts:
         """Encode a batch's texts for `steps` network evaluations; with `hires_steps` for the second pass's.
+
+        `networks` must say what is on the text encoder.
 
         Texts are those after styles, comments and network tags. Equal texts of one job, and of jobs before, are
         encoded once.
@@ -85,4 +89,6 @@ class Conditioner:
             emphasis=options.emphasis,
             comma_backtrack=options.comma_backtrack,
             clip_skip=options.clip_skip,
+            networks=self.networks.uses,
+            lora_mode=self.networks.mode,
         )

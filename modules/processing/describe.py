@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from modules.images.infotext import format_infotext, order_fields
+from modules.memory.formats.names import dtype_name
 from modules.models.catalogue import CheckpointInfo
-from modules.models.precision import ComputeMode, PrecisionPlan, dtype_name
+from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.processing.networks import Networks
 from modules.processing.precision import Machine, PrecisionWish, resolve
 from modules.processing.status import EngineState, EngineStatus, ModelFacts
 
@@ -39,11 +40,13 @@ class Engine:
         current_wish: Callable[[], PrecisionWish] = PrecisionWish,
         hashing: bool = True,
         default_yaml: Path | None = None,
+        networks: Networks | None = None,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
         whenever a model is asked for without a job's own settings."""
         self.catalogue = catalogue
         self.lock = threading.RLock()
+        self.networks = networks or Networks(())
         self._configs_dir = configs_dir
         self._find_machine = find_machine
         self._current_wish = current_wish

@@ -82,7 +82,8 @@ class HiresPass:
             model.device,
         )
         prompt = prepare_text(self.hires.prompt or self.request.prompt, settings)
-        negative = prepare_text(self.hires.negative_prompt or self.request.negative_prompt, settings)
+        negative_text = self.hires.negative_prompt or self.request.negative_prompt
+        negative = prepare_text(negative_text, settings, with_networks=False)
         encoded = conditioner.encode(
             [prompt.encoded] * len(seeds),
             [negative.encoded] * len(seeds),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from modules.prompting.comments import strip_comments
-from modules.prompting.extra_networks import extract_networks
+from modules.prompting.extra_networks import NetworkTags, extract_networks
 from modules.settings.values import Settings
 
 
@@ -13,12 +13,16 @@ class PromptText:
 
     shown: str
     encoded: str
-    networks: tuple[str, ...]  # tags found, as "kind:name"
+    tags: NetworkTags
 
 
-def prepare_text(text: str, settings: Settings) -> PromptText:
-    """Strip comments (if the setting says so) and take the network tags out."""
+def prepare_text(text: str, settings: Settings, with_networks: bool = True) -> PromptText:
+    """Strip comments (if the setting says so) and take the network tags out.
+
+    Without `with_networks` tags are ordinary text: so they are in negative prompts, as in the reference UI.
+    """
     shown = strip_comments(text) if settings.flag("enable_prompt_comments") else text
+    if not with_networks:
+        return PromptText(shown, shown, {})
     encoded, tags = extract_networks(shown)
-    names = tuple(f"{kind}:{tag.items[0]}" for kind, found in tags.items() for tag in found if tag.items)
-    return PromptText(shown, encoded, names)
+    return PromptText(shown, encoded, tags)

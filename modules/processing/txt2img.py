@@ -11,6 +11,7 @@ from modules.devices import memory_info
 from modules.errors import Interrupted, Skipped
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.models.loaded import LoadedModel
+from modules.networks.tags import LORA_KINDS
 from modules.processing.conditioning import Conditioner
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.engine import Engine
@@ -26,9 +27,12 @@ from modules.processing.sampling_pass import PassPlan, build_guidance, image_noi
 from modules.processing.texts import prepare_text
 from modules.processing.tiling import circular_padding
 from modules.processing.token_merging import merged_tokens
+from modules.prompting.extra_networks import NetworkTags
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import StepInfo
 from modules.version import PROGRAM_VERSION
+
+KNOWN_NETWORKS = (*LORA_KINDS, "hypernet")
 
 
 def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Events) -> Result:
@@ -84,9 +88,8 @@ class _Job:
         """All batches, then the grid."""
         request = self.request
         self.prompt = prepare_text(request.prompt, request.settings)
-        self.negative = prepare_text(request.negative_prompt, request.settings)
+        self.negative = prepare_text(request.negative_prompt, request.settings, with_networks=False)
         self.notices += self.model.plan.notes
-        self._notice_networks()
         self.plan = PassPlan(
             sampler=SAMPLERS.get(request.sampler),
             scheduler=request.scheduler,
@@ -126,6 +129,7 @@ class _Job:
     def _sample(self, batch: int) -> Tensor:
         """The clean latents of a batch, [B,C,h,w]."""
         request, settings = self.request, self.request.settings
+        self._activate_networks(self.prompt.tags)
         began = time.monotonic()
         self.events.phase("encoding prompts")
         count = request.batch_size
@@ -174,6 +178,8 @@ class _Job:
         self.steps_before += first_steps
         self.pass_steps = hires.steps
         seeds, subseeds = self._seeds(batch)
+        if hires.request.hires is not None and hires.request.hires.prompt:
+            self._activate_networks(prepare_text(hires.request.hires.prompt, settings).tags)
         self.events.phase("sampling larger")
         latents, did_pad = hires.run(
             self.model,
@@ -269,10 +275,18 @@ class _Job:
         if settings.flag("return_grid"):
             self.pictures.insert(0, grid)
 
-    def _notice_networks(self) -> None:
-        names = [*self.prompt.networks, *self.negative.networks]
-        if names:
-            self.notices.append(f"Extra networks were ignored: {', '.join(names)}. This version cannot apply them yet.")
+    def _activate_networks(self, tags: NetworkTags) -> None:
+        """Put the networks of a prompt on the model; nothing happens if they are there already."""
+        began = time.monotonic()
+        active = self.engine.networks.activate(self.model, tags, self.request.settings)
+        self.conditioner.networks = active
+        self.facts.extra |= active.fields
+        notices = list(active.notices)
+        unknown = [f"<{kind}:...>" for kind in tags if kind not in KNOWN_NETWORKS]
+        if unknown:
+            notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
+        self.notices += [notice for notice in notices if notice not in self.notices]
+        self._count_time("networks", began)
 
     def _count_time(self, what: str, began: float) -> None:
         self.timings[what] = self.timings.get(what, 0.0) + time.monotonic() - began

@@ -11,7 +11,7 @@ from modules.settings.values import Settings
 from tests.recordings import REFERENCE, cases
 
 # Networks come later; "infotext" and "styles" are the API's own.
-NOT_YET = ("lora/", "embedding/", "hypernet/")
+NOT_YET = ("embedding/", "hypernet/")
 OF_THE_API = ("infotext/", "styles/")
 # DPM adaptive chooses its steps chaotically. An upscaler on pixels rounds to 8 bits between the passes, which turns
 # the last bits of the first pass into whole levels; `test_the_second_pass_...` holds that case to the full bound.

@@ -7,12 +7,23 @@ NETWORKS = Group(Section(id="extra_networks", title="Extra Networks", category="
 
 SETTINGS = (
     NETWORKS.flag("textual_inversion_add_hashes_to_infotext", "Add Textual Inversion hashes to infotext", True),
+    NETWORKS.text(
+        "sd_lora", "Add network to prompt", "None", hint="The name of a LoRA that every picture gets. None: none."
+    ),
+    NETWORKS.flag("lora_add_hashes_to_infotext", "Add Lora hashes to infotext", True),
+    NETWORKS.number(
+        "extra_networks_default_multiplier",
+        "Default multiplier for extra networks",
+        1.0,
+        minimum=0,
+        maximum=2,
+        step=0.01,
+    ),
     *NETWORKS.reserved(
         {
             "extra_networks_show_hidden_directories": True,
             "extra_networks_dir_button_function": False,
             "extra_networks_hidden_models": "When searched",
-            "extra_networks_default_multiplier": 1.0,
             "extra_networks_card_width": 0,
             "extra_networks_card_height": 0,
             "extra_networks_card_text_scale": 1.0,
@@ -27,9 +38,7 @@ SETTINGS = (
             "ui_extra_networks_tab_reorder": "",
             "textual_inversion_print_at_load": False,
             "sd_hypernetwork": "None",
-            "sd_lora": "None",
             "lora_preferred_name": "Alias from file",
-            "lora_add_hashes_to_infotext": True,
             "lora_bundled_ti_to_infotext": True,
             "lora_show_all": False,
             "lora_hide_unknown_for_versions": (),

@@ -131,7 +131,6 @@ SETTINGS = (
         ("Automatic", "exact", "merge from full precision", "merge into fp8", "merge into fp8, stochastic"),
         infotext="LoRA mode",
         hint="How a LoRA meets the weights. Automatic: exact on 8-bit weights, merged on 16-bit ones.",
-        hidden=True,
     ),
     *OPTIMIZATIONS.reserved({"cross_attention_optimization": "Automatic"}),
     COMPATIBILITY.flag(

@@ -1,0 +1,188 @@
+"""What meets a stored layer's weights on their way to use: deltas on the weights, branches beside the layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class SideBranch:
+    """A change that factors: y += scale * up(mid(down(x))), all float32.
+
+    For a Linear `down` is [rank, in] and `up` [out, rank]. For a convolution `down` is [rank, in, *kernel] and `up`
+    [out, rank, 1, 1]; with `mid` [rank, rank, *kernel] the kernel stands there and `down` is [rank, in, 1, 1].
+    """
+
+    down: Tensor
+    up: Tensor
+    mid: Tensor | None
+    scale: float
+
+
+class LayerChange(Protocol):
+    """What one network does to one layer, at one strength."""
+
+    def branch(self) -> SideBranch | None:
+        """The change as a branch, or None for kinds that do not factor."""
+
+    def weight_delta(self, weight: Tensor) -> Tensor | None:
+        """What is added to `weight` (float32), in its shape; None if the weight stays."""
+
+    def bias_delta(self, bias: Tensor | None) -> Tensor | None:
+        """What is added to the bias; None if it stays."""
+
+    @property
+    def sum_dtype(self) -> torch.dtype | None:
+        """The dtype in which others add this change to a weight; None: float32."""
+
+
+def changed_weight(
+    weight: Tensor, changes: Sequence[LayerChange], as_others: bool = False, sum_dtype: torch.dtype | None = None
+) -> Tensor:
+    """A float32 weight with all changes, one after the other: a later one sees what the earlier ones made.
+
+    `as_others` rounds each sum to `sum_dtype`, or else the change's own, for pictures equal to other programs'.
+    """
+    for change in changes:
+        delta = change.weight_delta(weight)
+        if delta is None:
+            continue
+        delta = delta.reshape(weight.shape)
+        rounded = (sum_dtype or change.sum_dtype) if as_others else None
+        if rounded is not None:
+            weight = (weight.to(rounded) + delta.to(rounded)).float()
+        else:
+            weight = weight + delta
+    return weight
+
+
+def changed_bias(bias: Tensor | None, changes: Sequence[LayerChange]) -> Tensor | None:
+    """A float32 bias with all changes; a layer without one gets one if a change brings it."""
+    for change in changes:
+        delta = change.bias_delta(bias)
+        if delta is not None:
+            bias = delta if bias is None else bias + delta.reshape(bias.shape)
+    return bias
+
+
+@dataclass
+class Budget:
+    """Bytes that deltas may take in memory; the rest is computed again whenever a layer is used."""
+
+    free_bytes: int
+
+    def take(self, count: int) -> bool:
+        """Whether `count` bytes are granted."""
+        if count > self.free_bytes:
+            return False
+        self.free_bytes -= count
+        return True
+
+
+@dataclass
+class DecodedChanges:
+    """Changes added to a weight when it is decoded (a `WeightChange` of `modules.memory.layer`).
+
+    The sum is made in float32 and rounded once, to the compute dtype. What the budget grants is kept between uses.
+    """
+
+    changes: Sequence[LayerChange]
+    budget: Budget
+    _kept: dict[str, Tensor] = field(default_factory=dict)
+
+    def add_to(self, name: str, weight: Tensor) -> Tensor:
+        """See `WeightChange`."""
+        if name not in ("weight", "bias"):
+            return weight
+        kept = self._kept.get(name)
+        if kept is None:
+            base = weight.float()
+            whole = changed_weight(base, self.changes) if name == "weight" else changed_bias(base, self.changes)
+            assert whole is not None
+            kept = whole - base
+            if self.budget.take(kept.numel() * kept.element_size()):
+                self._kept[name] = kept
+        return (weight.float() + kept).to(weight.dtype)
+
+
+@dataclass
+class Branches:
+    """Branches beside one layer, joined to a single pair of factors; a `SideBranches` of `modules.memory.layer`."""
+
+    down: Tensor
+    up: Tensor
+    mid: Tensor | None = None
+
+    def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
+        """See `SideBranches`."""
+        down, up = self.down.to(inputs.dtype), self.up.to(inputs.dtype)
+        if isinstance(layer, nn.Linear):
+            added = F.linear(F.linear(inputs, down), up)
+        else:
+            added = _convolved(layer, inputs, down, up, None if self.mid is None else self.mid.to(inputs.dtype))
+        return output + added.to(output.dtype)
+
+
+def joined_branches(
+    layer: nn.Module, branches: Sequence[SideBranch], dtype: torch.dtype, device: torch.device
+) -> list[Branches]:
+    """One `Branches` for all that have no middle part, one for each that has. The scale goes into `up`."""
+    simple = [branch for branch in branches if branch.mid is None]
+    result = []
+    if simple:
+        downs = [_shaped(branch.down, layer) for branch in simple]
+        ups = [_shaped(branch.up * branch.scale, layer, is_up=True) for branch in simple]
+        result.append(Branches(torch.cat(downs).to(device, dtype), torch.cat(ups, dim=1).to(device, dtype)))
+    for branch in branches:
+        if branch.mid is not None:
+            up = _shaped(branch.up * branch.scale, layer, is_up=True).to(device, dtype)
+            down = branch.down.reshape(*branch.down.shape[:2], 1, 1).to(device, dtype)
+            result.append(Branches(down, up, branch.mid.to(device, dtype)))
+    return result
+
+
+@dataclass
+class AllBranches:
+    """Several `Branches` as one `SideBranches`, and a bias for a layer that has none."""
+
+    parts: Sequence[Branches]
+    bias: Tensor | None = None
+
+    def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
+        """See `SideBranches`."""
+        for part in self.parts:
+            output = part.add_to_output(layer, inputs, output)
+        if self.bias is not None:
+            bias = self.bias.to(output.dtype)
+            output = output + (bias if isinstance(layer, nn.Linear) else bias.reshape(-1, 1, 1))
+        return output
+
+
+def _shaped(factor: Tensor, layer: nn.Module, is_up: bool = False) -> Tensor:
+    """A factor in the layer's number of dimensions: files keep 1x1 convolutions as matrices and the reverse."""
+    if isinstance(layer, nn.Linear):
+        return factor.flatten(1)
+    if is_up:
+        return factor.reshape(*factor.shape[:2], 1, 1)
+    return factor if factor.ndim == 4 else factor.reshape(*factor.shape, 1, 1)
+
+
+def _convolved(layer: Any, x: Tensor, down: Tensor, up: Tensor, mid: Tensor | None) -> Tensor:
+    if mid is not None:
+        return F.conv2d(_with_geometry(layer, F.conv2d(x, down), mid), up)
+    return F.conv2d(_with_geometry(layer, x, down), up)
+
+
+def _with_geometry(layer: Any, x: Tensor, kernel: Tensor) -> Tensor:
+    """A convolution with the layer's own stride, padding and dilation."""
+    padding = layer.padding
+    if layer.padding_mode != "zeros":
+        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+        padding = 0
+    return F.conv2d(x, kernel, None, layer.stride, padding, layer.dilation)

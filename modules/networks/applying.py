@@ -1,0 +1,372 @@
+"""Networks on a model: which layers change, how the change meets the stored weights, how much of it arrives.
+
+Modes (the setting `lora_mode`):
+
+- exact: factorable kinds run beside the layer, the rest is added when the layer's weight is decoded. Nothing stored
+  is touched; on, off and another strength take milliseconds.
+- merge from full precision: the sum of all deltas is added in float32 to the weight as it stands in the checkpoint
+  file (or in a copy in memory), and encoded once. No second model in memory.
+- merge into fp8: each delta is added to what is stored and rounded again, one network after the other, as other
+  programs do it; small deltas are lost in the rounding. With stochastic rounding they survive as noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from modules.memory.changes import (
+    AllBranches,
+    Budget,
+    DecodedChanges,
+    LayerChange,
+    SideBranch,
+    changed_bias,
+    changed_weight,
+    joined_branches,
+)
+from modules.memory.formats import FORMATS, StorageFormat
+from modules.memory.formats.names import dtype_name
+from modules.memory.formats.stochastic import encode_stochastic
+from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
+from modules.networks.network_file import NetworkError, NetworkFile
+from modules.networks.targets import Target, TargetTable
+
+NAMES = ("weight", "bias")
+DELTA_BUDGET_BYTES = 512 << 20
+LISTED = 8
+WORST = 3
+
+
+class LoraMode(StrEnum):
+    """How networks meet the weights."""
+
+    EXACT = "exact"
+    MERGE = "merge from full precision"
+    INTO_STORED = "merge into fp8"
+    STOCHASTIC = "merge into fp8, stochastic"
+
+
+@dataclass(frozen=True)
+class Use:
+    """One network in effect: what it is called in the prompt, its content's hash, and its strengths."""
+
+    name: str
+    file_hash: str
+    te_strength: float = 1.0
+    unet_strength: float = 1.0
+    dynamic_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Survival:
+    """How much of the networks arrived: <effective, wanted> / <wanted, wanted>, and the noise that came with it,
+    relative to the wanted delta's norm; for all layers together and the worst ones."""
+
+    retention: float
+    noise: float
+    worst: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass
+class _Sum:
+    """Inner products over layers."""
+
+    wanted: float = 0.0
+    both: float = 0.0
+    noise: float = 0.0
+    layers: list[tuple[str, float]] = field(default_factory=list)
+
+    def add(self, name: str, wanted: Tensor, effective: Tensor) -> None:
+        wanted_sq = float((wanted * wanted).sum())
+        if not wanted_sq:
+            return
+        both = float((wanted * effective).sum())
+        self.wanted += wanted_sq
+        self.both += both
+        self.noise += float(((effective - wanted * (both / wanted_sq)) ** 2).sum())
+        self.layers.append((name, both / wanted_sq))
+
+    def result(self) -> Survival:
+        if not self.wanted:
+            return Survival(1.0, 0.0)
+        worst = tuple(sorted(self.layers, key=lambda item: item[1])[:WORST])
+        return Survival(self.both / self.wanted, (self.noise / self.wanted) ** 0.5, worst)
+
+
+class Master(Protocol):
+    """The weights in full precision: the checkpoint file."""
+
+    def read(self, component: str, key: str) -> Tensor:
+        """A parameter as the file has it, on the processor, in the shape of ours."""
+
+    def is_source(self, component: str, key: str) -> bool:
+        """Whether encoding that again gives what was loaded, bit for bit (it was not in 8 bits in the file)."""
+
+    def close(self) -> None:
+        """Called when nothing more will be read for now."""
+
+
+class NetworkApplier:
+    """Puts networks on one loaded model and takes them off again. Not thread safe: call it between jobs' steps."""
+
+    def __init__(
+        self, table: TargetTable, master: Master, device: torch.device, autocast: torch.dtype | None = None
+    ) -> None:
+        """`autocast`: the dtype of autocast where the model computes under it. Other programs then also make and add
+        the deltas that they merge under it, and the merging modes do as they do."""
+        self._table = table
+        self._master = master
+        self._device = device
+        self._autocast = autocast
+        self._current: tuple[tuple[Use, ...], LoraMode, bool] = ((), LoraMode.EXACT, False)
+        self._touched: list[Target] = []
+        self._kept: dict[tuple[str, str], Tensor] = {}
+        self._merged: dict[tuple[str, str], tuple[Target, str]] = {}  # by component and key
+        self._backups: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
+        self.survival: Survival | None = None
+        self.notices: list[str] = []
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """What is on the model now."""
+        return self._current[0]
+
+    def apply(
+        self, uses: Sequence[Use], files: Mapping[str, NetworkFile], mode: LoraMode, keep_masters: bool = False
+    ) -> None:
+        """Make exactly these networks effective, in this order; `files` by hash.
+
+        Every network applies wholly or not at all: raises `NetworkError` that lists the layers a file has and the
+        model has not, or whose shapes differ, and leaves the model without networks. With `keep_masters` the full
+        precision weights of touched layers stay in main memory.
+        """
+        wanted = (tuple(uses), mode, keep_masters)
+        if wanted == self._current:
+            return
+        changes = self._plan(uses, files)
+        self.remove()
+        if not keep_masters:
+            self._kept.clear()
+        total = _Sum()
+        budget = Budget(DELTA_BUDGET_BYTES)
+        try:
+            for target, layer_changes in changes.values():
+                self._touched.append(target)
+                if mode is LoraMode.EXACT:
+                    self._beside(target, layer_changes, budget)
+                elif mode is LoraMode.MERGE:
+                    self._merge(target, layer_changes, total, keep_masters)
+                else:
+                    self._merge_into_stored(target, layer_changes, total, mode is LoraMode.STOCHASTIC)
+        except BaseException:
+            self.remove()
+            raise
+        self._master.close()
+        self._current = wanted
+        self.survival = (Survival(1.0, 0.0) if mode is LoraMode.EXACT else total.result()) if uses else None
+
+    def remove(self) -> None:
+        """Take all networks off: every weight is again, bit for bit, what was loaded."""
+        for target in self._touched:
+            state = stored_state(target.layer)
+            if state is not None:
+                state.changes, state.branches = (), None
+        for (component, key), (target, name) in self._merged.items():
+            if (component, key) in self._backups:
+                put(target.layer, name, *self._backups[component, key])
+            else:
+                loaded = _storage_of(target.layer, name).encode(self._master.read(component, key).to(self._device))
+                put(target.layer, name, loaded.data, loaded.scale)
+        self._master.close()
+        self._touched.clear()
+        self._merged.clear()
+        self._backups.clear()
+        self._current = ((), LoraMode.EXACT, False)
+        self.survival = None
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, uses: Sequence[Use], files: Mapping[str, NetworkFile]
+    ) -> dict[tuple[str, str], tuple[Target, list[LayerChange]]]:
+        """By layer: the changes in the order of the networks."""
+        self.notices.clear()
+        planned: dict[tuple[str, str], tuple[Target, list[LayerChange]]] = {}
+        for use in uses:
+            adapters = files[use.file_hash].adapters
+            found = [(target, adapter) for name, adapter in adapters.items() if (target := self._table.find(name))]
+            missing = [name for name in adapters if self._table.find(name) is None]
+            if len(missing) > len(found):
+                raise NetworkError(_unmatched(use.name, missing, len(found)))
+            if missing:
+                self.notices.append(_leftover(use.name, missing))
+            for target, adapter in found:
+                strength = use.te_strength if target.is_text else use.unet_strength
+                change = adapter.at(strength, use.dynamic_rank)
+                _check_shapes(use.name, target, change)
+                if strength:
+                    planned.setdefault((target.component, target.path), (target, []))[1].append(change)
+        return planned
+
+    # -- the modes ---------------------------------------------------------------------------------------------------
+
+    def _beside(self, target: Target, changes: list[LayerChange], budget: Budget) -> None:
+        layer = target.layer
+        state = _managed_whole(layer)
+        sides = [branch for change in changes if (branch := change.branch()) is not None and _fits(branch, layer)]
+        if len(sides) == len(changes) and isinstance(layer, (nn.Linear, nn.Conv2d)):
+            state.branches = AllBranches(joined_branches(layer, sides, state.compute_dtype, self._device))
+            return
+        state.changes = (DecodedChanges(changes, budget),)
+        if layer._parameters.get("bias") is None:
+            bias = changed_bias(None, changes)
+            if bias is not None:
+                state.branches = AllBranches((), bias.to(self._device))
+
+    def _merge(self, target: Target, changes: list[LayerChange], total: _Sum, keep: bool) -> None:
+        for name in NAMES:
+            if target.layer._parameters.get(name) is None:
+                continue
+            base = self._master_of(target, name, keep).to(self._device, torch.float32)
+            merged = self._changed(name, base, changes)
+            if merged is base:
+                continue
+            before = self._effective(target.layer, name)
+            self._put(target, name, merged, None)
+            total.add(f"{target.path}.{name}", merged - base, self._effective(target.layer, name) - before)
+
+    def _merge_into_stored(self, target: Target, changes: list[LayerChange], total: _Sum, stochastic: bool) -> None:
+        for name in NAMES:
+            if target.layer._parameters.get(name) is None:
+                continue
+            first = current = self._effective(target.layer, name)
+            wanted = self._changed(name, first, changes) - first
+            for number, change in enumerate(changes):
+                merged = self._changed(name, current, [change])
+                if merged is current:
+                    continue
+                seed = crc32(f"{target.path}.{name}/{number}".encode()) if stochastic else None
+                self._put(target, name, merged, seed)
+                current = self._effective(target.layer, name)
+            if current is not first:
+                total.add(f"{target.path}.{name}", wanted, current - first)
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def _changed(self, name: str, base: Tensor, changes: Sequence[LayerChange]) -> Tensor:
+        if name == "weight":
+            with torch.autocast(self._device.type, self._autocast or torch.bfloat16, enabled=bool(self._autocast)):
+                return changed_weight(base, changes, as_others=True, sum_dtype=self._autocast)
+        changed = changed_bias(base, changes)
+        assert changed is not None
+        return changed
+
+    def _effective(self, layer: nn.Module, name: str) -> Tensor:
+        """The stored weight as float32, without changes."""
+        state = stored_state(layer)
+        data, scale = stored_tensors(layer, name)
+        if state is None or name not in state.formats:
+            return data.float()
+        storage = state.formats[name]
+        if storage.dtype == torch.float32:
+            return data
+        return storage.decode(data, scale, torch.empty(data.shape, dtype=torch.float32, device=data.device))
+
+    def _put(self, target: Target, name: str, weight: Tensor, seed: int | None) -> None:
+        key = (target.component, f"{target.path}.{name}")
+        if key not in self._merged and not self._master.is_source(*key):
+            self._backups[key] = stored_tensors(target.layer, name)
+        storage = _storage_of(target.layer, name)
+        encoded = storage.encode(weight) if seed is None else encode_stochastic(storage, weight, seed)
+        put(target.layer, name, encoded.data, encoded.scale)
+        self._merged[key] = (target, name)
+
+    def _master_of(self, target: Target, name: str, keep: bool) -> Tensor:
+        key = (target.component, f"{target.path}.{name}")
+        if key in self._kept:
+            return self._kept[key]
+        master = self._master.read(*key)
+        if keep:
+            self._kept[key] = master
+        return master
+
+
+def _storage_of(layer: nn.Module, name: str) -> StorageFormat:
+    """The format a parameter is stored in."""
+    state = stored_state(layer)
+    if state is not None and name in state.formats:
+        return state.formats[name]
+    parameter = layer._parameters[name]
+    assert parameter is not None
+    return FORMATS.get(dtype_name(parameter.dtype))
+
+
+def _plain_formats(layer: nn.Module) -> dict[str, StorageFormat]:
+    """Formats under which a layer that is not stored in any can be managed: its parameters' own dtypes."""
+    return {name: FORMATS.get(dtype_name(p.dtype)) for name, p in layer._parameters.items() if p is not None}
+
+
+def _managed_whole(layer: nn.Module) -> Stored:
+    """Have the layer managed with all of its parameters, so that each can be changed on its way to use."""
+    known, plain = stored_state(layer), _plain_formats(layer)
+    if known is None:
+        return manage(layer, plain, _dtype_of(layer), cast_inputs=False)
+    if set(plain) <= set(known.formats):
+        return known
+    return manage(layer, {**plain, **known.formats}, known.compute_dtype, known.device, known.cast_inputs)
+
+
+def _dtype_of(layer: nn.Module) -> torch.dtype:
+    return next(parameter.dtype for parameter in layer._parameters.values() if parameter is not None)
+
+
+def _fits(branch: SideBranch, layer: nn.Module) -> bool:
+    """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs)."""
+    weight = layer._parameters["weight"]
+    return weight is not None and weight.ndim > 1 and branch.down.shape[1] == weight.shape[1]
+
+
+def _check_shapes(network: str, target: Target, change: LayerChange) -> None:
+    """Refuse a change whose shape the layer does not have."""
+    weight = target.layer._parameters["weight"]
+    assert weight is not None
+    try:
+        branch = change.branch()
+        if branch is not None:
+            count = (
+                branch.up.shape[0] * branch.down[0].numel() * (1 if branch.mid is None else branch.mid[0, 0].numel())
+            )
+            fits = branch.up.shape[0] == weight.shape[0] and (count == weight.numel() or weight.ndim == 4)
+        else:
+            delta = change.weight_delta(torch.zeros(weight.shape))
+            fits = delta is None or delta.shape == weight.shape
+    except RuntimeError:  # the factors do not even fit each other
+        fits = False
+    if not fits:
+        raise NetworkError(
+            f"{network}: its change to {target.path} does not fit the layer's {list(weight.shape)}. "
+            "It was made for another kind of model; choose a checkpoint of that kind."
+        )
+
+
+def _unmatched(network: str, missing: Sequence[str], found: int) -> str:
+    return (
+        f"{network} was made for another kind of model: {len(missing)} of its {len(missing) + found} layers are not in "
+        f"this one ({_some(missing)}). Choose a checkpoint of the kind it was trained on."
+    )
+
+
+def _leftover(network: str, missing: Sequence[str]) -> str:
+    return f"{network}: {len(missing)} of its layers are not in this model and were left out: {_some(missing)}."
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:LISTED])
+    return listed if len(names) <= LISTED else f"{listed} and {len(names) - LISTED} more"

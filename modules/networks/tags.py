@@ -1,0 +1,56 @@
+"""`<lora:name:te:unet:dyn=N>` as numbers."""
+
+from dataclasses import dataclass
+
+from modules.errors import InvalidValueError
+from modules.prompting.extra_networks import NetworkTag, NetworkTags
+
+LORA_KINDS = ("lora", "lyco")
+
+
+@dataclass(frozen=True)
+class LoraTag:
+    """One wanted network: its name as typed and its strengths."""
+
+    name: str
+    te_strength: float = 1.0
+    unet_strength: float = 1.0
+    dynamic_rank: int | None = None
+
+
+def lora_tags(tags: NetworkTags) -> tuple[list[LoraTag], list[str]]:
+    """The LoRA tags of a prompt, and sentences about those that cannot be read (they are left out)."""
+    wanted: list[LoraTag] = []
+    problems: list[str] = []
+    for kind in LORA_KINDS:
+        for tag in tags.get(kind, ()):
+            try:
+                wanted.append(_read(tag))
+            except InvalidValueError as error:
+                problems.append(str(error))
+    return wanted, problems
+
+
+def _read(tag: NetworkTag) -> LoraTag:
+    """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first."""
+    name, *rest = tag.positional or ("",)
+    text = f"<lora:{':'.join(tag.items)}>"
+    te = _number(tag.named.get("te", rest[0] if rest else "1"), text)
+    unet = _number(tag.named.get("unet", rest[1] if len(rest) > 1 else str(te)), text)
+    rank = tag.named.get("dyn", rest[2] if len(rest) > 2 else None)
+    if rank is None:
+        return LoraTag(name, te, unet)
+    value = _number(rank, text)
+    if value != int(value) or value < 1:
+        raise InvalidValueError(f"{text}: the rank {rank!r} is no whole number above 0; the tag was ignored.")
+    return LoraTag(name, te, unet, int(value))
+
+
+def _number(text: str, tag: str) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise InvalidValueError(f"{tag}: {text!r} is no number; the tag was ignored.") from error
+    if value != value or abs(value) == float("inf"):
+        raise InvalidValueError(f"{tag}: {text!r} is no finite number; the tag was ignored.")
+    return value

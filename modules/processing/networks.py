@@ -1,0 +1,163 @@
+"""From the tags in a prompt to networks on the loaded model, and to what the picture says about them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.networks.catalogue import SHORT_HASH, NetworkCatalogue, NetworkInfo
+from modules.networks.tags import LoraTag, lora_tags
+from modules.prompting.cache import NetworkUse
+from modules.prompting.extra_networks import NetworkTag, NetworkTags
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    from modules.models.loaded import LoadedModel
+    from modules.models.precision import PrecisionPlan
+    from modules.networks.applying import LoraMode, NetworkApplier, Survival
+    from modules.networks.network_file import NetworkFile
+
+FILES_KEPT = 4  # in main memory, besides those in use
+AUTOMATIC = "Automatic"
+NO_LORA = "None"
+
+
+@dataclass(frozen=True)
+class ActiveNetworks:
+    """What is on the model for a job: for the conditioning cache, the infotext and the user."""
+
+    uses: tuple[NetworkUse, ...] = ()
+    mode: str = ""
+    fields: dict[str, object] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    survival: Survival | None = None
+
+
+class Networks:
+    """Finds, reads and applies networks. One for the program; call `activate` with the engine's lock held."""
+
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self.catalogue = NetworkCatalogue(folders)
+        self._files: OrderedDict[str, NetworkFile] = OrderedDict()
+
+    def activate(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> ActiveNetworks:
+        """Put exactly the networks of these tags on the model; what is there already stays.
+
+        A name that no file answers to, and a tag that cannot be read, is left out with a notice. Raises
+        `NetworkError` for a file that cannot be used on this model; the model is then without networks.
+        """
+        from modules.networks.applying import LoraMode, Use
+
+        wanted, notices = lora_tags(self._with_setting(tags, settings))
+        uses, names = [], []
+        for tag in wanted:
+            info = self._find(tag)
+            if info is None:
+                notices.append(
+                    f"The network {tag.name!r} was not found and was left out. Refresh the list of networks."
+                )
+                continue
+            content = self.catalogue.hash_of(info)
+            self._load(info, content)
+            uses.append(Use(tag.name, content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
+            names.append((tag.name, content[:SHORT_HASH]))
+        mode = lora_mode(model.plan)
+        applier = self._applier(model)
+        if not uses:
+            applier.remove()
+            return ActiveNetworks(notices=tuple(notices))
+        applier.apply(uses, self._files, mode, model.plan.cache_fp16_weight)
+        self._forget({use.file_hash for use in uses})
+        fields: dict[str, object] = {}
+        if settings.flag("lora_add_hashes_to_infotext"):
+            fields["Lora hashes"] = ", ".join(f"{name}: {short}" for name, short in dict(names).items())
+        if model.plan.is_low_precision or model.plan.lora_mode != AUTOMATIC:
+            fields["LoRA mode"] = mode.value
+        if mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC) and applier.survival is not None:
+            notices.append(_weak(applier.survival))
+        return ActiveNetworks(
+            uses=tuple(
+                NetworkUse(
+                    name=use.name,
+                    file_hash=use.file_hash,
+                    te_multiplier=use.te_strength,
+                    unet_multiplier=use.unet_strength,
+                    dyn_dim=use.dynamic_rank,
+                )
+                for use in uses
+            ),
+            mode=mode.value,
+            fields=fields,
+            notices=(*notices, *applier.notices),
+            survival=applier.survival,
+        )
+
+    def _with_setting(self, tags: NetworkTags, settings: Settings) -> NetworkTags:
+        """The setting "Add network to prompt" counts as a tag, unless the prompt names that network itself."""
+        added = settings.text("sd_lora")
+        if added in ("", NO_LORA) or any(tag.items[:1] == (added,) for tag in tags.get("lora", ())):
+            return tags
+        strength = str(settings.number("extra_networks_default_multiplier"))
+        return {**tags, "lora": [*tags.get("lora", ()), NetworkTag((added, strength))]}
+
+    def _find(self, tag: LoraTag) -> NetworkInfo | None:
+        info = self.catalogue.find(tag.name)
+        if info is not None and _is_current(info):
+            return info
+        self.catalogue.refresh()  # a file that is new, has changed, or has gone
+        return self.catalogue.find(tag.name)
+
+    def _load(self, info: NetworkInfo, content: str) -> None:
+        from modules.networks.network_file import read_network
+
+        if content not in self._files:
+            self._files[content] = read_network(info.path)
+        self._files.move_to_end(content)
+
+    def _forget(self, in_use: set[str]) -> None:
+        spare = [content for content in self._files if content not in in_use]
+        for content in spare[: max(0, len(spare) - FILES_KEPT)]:
+            del self._files[content]
+
+    @staticmethod
+    def _applier(model: LoadedModel) -> NetworkApplier:
+        """The model's own; it lives and dies with it."""
+        from modules.models.master import FileMaster
+        from modules.models.precision import ComputeMode
+        from modules.networks.applying import NetworkApplier
+        from modules.networks.targets import TargetTable
+
+        if model.networks is None:
+            parts = {
+                part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"
+            }
+            autocast = model.plan.compute_dtype if model.plan.mode is ComputeMode.AUTOCAST else None
+            model.networks = NetworkApplier(TargetTable(parts), FileMaster(model), model.device, autocast)
+        applier: NetworkApplier = model.networks
+        return applier
+
+
+def lora_mode(plan: PrecisionPlan) -> LoraMode:
+    """Automatic: exact on 8-bit weights, merged on 16-bit ones, where it costs nothing per step."""
+    from modules.networks.applying import LoraMode
+
+    if plan.lora_mode not in ("", AUTOMATIC):
+        return LoraMode(plan.lora_mode)
+    return LoraMode.EXACT if plan.is_low_precision else LoraMode.MERGE
+
+
+def _is_current(info: NetworkInfo) -> bool:
+    try:
+        stat = info.path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns) == (info.size_bytes, info.mtime_ns)
+
+
+def _weak(survival: Survival) -> str:
+    return (
+        f"{survival.retention:.0%} of the networks' effect survived rounding into 8 bits (noise {survival.noise:.0%}). "
+        "LoRA mode exact keeps all of it."
+    )

@@ -43,7 +43,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         lambda: PrecisionWish.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
-        networks=Networks(paths.lora_dirs),
+        networks=Networks(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     executor = InProcessExecutor(engine, Output(paths.data_dir))

@@ -31,4 +31,10 @@ def cpu_machine() -> Machine:
 def tiny_engine(cache_dir: Path) -> Engine:
     """An engine that finds the tiny checkpoint."""
     catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(cache_dir / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, networks=Networks((REFERENCE / "models" / "Lora",)))
+    return Engine(catalogue, CONFIGS, cpu_machine, networks=tiny_networks())
+
+
+def tiny_networks() -> Networks:
+    """The recorded networks of all kinds."""
+    models = REFERENCE / "models"
+    return Networks((models / "Lora",), models / "embeddings", models / "hypernetworks")

@@ -10,7 +10,7 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
 
 UPSCALER_SCALE = 4  # what the reference UI lists for upscalers that work at any scale
-EMPTY_LISTS = ("sd-vae", "hypernetworks", "face-restorers", "realesrgan-models", "loras", "script-info", "extensions")
+EMPTY_LISTS = ("sd-vae", "face-restorers", "realesrgan-models", "script-info", "extensions")
 
 
 def list_routes(services: Services) -> APIRouter:
@@ -64,9 +64,22 @@ def list_routes(services: Services) -> APIRouter:
             {"name": s.name, "prompt": s.prompt, "negative_prompt": s.negative_prompt} for s in book.styles.values()
         ]
 
+    @routes.get("/loras")
+    def loras() -> list[dict[str, Any]]:
+        return [
+            {"name": info.name, "alias": info.alias, "path": str(info.path), "metadata": info.metadata}
+            for info in services.engine.networks.catalogue.entries
+        ]
+
+    @routes.get("/hypernetworks")
+    def hypernetworks() -> list[dict[str, Any]]:
+        entries = services.engine.networks.hypernetworks.entries
+        return [{"name": info.name, "path": str(info.path)} for info in entries]
+
     @routes.get("/embeddings")
     def embeddings() -> dict[str, Any]:
-        return {"loaded": {}, "skipped": {}}
+        """Those that fit the loaded model (all, while none is loaded), and why the others are skipped."""
+        return services.engine.list_embeddings()
 
     @routes.get("/scripts")
     def scripts() -> dict[str, Any]:
@@ -79,8 +92,15 @@ def list_routes(services: Services) -> APIRouter:
     def refresh_checkpoints() -> None:
         services.catalogue.refresh()
 
-    for name in ("refresh-vae", "refresh-embeddings", "refresh-loras"):
-        routes.post(f"/{name}", name=name)(_nothing_to_refresh)
+    @routes.post("/refresh-loras")
+    def refresh_loras() -> None:
+        services.engine.networks.catalogue.refresh()
+
+    @routes.post("/refresh-embeddings")
+    def refresh_embeddings() -> None:
+        services.engine.networks.embeddings.refresh()
+
+    routes.post("/refresh-vae", name="refresh-vae")(_nothing_to_refresh)
     return routes
 
 

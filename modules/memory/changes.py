@@ -55,10 +55,7 @@ def changed_weight(
             continue
         delta = delta.reshape(weight.shape)
         rounded = (sum_dtype or change.sum_dtype) if as_others else None
-        if rounded is not None:
-            weight = (weight.to(rounded) + delta.to(rounded)).float()
-        else:
-            weight = weight + delta
+        weight = (weight.to(rounded) + delta.to(rounded)).float() if rounded is not None else weight + delta
     return weight
 
 

@@ -38,7 +38,8 @@ class LoadedModel:
     components: tuple[Component, ...] = ()
     sources: dict[tuple[str, str], Assignment] = field(default_factory=dict)  # by component and our key
     load_seconds: float = 0.0
-    networks: Any = None  # what applies networks to this model (`processing.networks` puts it here)
+    networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
+    hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -31,8 +31,9 @@ class NetworkInfo:
 class NetworkCatalogue:
     """The network files below some folders. Hashes are taken when asked for, once per content."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], suffixes: tuple[str, ...] = SUFFIXES) -> None:
         self._folders = tuple(folders)
+        self._suffixes = suffixes
         self._lock = threading.Lock()
         self._hashes: dict[tuple[Path, int, int], str] = {}
         self._entries: dict[Path, NetworkInfo] = {}
@@ -48,7 +49,7 @@ class NetworkCatalogue:
         found: dict[Path, NetworkInfo] = {}
         for folder in self._folders:
             for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-                if path.suffix.lower() in SUFFIXES and path.is_file():
+                if path.suffix.lower() in self._suffixes and path.is_file():
                     found[path] = self._describe(path)
         with self._lock:
             self._entries = found

@@ -31,10 +31,21 @@ def lora_tags(tags: NetworkTags) -> tuple[list[LoraTag], list[str]]:
     return wanted, problems
 
 
+def hypernetwork_tags(tags: NetworkTags) -> tuple[list[LoraTag], list[str]]:
+    """The `<hypernet:name:strength>` tags, and sentences about those that cannot be read."""
+    wanted, problems = [], []
+    for tag in tags.get("hypernet", ()):
+        try:
+            wanted.append(_read(tag))
+        except InvalidValueError as error:
+            problems.append(str(error))
+    return wanted, problems
+
+
 def _read(tag: NetworkTag) -> LoraTag:
     """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first."""
     name, *rest = tag.positional or ("",)
-    text = f"<lora:{':'.join(tag.items)}>"
+    text = f"<{':'.join(tag.items)}>"
     te = _number(tag.named.get("te", rest[0] if rest else "1"), text)
     unet = _number(tag.named.get("unet", rest[1] if len(rest) > 1 else str(te)), text)
     rank = tag.named.get("dyn", rest[2] if len(rest) > 2 else None)

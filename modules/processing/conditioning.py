@@ -1,15 +1,17 @@
 """Prompts of a job to conditionings, through the model's text encoder and a cache that knows what they depend on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
+from modules.networks.embeddings import Embedding
 from modules.processing.networks import ActiveNetworks
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.clip_encoder import ClipTextEncoder
 from modules.prompting.conditioning import ComposedConditioning, PromptEncoder, ScheduledConditioning, Timing
+from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.encode import TextOptions, TextTower
 from modules.prompting.tokens import ClipTokenizer
@@ -35,6 +37,7 @@ class Conditioner:
         self._plan_fingerprint = plan_fingerprint
         self.networks = ActiveNetworks()
         self._tower = TextTower(ClipTokenizer.from_package(), ClipTextEncoder(model.text_encoder, device=model.device))
+        self._embeddings: dict[str, Embedding] = {}
         self._prompts: ConditioningCache[tuple[ComposedConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
         self._negatives: ConditioningCache[tuple[ScheduledConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
 
@@ -71,6 +74,34 @@ class Conditioner:
                 encoder.encode_empty().crossattn,
             )
 
+    @property
+    def embedding_width(self) -> int:
+        """The width of the vectors that the text encoder takes."""
+        return int(self._model.text_encoder.config.hidden_size)
+
+    def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
+        """Have these embeddings take the place of their names."""
+        known = {name: item.file_hash for name, item in self._embeddings.items()}
+        if {name: item.file_hash for name, item in embeddings.items()} == known:
+            return
+        self._embeddings = dict(embeddings)
+        width = self.embedding_width
+        table = EmbeddingTable(self._tower.tokenizer, {name: item.vectors[width] for name, item in embeddings.items()})
+        self._tower = replace(self._tower, embeddings=table)
+
+    def embeddings_in(self, *texts: str) -> list[Embedding]:
+        """The embeddings whose names stand in the texts, in the order in which they come."""
+        table, found = self._tower.embeddings, {}
+        for text in texts if table is not None and self._embeddings else ():
+            tokens = self._tower.tokenizer.encode(text)
+            position = 0
+            while position < len(tokens):
+                match = table.find(tokens, position) if table is not None else None
+                if match is not None:
+                    found[match.name] = self._embeddings[match.name]
+                position += match.tokens if match is not None else 1
+        return list(found.values())
+
     def clear(self) -> None:
         """Forget all encodings."""
         self._prompts.clear()
@@ -89,6 +120,7 @@ class Conditioner:
             emphasis=options.emphasis,
             comma_backtrack=options.comma_backtrack,
             clip_skip=options.clip_skip,
+            embeddings=tuple(sorted((name, item.file_hash) for name, item in self._embeddings.items())),
             networks=self.networks.uses,
             lora_mode=self.networks.mode,
         )

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from modules.models.loaded import LoadedModel
+    from modules.networks.embeddings import Embedding
     from modules.processing.conditioning import Conditioner
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,27 @@ class Engine:
     def memory(self) -> dict[str, Memory]:
         """Bytes of main memory ("ram") and of the device ("cuda"), see `devices.memory_info`."""
         return memory_info(self.machine.device)
+
+    def list_embeddings(self) -> dict[str, dict[str, Any]]:
+        """Textual inversion embeddings as the API shows them: "loaded" with their facts, "skipped" with the reason."""
+        store = self.networks.embeddings
+        store.refresh()
+        model = self._model
+        widths = [] if model is None else [int(model.text_encoder.config.hidden_size)]
+
+        def facts(item: Embedding) -> dict[str, Any]:
+            return {
+                "step": item.step,
+                "sd_checkpoint": item.checkpoint_hash,
+                "sd_checkpoint_name": item.checkpoint_name,
+                "shape": next(iter(item.vectors)),
+                "vectors": item.count,
+            }
+
+        return {
+            "loaded": {name: facts(item) for name, item in store.usable(widths).items()},
+            "skipped": {name: {"reason": reason} for name, reason in store.skipped(widths).items()},
+        }
 
     def unload(self) -> None:
         """Free the model; the next picture loads it again."""

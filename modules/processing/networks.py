@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from modules.models.loaded import LoadedModel
     from modules.models.precision import PrecisionPlan
     from modules.networks.applying import LoraMode, NetworkApplier, Survival
+    from modules.networks.embeddings import Embedding, EmbeddingStore
     from modules.networks.network_file import NetworkFile
 
 FILES_KEPT = 4  # in main memory, besides those in use
@@ -38,8 +39,17 @@ class ActiveNetworks:
 class Networks:
     """Finds, reads and applies networks. One for the program; call `activate` with the engine's lock held."""
 
-    def __init__(self, folders: tuple[Path, ...]) -> None:
+    def __init__(
+        self,
+        folders: tuple[Path, ...] = (),
+        embeddings: Path | None = None,
+        hypernetworks: Path | None = None,
+    ) -> None:
+        """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks."""
         self.catalogue = NetworkCatalogue(folders)
+        self.hypernetworks = NetworkCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
+        self._embeddings_folder = embeddings
+        self._embeddings: EmbeddingStore | None = None
         self._files: OrderedDict[str, NetworkFile] = OrderedDict()
 
     def activate(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> ActiveNetworks:
@@ -51,6 +61,7 @@ class Networks:
         from modules.networks.applying import LoraMode, Use
 
         wanted, notices = lora_tags(self._with_setting(tags, settings))
+        notices += self._activate_hypernetworks(model, tags, settings)
         uses, names = [], []
         for tag in wanted:
             info = self._find(tag)
@@ -93,6 +104,50 @@ class Networks:
             notices=(*notices, *applier.notices),
             survival=applier.survival,
         )
+
+    @property
+    def embeddings(self) -> EmbeddingStore:
+        """Textual inversion embeddings; the first use imports torch and reads the folder."""
+        if self._embeddings is None:
+            from modules.networks.embeddings import EmbeddingStore
+
+            self._embeddings = EmbeddingStore(self._embeddings_folder)
+            self._embeddings.refresh()
+        return self._embeddings
+
+    def bundled(self, uses: tuple[NetworkUse, ...]) -> dict[str, Embedding]:
+        """Embeddings that came inside of the network files in use, by name."""
+        from modules.networks.embeddings import Embedding, vectors_of
+
+        found = {}
+        for use in uses:
+            for name, data in self._files[use.file_hash].embeddings.items():
+                found[name] = Embedding(name, f"{use.file_hash}:{name}", vectors_of(name, data))
+        return found
+
+    def _activate_hypernetworks(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> list[str]:
+        from modules.networks.hypernetworks import HypernetworkHooks, read_hypernetwork
+        from modules.networks.tags import hypernetwork_tags
+
+        added = settings.text("sd_hypernetwork")
+        if added not in ("", NO_LORA) and not any(tag.items[:1] == (added,) for tag in tags.get("hypernet", ())):
+            strength = str(settings.number("extra_networks_default_multiplier"))
+            tags = {**tags, "hypernet": [*tags.get("hypernet", ()), NetworkTag((added, strength))]}
+        wanted, notices = hypernetwork_tags(tags)
+        chosen = []
+        for tag in wanted:
+            info = self.hypernetworks.find(tag.name)
+            if info is None:
+                self.hypernetworks.refresh()
+                info = self.hypernetworks.find(tag.name)
+            if info is None:
+                notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
+                continue
+            chosen.append((self.hypernetworks.hash_of(info), read_hypernetwork(info.path), tag.te_strength))
+        if model.hypernetworks is None:
+            model.hypernetworks = HypernetworkHooks(model.unet)
+        model.hypernetworks.apply(chosen)
+        return notices
 
     def _with_setting(self, tags: NetworkTags, settings: Settings) -> NetworkTags:
         """The setting "Add network to prompt" counts as a tag, unless the prompt names that network itself."""

@@ -18,6 +18,7 @@ from modules.processing.engine import Engine
 from modules.processing.events import Events
 from modules.processing.hires_pass import HiresPass
 from modules.processing.hires_size import old_first_pass_size
+from modules.processing.networks import ActiveNetworks
 from modules.processing.output import Output, name_context
 from modules.processing.pixels import preview_image, to_images
 from modules.processing.precision import PrecisionWish
@@ -281,12 +282,27 @@ class _Job:
         active = self.engine.networks.activate(self.model, tags, self.request.settings)
         self.conditioner.networks = active
         self.facts.extra |= active.fields
+        self._use_embeddings(active)
         notices = list(active.notices)
         unknown = [f"<{kind}:...>" for kind in tags if kind not in KNOWN_NETWORKS]
         if unknown:
             notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
         self.notices += [notice for notice in notices if notice not in self.notices]
         self._count_time("networks", began)
+
+    def _use_embeddings(self, active: ActiveNetworks) -> None:
+        """Textual inversion: all embeddings that fit the model, and those that came with its networks."""
+        networks = self.engine.networks
+        networks.embeddings.refresh()
+        width = self.conditioner.embedding_width
+        bundled = {name: item for name, item in networks.bundled(active.uses).items() if width in item.vectors}
+        self.conditioner.use_embeddings({**networks.embeddings.usable([width]), **bundled})
+        if not self.request.settings.flag("textual_inversion_add_hashes_to_infotext"):
+            return
+        used = self.conditioner.embeddings_in(self.prompt.encoded, self.negative.encoded)
+        used = [item for item in used if item.name not in bundled]
+        if used:
+            self.facts.extra["TI hashes"] = ", ".join(f"{item.name}: {item.short_hash}" for item in used)
 
     def _count_time(self, what: str, began: float) -> None:
         self.timings[what] = self.timings.get(what, 0.0) + time.monotonic() - began

@@ -10,6 +10,12 @@ SETTINGS = (
     NETWORKS.text(
         "sd_lora", "Add network to prompt", "None", hint="The name of a LoRA that every picture gets. None: none."
     ),
+    NETWORKS.text(
+        "sd_hypernetwork",
+        "Add hypernetwork to prompt",
+        "None",
+        hint="The name of a hypernetwork that every picture gets. None: none.",
+    ),
     NETWORKS.flag("lora_add_hashes_to_infotext", "Add Lora hashes to infotext", True),
     NETWORKS.number(
         "extra_networks_default_multiplier",
@@ -37,7 +43,6 @@ SETTINGS = (
             "extra_networks_add_text_separator": " ",
             "ui_extra_networks_tab_reorder": "",
             "textual_inversion_print_at_load": False,
-            "sd_hypernetwork": "None",
             "lora_preferred_name": "Alias from file",
             "lora_bundled_ti_to_infotext": True,
             "lora_show_all": False,

@@ -1,0 +1,200 @@
+"""Weights in 8 bits beside 16 bits and beside diffusers' layerwise casting: bytes, peak while loading, time of a step.
+
+Run `python -m benchmarks.fp8`. A checkpoint of Stable Diffusion 1's full size with random weights is made on the fly;
+each load runs in a process of its own; steps of a pair take turns. Rows that need a graphics card say so without one.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.full_size import ROOT, write_full_size_checkpoint
+from benchmarks.report import print_table, write_result
+from modules.devices import native_bf16_cpu
+from modules.models.loaded import LoadedModel
+
+FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row", "int8_row")
+GOALS = {
+    "bytes/fp8_e4m3fn": 0.505,
+    "bytes/fp8_e4m3fn_row": 0.51,
+    "load": 1.15,
+    "step/16 bit": 1.05,
+    "step/layerwise": 0.5,
+    "gpu step": 1.03,
+    "gpu medvram": 0.55,
+    "row error": 0.027,
+}
+PAIRS = 3
+LATENT_SIDE = 64  # 512 px
+
+
+def load(path: Path, storage: str | None, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+    """Load through the program's own loader."""
+    from modules.models.catalogue import CheckpointCatalogue, HashCache
+    from modules.models.loading import load_model
+    from modules.models.precision import ComputeMode, PrecisionPlan
+    from modules.processing.precision import storage_rules
+
+    info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
+    plan = PrecisionPlan(
+        device=device,
+        compute_dtype=dtype,
+        vae_dtype=dtype,
+        mode=ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL,
+        unet_storage=storage,
+        text_storage=storage,
+        skip=storage_rules(storage).skip.texts if storage else (),
+    )
+    return load_model(info, ROOT / "configs", lambda _: plan)
+
+
+def child_load(path: Path, storage: str | None) -> dict[str, int]:
+    """Peak above the base, and bytes, of one load on the processor in 16 bit or `storage`; for a process of its own."""
+    from benchmarks.load import base_bytes, peak_bytes
+    from modules.memory.storage import stored_bytes
+
+    base = base_bytes()
+    model = load(path, storage, torch.float16, torch.device("cpu"))
+    return {
+        "peak": peak_bytes() - base,
+        "model": model.stored_bytes,
+        "unet_and_text": stored_bytes(model.unet) + stored_bytes(model.text_encoder),
+    }
+
+
+def in_child(path: Path, storage: str | None) -> dict[str, int]:
+    """Run `child_load` in another process."""
+    command = [sys.executable, "-m", "benchmarks.fp8", "--child", str(path), storage or "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    result: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def stepper(unet: Any, dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
+    """One evaluation with guidance at 512 px."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 4, LATENT_SIDE, LATENT_SIDE, generator=generator).to(device, dtype)
+    context = torch.randn(2, 77, 768, generator=generator).to(device, dtype)
+    t = torch.full((2,), 500, device=device)
+    return lambda: unet(x, t, encoder_hidden_states=context, return_dict=False)[0]
+
+
+def pair(first: Callable[[], Any], second: Callable[[], Any], device: torch.device) -> dict[str, float]:
+    """Median seconds of both and the median ratio, taking turns, warmed up once."""
+
+    def timed(step: Callable[[], Any]) -> float:
+        began = time.perf_counter()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - began
+
+    timed(first), timed(second)
+    times = [(timed(first), timed(second)) for _ in range(PAIRS if device.type == "cpu" else 20)]
+    return {
+        "first_s": statistics.median(a for a, _ in times),
+        "second_s": statistics.median(b for _, b in times),
+        "ratio": statistics.median(a / b for a, b in times),
+    }
+
+
+@torch.inference_mode()
+def measure_steps(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Ours in each format beside ours in the compute dtype, and beside diffusers' layerwise casting."""
+    from diffusers.hooks import apply_layerwise_casting
+
+    plain = load(path, None, dtype, device)
+    result: dict[str, Any] = {"compute_dtype": str(dtype)}
+    for storage in FORMATS:
+        ours = load(path, storage, dtype, device)
+        result[storage] = {
+            "beside_plain": pair(stepper(ours.unet, dtype, device), stepper(plain.unet, dtype, device), device)
+        }
+        if storage == FORMATS[0]:
+            theirs = load(path, None, dtype, device).unet
+            apply_layerwise_casting(
+                theirs,
+                storage_dtype=torch.float8_e4m3fn,
+                compute_dtype=dtype,
+                skip_modules_pattern=("norm",),
+            )
+            result[storage]["beside_layerwise"] = pair(
+                stepper(ours.unet, dtype, device), stepper(theirs, dtype, device), device
+            )
+            del theirs
+        del ours
+    return result
+
+
+def row_errors() -> dict[str, float]:
+    """The largest relative error of Gaussian rows over 60 orders of magnitude, by format."""
+    from modules.memory.formats import FORMATS as ENTRIES
+
+    worst: dict[str, float] = {}
+    for name in ("fp8_e4m3fn_row", "int8_row"):
+        for exponent in range(-30, 31, 5):
+            weight = torch.randn(128, 2048, generator=torch.Generator().manual_seed(0)) * 10.0**exponent
+            encoded = ENTRIES.get(name).encode(weight)
+            got = ENTRIES.get(name).decode(encoded.data, encoded.scale, torch.empty(weight.shape))
+            error = float((got - weight).double().norm() / weight.double().norm())
+            worst[name] = max(worst.get(name, 0.0), error)
+    return worst
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", nargs=2, metavar=("FILE", "FORMAT"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        path, storage = arguments.child
+        print(json.dumps(child_load(Path(path), None if storage == "none" else storage)))
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rows: list[tuple[object, ...]] = []
+    result: dict[str, Any] = {}
+
+    def row(what: str, value: float | str, goal: float | None) -> None:
+        met = "" if goal is None or isinstance(value, str) else ("yes" if value <= goal else "NO")
+        rows.append((what, value if isinstance(value, str) else f"{value:.4f}", goal or "", met))
+        result[what] = {"value": value, "goal": goal}
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "full.safetensors"
+        write_full_size_checkpoint(path)
+        wide = in_child(path, None)
+        for storage in FORMATS:
+            narrow = in_child(path, storage)
+            share = narrow["unet_and_text"] / wide["unet_and_text"]
+            row(f"bytes of UNet and text encoder, {storage} / fp16", share, GOALS.get(f"bytes/{storage}"))
+            row(f"peak while loading / bytes of the model, {storage}", narrow["peak"] / narrow["model"], GOALS["load"])
+        dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
+        steps = measure_steps(path, dtype, device)
+        result["steps"] = steps
+        name = str(dtype).removeprefix("torch.")
+        for storage in FORMATS:
+            goal = GOALS["gpu step" if device.type == "cuda" else "step/16 bit"]
+            row(f"step at 512 px, {storage} / {name}", steps[storage]["beside_plain"]["ratio"], goal)
+        beside = steps[FORMATS[0]]["beside_layerwise"]["ratio"]
+        row(f"the same, {FORMATS[0]} / diffusers' layerwise casting", beside, GOALS["step/layerwise"])
+    for name, error in row_errors().items():
+        row(f"relative error of Gaussian rows, {name}", error, GOALS["row error"])
+    if device.type != "cuda":
+        row("step on a CUDA card, SD1 512 px and SDXL 1024 px, fp8 / fp16", "not measured", GOALS["gpu step"])
+        row("peak VRAM, SDXL 1024 px, medvram, fp8 / fp16", "not measured", GOALS["gpu medvram"])
+    print_table(("what", "measured", "at most", "met"), rows)
+    suffix = "" if device.type == "cpu" else "-" + torch.cuda.get_device_name().replace(" ", "-").lower()
+    write_result(f"fp8{suffix}", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,11 +7,12 @@ from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.paths import resolve_paths
+from modules.paths import Paths, resolve_paths
 from modules.processing.engine import Engine
 from modules.processing.networks import Networks
 from modules.processing.output import Output
 from modules.processing.precision import PRECISION_KEYS, PrecisionWish, check_patterns, machine_of, split_patterns
+from modules.scripts.library import ScriptLibrary
 from modules.services import Services
 from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS
 from modules.settings.store import SettingsStore
@@ -46,9 +47,21 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         networks=Networks(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
-    executor = InProcessExecutor(engine, Output(paths.data_dir))
+    scripts = load_scripts(flags, paths, settings.current)
+    executor = InProcessExecutor(engine, Output(paths.data_dir), scripts)
     queue = JobQueue(executor, JobStore(paths.jobs_file))
-    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION)
+    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, scripts)
+
+
+def load_scripts(flags: Flags, paths: Paths, settings: Settings) -> ScriptLibrary:
+    """The scripts of the extensions that are neither disabled one by one nor all at once."""
+    mode = settings.text("disable_all_extensions")
+    if flags.disable_all_extensions or mode == "all":
+        return ScriptLibrary()
+    folders = paths.extension_dirs
+    if flags.disable_extra_extensions or mode == "extra":
+        folders = (paths.builtin_extensions_dir,)
+    return ScriptLibrary.load(folders, settings.many("disabled_extensions"))
 
 
 def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> None:

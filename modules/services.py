@@ -1,12 +1,13 @@
 """The long-lived objects of one running program, built in `webui.py` and handed to the edges. Holds, does nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from modules.cli.flags import Flags
 from modules.jobs.queue import JobQueue
 from modules.models.catalogue import CheckpointCatalogue
 from modules.paths import Paths
 from modules.processing.engine import Engine
+from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
 
 
@@ -21,3 +22,4 @@ class Services:
     engine: Engine
     queue: JobQueue
     version: str
+    scripts: ScriptLibrary = field(default_factory=ScriptLibrary)

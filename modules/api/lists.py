@@ -7,10 +7,11 @@ from fastapi import APIRouter
 from modules.processing.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.scripts.library import script_info
 from modules.services import Services
 
 UPSCALER_SCALE = 4  # what the reference UI lists for upscalers that work at any scale
-EMPTY_LISTS = ("sd-vae", "face-restorers", "realesrgan-models", "script-info", "extensions")
+EMPTY_LISTS = ("sd-vae", "face-restorers", "realesrgan-models", "extensions")
 
 
 def list_routes(services: Services) -> APIRouter:
@@ -83,7 +84,14 @@ def list_routes(services: Services) -> APIRouter:
 
     @routes.get("/scripts")
     def scripts() -> dict[str, Any]:
-        return {"txt2img": [], "img2img": []}
+        """Titles in lower case, those that take part in every job first."""
+        found = [*services.scripts.alwayson, *services.scripts.selectable]
+        return {"txt2img": [script.title().lower() for script in found], "img2img": []}
+
+    @routes.get("/script-info")
+    def script_information() -> list[dict[str, Any]]:
+        """Every script with its arguments."""
+        return [script_info(script) for script in (*services.scripts.alwayson, *services.scripts.selectable)]
 
     for name in EMPTY_LISTS:
         routes.get(f"/{name}", name=name)(_nothing)

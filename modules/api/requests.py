@@ -12,6 +12,7 @@ from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource, split_legacy_name
+from modules.scripts.library import filled_args
 from modules.services import Services
 from modules.settings.values import Settings
 
@@ -81,14 +82,29 @@ def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
         save_grid=not body.do_not_save_grid,
         override_settings=overrides,
         settings=settings,
+        **_scripts(body, services),
     )
     check_names(request, services.catalogue)
     return request
 
 
+def _scripts(body: Txt2ImgBody, services: Services) -> dict[str, Any]:
+    """The selected script and the arguments of always-on ones, defaults filled in."""
+    values: dict[str, Any] = {}
+    if body.script_name:
+        script = services.scripts.find(body.script_name)
+        values = {"script": script.title(), "script_args": filled_args(script, body.script_args or [])}
+    given = {}
+    for title, entry in (body.alwayson_scripts or {}).items():
+        script = services.scripts.find_alwayson(title)
+        args = entry.get("args") if isinstance(entry, dict) else entry
+        given[script.title()] = filled_args(script, args or [])
+    return {**values, "alwayson_args": given} if given else values
+
+
 def _plain_fields() -> tuple[str, ...]:
     known = set(Txt2ImgBody.model_fields)
-    skipped = ("tiling", "styles", "save_images", "override_settings")
+    skipped = ("tiling", "styles", "save_images", "override_settings", "script_args")
     return tuple(
         f.name
         for f in fields(Txt2ImgRequest)
@@ -134,8 +150,6 @@ def _settings(body: Txt2ImgBody, current: Settings, overrides: dict[str, Any], s
 
 def _refuse_unbuilt(body: Txt2ImgBody) -> None:
     """What would silently change the picture if it were ignored."""
-    if body.script_name:
-        raise InvalidValueError(f"script_name {body.script_name!r}: there are no scripts yet. Leave the field out.")
     if body.refiner_checkpoint and body.refiner_checkpoint != "None":
         raise InvalidValueError("refiner_checkpoint: refiners are not built yet. Leave the field out.")
     if body.firstphase_width or body.firstphase_height:

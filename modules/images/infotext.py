@@ -94,6 +94,13 @@ def order_fields(fields: Mapping[str, object]) -> dict[str, object]:
     return first | others | {key: fields[key] for key in tail if key in fields}
 
 
+def with_fields(text: str, fields: Mapping[str, object]) -> str:
+    """An infotext with more fields in its last line, before the version."""
+    added = ", ".join(f"{key}: {quote(value)}" for key, value in fields.items() if value is not None)
+    head, mark, tail = text.rpartition(", Version: ")
+    return f"{head}, {added}{mark}{tail}" if mark else f"{text}, {added}"
+
+
 def format_infotext(prompt: str, negative_prompt: str, fields: Mapping[str, object]) -> str:
     """The infotext of one picture, its fields in the order of the mapping.
 

@@ -4,22 +4,26 @@ from modules.jobs.job import Job
 from modules.processing.engine import Engine
 from modules.processing.output import Output
 from modules.processing.results import Result
+from modules.scripts.library import ScriptLibrary
+from modules.scripts.running import run_with_scripts
 
 
 class InProcessExecutor:
-    """Runs jobs one at a time with one engine; `output` saves their pictures."""
+    """Runs jobs one at a time with one engine; `output` saves their pictures, `scripts` take part."""
 
-    def __init__(self, engine: Engine, output: Output) -> None:
+    def __init__(self, engine: Engine, output: Output, scripts: ScriptLibrary | None = None) -> None:
         self._engine = engine
         self._output = output
+        self._scripts = scripts or ScriptLibrary()
 
     def run(self, job: Job) -> Result:
         """Compute the job in the calling thread."""
         # Under the lock: a load in the background imports the same packages, whose lazy modules must not meet halfway.
         with self._engine.lock:
-            from modules.processing.txt2img import txt2img
+            from modules.processing import txt2img as _txt2img
 
-        return txt2img(job.request, self._engine, self._output, job)
+            assert _txt2img
+        return run_with_scripts(job.request, self._engine, self._output, job, self._scripts)
 
     def close(self) -> None:
         """Free the model."""

@@ -8,12 +8,17 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 
 def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue) -> None:
     """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there."""
+    check_names_of(request)
+    wanted = request.checkpoint or request.settings.text("sd_model_checkpoint")
+    if wanted:
+        catalogue.get(wanted)
+
+
+def check_names_of(request: Txt2ImgRequest) -> None:
+    """The names that need no list of files."""
     SAMPLERS.canonical(request.sampler)
     SCHEDULES.canonical(request.scheduler)
     if request.hires is not None:
         SAMPLERS.canonical(request.hires.sampler or request.sampler)
         SCHEDULES.canonical(request.hires.scheduler or request.scheduler)
         check_upscaler(request.hires.upscaler)
-    wanted = request.checkpoint or request.settings.text("sd_model_checkpoint")
-    if wanted:
-        catalogue.get(wanted)

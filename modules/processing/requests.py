@@ -83,6 +83,10 @@ class Txt2ImgRequest:
     checkpoint: str | None = None  # title, name or hash; None: the one in the settings
     save_images: bool = True
     save_grid: bool = True
+    script: str | None = None  # the title of a selectable script that makes the pictures
+    script_args: tuple[Any, ...] = ()
+    alwayson_args: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # by title
+    extra_params: Mapping[str, Any] = field(default_factory=dict)  # what scripts add to the infotext
     override_settings: Mapping[str, Any] = field(default_factory=dict)  # as given by the caller, for the record
     settings: Settings = field(default_factory=Settings)  # overrides already applied
 
@@ -112,6 +116,9 @@ def request_to_json(request: Txt2ImgRequest) -> dict[str, Any]:
     record = {f.name: getattr(request, f.name) for f in fields(request) if f.name not in ("settings", "hires")}
     record["styles"] = list(request.styles)
     record["override_settings"] = dict(request.override_settings)
+    record["script_args"] = list(request.script_args)
+    record["alwayson_args"] = {title: list(args) for title, args in request.alwayson_args.items()}
+    record["extra_params"] = dict(request.extra_params)
     record["hires"] = asdict(request.hires) if request.hires else None
     record["settings"] = request.settings.differences()
     return record
@@ -121,6 +128,8 @@ def request_from_json(record: Mapping[str, Any]) -> Txt2ImgRequest:
     """The inverse of `request_to_json`."""
     values = dict(record)
     values["styles"] = tuple(values.get("styles", ()))
+    values["script_args"] = tuple(values.get("script_args", ()))
+    values["alwayson_args"] = {title: tuple(args) for title, args in values.get("alwayson_args", {}).items()}
     values["hires"] = HiresRequest(**values["hires"]) if values.get("hires") else None
     values["settings"] = Settings().with_changes(values.get("settings", {}))
     return Txt2ImgRequest(**values)

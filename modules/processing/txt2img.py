@@ -88,6 +88,7 @@ class _Job:
     def run(self) -> Result:
         """All batches, then the grid."""
         request = self.request
+        self.facts.extra |= request.extra_params
         self.prompt = prepare_text(request.prompt, request.settings)
         self.negative = prepare_text(request.negative_prompt, request.settings, with_networks=False)
         self.notices += self.model.plan.notes

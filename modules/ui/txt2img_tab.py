@@ -19,6 +19,7 @@ from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_check
 from modules.ui.form import FIELDS, SAME_SAMPLER, SAME_SCHEDULER, pasted_form, request_of
 from modules.ui.messages import error_box, note_box
 from modules.ui.output_panel import build_output_panel
+from modules.ui.scripts_panel import ScriptFields, build_scripts
 
 Components = dict[str, gr.components.Component]
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
@@ -63,11 +64,12 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
                 info="From the pasted picture; they hold for this form only. Remove what you do not want.",
                 elem_id="txt2img_override_settings",
             )
+            scripts = build_scripts(services)
             _build_style_editor(services, form)
         with gr.Column(scale=1, elem_id="txt2img_results"):
             build_output_panel()
     fields = [form[name] for name in FIELDS]
-    _wire_jobs(services, form, fields, task, notice, (generate, interrupt, skip))
+    _wire_jobs(services, scripts, fields, task, notice, (generate, interrupt, skip))
     paste.click(_pasting(services), inputs=[form["prompt"]], outputs=[*fields, notice], **HIDDEN_EVENT)
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
     for button, text in examples:
@@ -82,7 +84,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
 
 def _wire_jobs(
     services: Services,
-    form: Components,
+    scripts: ScriptFields,
     fields: list[gr.components.Component],
     task: gr.Textbox,
     notice: gr.HTML,
@@ -92,7 +94,8 @@ def _wire_jobs(
 
     def submit(task_id: str, *values: Any) -> str:
         try:
-            request = request_of(dict(zip(FIELDS, values, strict=True)), services)
+            request = request_of(dict(zip(FIELDS, values[: len(FIELDS)], strict=True)), services)
+            request = scripts.chosen(request, values[len(FIELDS) :])
             settings = request.settings
             every = settings.whole("show_progress_every_n_steps") if settings.flag("live_previews_enable") else 0
             services.queue.submit(request, task_id=task_id, preview_every=max(every, 0))
@@ -104,7 +107,7 @@ def _wire_jobs(
 
     generate.click(
         submit,
-        inputs=[task, *fields],
+        inputs=[task, *fields, *scripts.components],
         outputs=[notice],
         js="(task, ...values) => [featherweight.start(), ...values]",
         **HIDDEN_EVENT,

@@ -29,7 +29,7 @@ def test_shapes_are_as_recorded(client: TestClient, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sd-vae", "hypernetworks", "face-restorers", "realesrgan-models", "loras", "extensions", "script-info"]
+    "name", ["sd-vae", "hypernetworks", "face-restorers", "realesrgan-models", "loras", "extensions"]
 )
 def test_what_this_version_has_none_of_is_an_empty_list(client: TestClient, name: str) -> None:
     assert client.get(f"/sdapi/v1/{name}").json() == []

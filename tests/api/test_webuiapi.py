@@ -44,7 +44,7 @@ def test_every_list_is_read(api: "webuiapi.WebUIApi") -> None:
     assert api.get_embeddings() == {"loaded": {}, "skipped": {}}
     assert "ram" in api.get_memory()
     assert "nowebui" in api.get_cmd_flags()
-    assert api.get_scripts() == {"txt2img": [], "img2img": []}
+    assert api.get_scripts() == {"txt2img": ["x/y/z plot"], "img2img": []}
     assert api.get_loras() == [] and isinstance(api.get_prompt_styles(), list)
 
 

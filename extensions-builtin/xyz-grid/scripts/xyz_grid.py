@@ -1,0 +1,240 @@
+"""X/Y/Z plot: one picture for every combination of up to three axes' values, in a grid with legends."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+from PIL import Image
+
+from modules.errors import InvalidValueError
+from modules.images.grid import image_grid
+from modules.images.infotext import with_fields
+from modules.images.legend import grid_with_legend
+from modules.processing.checking import check_names_of
+from modules.processing.results import Picture, PictureKind
+from modules.scripts.axes import AXES, Axis
+from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
+from modules.scripts.script import Script
+
+SEEDS = ("Seed", "Var. seed")
+NOTHING = "Nothing"
+LARGEST_SEED = 2**32
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An axis with its values; `text` is what was typed."""
+
+    axis: Axis
+    values: tuple[Any, ...]
+    text: str
+
+    @property
+    def captions(self) -> list[str]:
+        return [""] if self.axis.label == NOTHING else [self.axis.caption(value) for value in self.values]
+
+
+class XyzPlot(Script):
+    """The script."""
+
+    def title(self) -> str:
+        return "X/Y/Z plot"
+
+    def ui(self, is_img2img: bool) -> list[Any]:
+        import gradio as gr
+
+        labels = list(AXES)
+        components: list[Any] = []
+        for name, start in (("X", "Seed"), ("Y", NOTHING), ("Z", NOTHING)):
+            prefix = f"script_xyz_plot_{name.lower()}"
+            with gr.Row():
+                kind = gr.Dropdown(
+                    labels,
+                    value=start,
+                    type="index",
+                    label=f"{name} type",
+                    elem_id=f"{prefix}_type",
+                )
+                values = gr.Textbox(
+                    label=f"{name} values",
+                    lines=1,
+                    placeholder="1, 2, 3 or 1-9 (+2) or 0-1 [5]",
+                    elem_id=f"{prefix}_values",
+                )
+                fill = gr.Button("Fill", scale=0, min_width=60, elem_id=f"script_xyz_plot_fill_{name.lower()}")
+            picked = gr.Dropdown([], multiselect=True, visible=False, label=f"{name} values")
+            fill.click(_fill, inputs=[kind], outputs=[values], queue=False, api_visibility="private")
+            components += [kind, values, picked]
+        with gr.Row():
+            components += [
+                gr.Checkbox(True, label="Draw legend", elem_id="script_xyz_plot_draw_legend"),
+                gr.Checkbox(False, label="Include Sub Images", elem_id="script_xyz_plot_include_lone_images"),
+                gr.Checkbox(False, label="Include Sub Grids", elem_id="script_xyz_plot_include_sub_grids"),
+                gr.Checkbox(False, label="Keep -1 for seeds", elem_id="script_xyz_plot_no_fixed_seeds"),
+            ]
+        with gr.Row():
+            components += [
+                gr.Checkbox(False, label=f"Vary seeds for {name}", elem_id=f"script_xyz_plot_vary_seeds_{name.lower()}")
+                for name in "XYZ"
+            ]
+        components.append(
+            gr.Slider(0, 500, value=0, step=2, label="Grid margins (px)", elem_id="script_xyz_plot_margin")
+        )
+        swaps = gr.Row()
+        with swaps:
+            for first, second in ((0, 1), (1, 2), (0, 2)):
+                button = gr.Button(f"Swap {'XYZ'[first]}/{'XYZ'[second]} axes", size="sm")
+                pair = [components[3 * axis + part] for axis in (first, second) for part in (0, 1)]
+                button.click(_swap, inputs=pair, outputs=pair, queue=False, api_visibility="private")
+        return components
+
+    def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
+        """How many pictures are coming, for the progress bar."""
+        chosen = [_chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3)]
+        return len(chosen[0].values) * len(chosen[1].values) * len(chosen[2].values)
+
+    def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
+        x, y, z = (_chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3))
+        legend, lone, sub_grids, keep_random, vary_x, vary_y, vary_z, margin = args[9:17]
+        if not keep_random:
+            x, y, z = _fixed(x), _fixed(y), _fixed(z)
+        jobs = _jobs(p, (x, y, z), (bool(vary_x), bool(vary_y), bool(vary_z)), bool(keep_random))
+        for job in jobs.values():  # everything wrong is said before the first picture
+            check_names_of(job.to_request())
+        made: dict[tuple[int, int, int], Processed] = {}
+        for cell in _order((x, y, z)):
+            processed = process_images(jobs[cell])
+            if processed.pictures:
+                made[cell] = processed
+            if processed.interrupted:
+                break
+        if not made:
+            return processed
+        whole = _assembled(self.title(), p, (x, y, z), made, bool(legend), bool(lone), bool(sub_grids), int(margin))
+        whole.result = replace(whole.result, interrupted=processed.interrupted)
+        return whole
+
+
+def _fill(kind: int) -> str:
+    axis = AXES.get(list(AXES)[kind])
+    return ", ".join(f'"{c}"' if "," in c else c for c in axis.choices()) if axis.choices else ""
+
+
+def _swap(a: int, b: str, c: int, d: str) -> tuple[Any, ...]:
+    labels = list(AXES)
+    return labels[c], d, labels[a], b
+
+
+def _chosen(kind: Any, text: Any, picked: Any) -> Chosen:
+    """An axis by its number or label, with its values from the text or the picked list."""
+    labels = list(AXES)
+    if isinstance(kind, str) and kind.isdigit():
+        kind = int(kind)
+    if isinstance(kind, int) and not 0 <= kind < len(labels):
+        raise InvalidValueError(f"X/Y/Z plot: there is no axis number {kind}; allowed is 0 to {len(labels) - 1}.")
+    axis = AXES.get(labels[kind] if isinstance(kind, int) else str(kind or NOTHING))
+    if axis.label == NOTHING:
+        return Chosen(axis, (None,), "")
+    written = str(text or "") or ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in picked or ())
+    values = tuple(axis.values(written))
+    if not values:
+        raise InvalidValueError(f"X/Y/Z plot: {axis.label} has no values. Type some, separated by commas.")
+    return Chosen(axis, values, written)
+
+
+def _fixed(chosen: Chosen) -> Chosen:
+    """Seeds of -1 become numbers, so that each stands for one picture in all rows."""
+    if chosen.axis.label not in SEEDS:
+        return chosen
+    drawn = tuple(random.randrange(LARGEST_SEED) if value < 0 else value for value in chosen.values)
+    return replace(chosen, values=drawn)
+
+
+def _jobs(
+    p: StableDiffusionProcessing, axes: tuple[Chosen, ...], vary: tuple[bool, ...], keep_random: bool
+) -> dict[tuple[int, int, int], StableDiffusionProcessing]:
+    """A job for every cell; wrong values raise here."""
+    jobs = {}
+    strides = (1, len(axes[0].values) if vary[0] else 1)
+    strides = (*strides, strides[1] * (len(axes[1].values) if vary[1] else 1))
+    for cell in itertools.product(*(range(len(axis.values)) for axis in axes)):
+        job = copy_of(p)
+        for axis, number in zip(axes, cell, strict=True):
+            axis.axis.apply(job, axis.values[number], axis.values)
+        if keep_random and job.seed < 0:
+            job.seed = random.randrange(LARGEST_SEED)
+        job.seed += sum(number * stride for number, stride, on in zip(cell, strides, vary, strict=True) if on)
+        job.do_not_save_grid = True
+        jobs[cell] = job
+    return jobs
+
+
+def _order(axes: tuple[Chosen, ...]) -> list[tuple[int, int, int]]:
+    """All cells, the costliest axis changing least often."""
+    by_cost = sorted(range(3), key=lambda number: (-axes[number].axis.cost, -number))
+    counts = [range(len(axes[number].values)) for number in by_cost]
+    cells = []
+    for numbers in itertools.product(*counts):
+        place = dict(zip(by_cost, numbers, strict=True))
+        cells.append((place[0], place[1], place[2]))
+    return cells
+
+
+def _assembled(
+    title: str,
+    p: StableDiffusionProcessing,
+    axes: tuple[Chosen, ...],
+    made: dict[tuple[int, int, int], Processed],
+    legend: bool,
+    lone: bool,
+    sub_grids: bool,
+    margin: int,
+) -> Processed:
+    """The grid, the grids it is made of, and the pictures, in this order."""
+    x, y, z = axes
+    first = next(iter(made.values()))
+    fields: dict[str, object] = {"Script": title}
+    for name, axis in zip("XYZ", axes, strict=True):
+        if axis.axis.label != NOTHING:
+            fields[f"{name} Type"] = axis.axis.label
+            fields[f"{name} Values"] = axis.text
+            if axis.axis.label in SEEDS:
+                fields[f"Fixed {name} Values"] = ", ".join(map(str, axis.values))
+    grids: list[Image.Image] = []
+    for iz in range(len(z.values)):
+        rows = [[_picture_of(made.get((ix, iy, iz))) for ix in range(len(x.values))] for iy in range(len(y.values))]
+        if any(cell is not None for row in rows for cell in row):
+            columns = x.captions if legend else [""] * len(x.values)
+            labels = y.captions if legend else [""] * len(y.values)
+            name = z.captions[iz] if legend and z.axis.label != NOTHING else ""
+            grids.append(grid_with_legend(rows, columns, labels, margin, name))
+    start = first.pictures[0]
+    text = with_fields(start.infotext, fields)
+
+    def as_grid(image: Image.Image) -> Picture:
+        return Picture(image, text, start.seed, start.subseed, kind=PictureKind.GRID)
+
+    whole = grids[0] if len(grids) == 1 else image_grid(grids, 1)
+    pictures = [as_grid(whole)]
+    if sub_grids and len(grids) > 1:
+        pictures += [as_grid(grid) for grid in grids]
+    samples = [picture for processed in made.values() for picture in processed.pictures]
+    result = replace(
+        first.result,
+        notices=tuple(dict.fromkeys(note for processed in made.values() for note in processed.result.notices)),
+    )
+    processed = Processed(result)
+    processed.pictures = pictures + (samples if lone else [])
+    p.save_grids(processed, len(pictures))
+    return processed
+
+
+def _picture_of(processed: Processed | None) -> Image.Image | None:
+    """A cell's picture; of a batch, all of it."""
+    if processed is None or not processed.pictures:
+        return None
+    images = [picture.image for picture in processed.pictures if picture.kind is PictureKind.SAMPLE]
+    return images[0] if len(images) == 1 else image_grid(images, max(1, round(len(images) ** 0.5)))

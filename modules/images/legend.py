@@ -1,0 +1,79 @@
+"""A grid with legends: what its columns and rows stand for, written above and beside it."""
+
+from collections.abc import Sequence
+
+from PIL import Image, ImageDraw, ImageFont
+
+INK = "black"
+PAPER = "white"
+PADDING_PX = 8
+SMALLEST_FONT_PX = 8
+LARGEST_FONT_PX = 30
+WIDEST_LABEL = 0.75  # of a cell's width: the column that the rows' labels get
+
+
+def grid_with_legend(
+    cells: Sequence[Sequence[Image.Image | None]],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    margin_px: int = 0,
+    title: str = "",
+) -> Image.Image:
+    """Rows of pictures (None: empty) with labels; empty labels take no room. Sizes are those of the largest picture."""
+    pictures = [cell for row in cells for cell in row if cell is not None]
+    if not pictures:
+        raise ValueError("a grid needs at least one picture")
+    width = max(picture.width for picture in pictures)
+    height = max(picture.height for picture in pictures)
+    font = ImageFont.load_default(min(max(SMALLEST_FONT_PX, width // 10), LARGEST_FONT_PX))
+    draw = ImageDraw.Draw(Image.new("RGB", (1, 1)))
+    left = 0
+    if any(rows):
+        widest = max(draw.textlength(word, font=font) for label in rows for word in label.split() or [""])
+        left = int(max(width * WIDEST_LABEL, min(widest + 2 * PADDING_PX, width * 1.5)))
+    wrapped = [_wrapped(draw, label, font, width) for label in columns]
+    top = max((_height(draw, text, font) for text in wrapped if text), default=0)
+    head = _height(draw, title, font) if title else 0
+    across = left + len(columns) * width + (len(columns) - 1) * margin_px
+    down = head + top + len(rows) * height + (len(rows) - 1) * margin_px
+    sheet = Image.new("RGB", (across, down), PAPER)
+    draw = ImageDraw.Draw(sheet)
+    if title:
+        draw.text((across / 2, head / 2), title, INK, font, anchor="mm", align="center")
+    for column, text in enumerate(wrapped):
+        x = left + column * (width + margin_px)
+        draw.multiline_text((x + width / 2, head + top / 2), text, INK, font, anchor="mm", align="center")
+    for number, label in enumerate(rows):
+        y = head + top + number * (height + margin_px)
+        if label:
+            text = _wrapped(draw, label, font, left)
+            draw.multiline_text((left / 2, y + height / 2), text, INK, font, anchor="mm", align="center")
+        for column, picture in enumerate(cells[number]):
+            if picture is not None:
+                x = left + column * (width + margin_px)
+                sheet.paste(picture, (x + (width - picture.width) // 2, y + (height - picture.height) // 2))
+    return sheet
+
+
+def _height(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> int:
+    box = draw.multiline_textbbox((0, 0), text, font=font)
+    return int(box[3] - box[1]) + 3 * PADDING_PX
+
+
+def _wrapped(
+    draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
+) -> str:
+    """Broken at blanks, and inside of words that are wider than a cell."""
+    room = width - 2 * PADDING_PX
+    lines: list[str] = []
+    for word in text.split():
+        candidate = f"{lines[-1]} {word}" if lines else word
+        if lines and draw.textlength(candidate, font=font) <= room:
+            lines[-1] = candidate
+            continue
+        while draw.textlength(word, font=font) > room and len(word) > 1:
+            fits = next(n for n in range(len(word), 0, -1) if n == 1 or draw.textlength(word[:n], font=font) <= room)
+            lines.append(word[:fits])
+            word = word[fits:]
+        lines.append(word)
+    return "\n".join(lines)

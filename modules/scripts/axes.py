@@ -1,0 +1,235 @@
+"""Axes of grids: what can be varied, how its values are written, and how one is put into a job. Extensions may add
+their own with `AXES.add`."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+from modules.errors import InvalidValueError
+from modules.registry import Registry
+from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.scripts.processing import StableDiffusionProcessing as Job
+from modules.settings.definitions import SETTINGS
+
+MOST_VALUES = 200
+_NUMBER = r"[+-]?\d+(?:\.\d*)?"
+_RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})(?:\s*\(\s*({_NUMBER})\s*\))?(?:\s*\[\s*(\d+)\s*\])?\s*")
+
+Apply = Callable[[Job, Any, Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """`read` turns a written value into one (raises `InvalidValueError`), `cost` decides which axis is the outer loop,
+    `choices` fills the field by a button."""
+
+    label: str
+    read: Callable[[str], Any]
+    apply: Apply
+    cost: float = 0.0
+    choices: Callable[[], list[str]] | None = None
+    is_number: bool = False
+    show: Callable[[Any], str] = str
+    shows_label: bool = True
+
+    def values(self, text: str) -> list[Any]:
+        """All values of a text: separated by commas (quotes as in CSV), numbers also as ranges `1-5`, `1-9 (+2)`,
+        `0-1 [5]`. Raises `InvalidValueError`."""
+        words = [word.strip() for word in next(csv.reader(StringIO(text), skipinitialspace=True), [])]
+        words = [word for word in words if word or not self.is_number]
+        if self.is_number:
+            words = list(
+                itertools.chain.from_iterable(_spread(word, self.label, self.read is _whole) for word in words)
+            )
+        if len(words) > MOST_VALUES:
+            raise InvalidValueError(f"{self.label}: {len(words)} values; at most {MOST_VALUES} are allowed.")
+        return [self.read(word) for word in words]
+
+    def caption(self, value: Any) -> str:
+        """What stands above a column."""
+        text = self.show(value)
+        return f"{self.label}: {text}" if self.shows_label else text
+
+
+AXES: Registry[Axis] = Registry("axis")
+
+
+def _spread(word: str, label: str, whole: bool) -> list[str]:
+    """The numbers that a range means; any other word is itself."""
+    match = _RANGE.fullmatch(word)
+    if match is None:
+        return [word]
+    first, last = float(match[1]), float(match[2])
+    if match[4]:
+        count = int(match[4])
+        if not 1 <= count <= MOST_VALUES:
+            raise InvalidValueError(f"{label}: {word}: the count must be 1 to {MOST_VALUES}.")
+        numbers = [first + (last - first) * i / max(count - 1, 1) for i in range(count)]
+        return [str(round(number)) if whole else f"{number:.10g}" for number in numbers]
+    step = float(match[3]) if match[3] else (1.0 if last >= first else -1.0)
+    if step == 0 or (last - first) / step < 0:
+        raise InvalidValueError(f"{label}: {word}: the step {match[3]} never reaches {match[2]}.")
+    count = int((last - first) / step + 1e-9) + 1
+    if count > MOST_VALUES:
+        raise InvalidValueError(f"{label}: {word}: {count} values; at most {MOST_VALUES} are allowed.")
+    return [f"{first + i * step:.10g}" for i in range(count)]
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError) as error:
+        raise InvalidValueError(f"{text!r} is no whole number. Write 1, 2, 3 or a range like 1-5 (+2).") from error
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidValueError(f"{text!r} is no number. Write 0.5, 1, or a range like 0-1 [5].") from error
+
+
+def _one_of(kind: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        for name in names():
+            if name.lower() == text.lower():
+                return name
+        raise InvalidValueError(f"{kind}: {text!r} is none of: {', '.join(names())}.")
+
+    return read
+
+
+def _field(name: str) -> Apply:
+    def apply(p: Job, value: Any, values: Sequence[Any]) -> None:
+        setattr(p, name, value)
+
+    return apply
+
+
+def override(key: str) -> Apply:
+    """Puts the value into a setting, for this picture."""
+
+    def apply(p: Job, value: Any, values: Sequence[Any]) -> None:
+        p.override_settings[key] = value
+
+    return apply
+
+
+def setting_axis(label: str, key: str, cost: float = 0.0) -> Axis:
+    """An axis over a setting: its choices where it has some, else numbers or switches by its default."""
+    setting = SETTINGS.get(key)
+    if isinstance(setting.choices, tuple):
+        choices = [str(choice) for choice in setting.choices]
+        return Axis(label, _one_of(label, lambda: choices), override(key), cost, lambda: choices)
+    if isinstance(setting.default, bool):
+        return Axis(label, _switch, override(key), cost, lambda: ["True", "False"])
+    read = _whole if isinstance(setting.default, int) else _number
+    return Axis(label, read, override(key), cost, is_number=True)
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("true", "yes", "1", "on"):
+        return True
+    if text.lower() in ("false", "no", "0", "off"):
+        return False
+    raise InvalidValueError(f"{text!r} is neither True nor False.")
+
+
+def _replace_in_prompts(p: Job, value: str, values: Sequence[str]) -> None:
+    """Prompt S/R: the first value is searched for, each value takes its place in turn."""
+    searched = values[0]
+    if searched not in p.prompt and searched not in p.negative_prompt:
+        raise InvalidValueError(f"Prompt S/R: {searched!r} stands in neither prompt. The first value is searched for.")
+    p.prompt = p.prompt.replace(searched, value)
+    p.negative_prompt = p.negative_prompt.replace(searched, value)
+
+
+def _reorder(p: Job, value: tuple[str, ...], values: Sequence[tuple[str, ...]]) -> None:
+    """Prompt order: the words stand in the prompt in some order; they get another one."""
+    missing = [word for word in value if word not in p.prompt]
+    if missing:
+        raise InvalidValueError(f"Prompt order: {missing[0]!r} does not stand in the prompt.")
+    places = sorted((p.prompt.find(word), word) for word in value)
+    parts, end = [], 0
+    for (place, word), new in zip(places, value, strict=True):
+        parts += [p.prompt[end:place], new]
+        end = place + len(word)
+    p.prompt = "".join(parts) + p.prompt[end:]
+
+
+def _size(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", text)
+    if match is None:
+        raise InvalidValueError(f"Size: {text!r} is no size. Write 512x768.")
+    return int(match[1]), int(match[2])
+
+
+def _resize(p: Job, value: tuple[int, int], values: Sequence[Any]) -> None:
+    p.width, p.height = value
+
+
+class PromptOrder(Axis):
+    """All orders of the given words."""
+
+    def values(self, text: str) -> list[Any]:
+        words = super().values(text)
+        if len(words) > 5:
+            raise InvalidValueError("Prompt order: at most 5 words; their orders are counted by the factorial.")
+        return list(itertools.permutations(words))
+
+
+def _register() -> None:
+    samplers, schedules = (lambda: list(SAMPLERS)), (lambda: [spec.label for _, spec in SCHEDULES.items()])
+    text: Callable[[str], str] = str
+    for axis in (
+        Axis("Nothing", text, lambda p, value, values: None),
+        Axis("Seed", _whole, _field("seed"), is_number=True),
+        Axis("Var. seed", _whole, _field("subseed"), is_number=True),
+        Axis("Var. strength", _number, _field("subseed_strength"), is_number=True),
+        Axis("Steps", _whole, _field("steps"), is_number=True),
+        Axis("Hires steps", _whole, _field("hr_second_pass_steps"), is_number=True),
+        Axis("CFG Scale", _number, _field("cfg_scale"), is_number=True),
+        Axis("Prompt S/R", text, _replace_in_prompts, shows_label=False),
+        PromptOrder("Prompt order", text, _reorder, show=", ".join, shows_label=False),
+        Axis("Sampler", _one_of("Sampler", samplers), _field("sampler_name"), choices=samplers, shows_label=False),
+        Axis("Hires sampler", _one_of("Hires sampler", samplers), _field("hr_sampler_name"), choices=samplers),
+        Axis("Checkpoint name", text, override("sd_model_checkpoint"), cost=1.0, shows_label=False),
+        setting_axis("Negative Guidance minimum sigma", "s_min_uncond"),
+        setting_axis("Sigma Churn", "s_churn"),
+        setting_axis("Sigma min", "s_tmin"),
+        setting_axis("Sigma max", "s_tmax"),
+        setting_axis("Sigma noise", "s_noise"),
+        Axis("Schedule type", _one_of("Schedule type", schedules), _field("scheduler"), choices=schedules),
+        setting_axis("Schedule min sigma", "sigma_min"),
+        setting_axis("Schedule max sigma", "sigma_max"),
+        setting_axis("Schedule rho", "rho"),
+        setting_axis("Beta schedule alpha", "beta_dist_alpha"),
+        setting_axis("Beta schedule beta", "beta_dist_beta"),
+        setting_axis("Eta", "eta_ancestral"),
+        setting_axis("Clip skip", "CLIP_stop_at_last_layers"),
+        Axis("Denoising", _number, _field("denoising_strength"), is_number=True),
+        setting_axis("Extra noise", "img2img_extra_noise"),
+        Axis("Hires upscaler", text, _field("hr_upscaler"), shows_label=False),
+        setting_axis("UniPC Order", "uni_pc_order", cost=0.5),
+        setting_axis("Token merging ratio", "token_merging_ratio"),
+        setting_axis("Token merging ratio high-res", "token_merging_ratio_hr"),
+        setting_axis("Always discard next-to-last sigma", "always_discard_next_to_last_sigma"),
+        setting_axis("SGM noise multiplier", "sgm_noise_multiplier"),
+        setting_axis("RNG source", "randn_source"),
+        setting_axis("Emphasis", "emphasis"),
+        setting_axis("FP8 mode", "fp8_storage", cost=0.9),
+        setting_axis("FP8 format", "fp8_format", cost=0.9),
+        setting_axis("Compute dtype", "compute_dtype", cost=0.9),
+        setting_axis("LoRA mode", "lora_mode", cost=0.3),
+        Axis("Size", _size, _resize, show=lambda size: f"{size[0]}x{size[1]}"),
+    ):
+        AXES.add(axis.label, axis)
+
+
+_register()

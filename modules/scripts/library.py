@@ -1,0 +1,155 @@
+"""The scripts of all extensions: found, loaded, and listed. A faulty one is left out and said so by name."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import logging
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.errors import InvalidValueError, UnknownNameError
+from modules.scripts.script import Script
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ScriptLibrary:
+    """All scripts, by file in the order of extensions and names. `faults` says which files could not be loaded."""
+
+    scripts: list[Script] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, folders: Iterable[Path], disabled: Iterable[str] = ()) -> ScriptLibrary:
+        """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled."""
+        library = cls()
+        off = set(disabled)
+        for folder in folders:
+            for extension in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if extension.name in off or not (extension / "scripts").is_dir():
+                    continue
+                for file in sorted((extension / "scripts").glob("*.py")):
+                    library._load_file(file, extension.name)
+        return library
+
+    @property
+    def selectable(self) -> list[Script]:
+        """Those for the dropdown."""
+        return [script for script in self.scripts if not script.is_alwayson and script.show(False)]
+
+    @property
+    def alwayson(self) -> list[Script]:
+        """Those that take part in every job."""
+        return [script for script in self.scripts if script.is_alwayson]
+
+    def find(self, title: str) -> Script:
+        """The selectable script of this title, in any case; raises `UnknownNameError`."""
+        for script in self.selectable:
+            if script.title().lower() == title.lower():
+                return script
+        raise UnknownNameError.of("script", title, [script.title() for script in self.selectable])
+
+    def find_alwayson(self, title: str) -> Script:
+        """The always-on script of this title, in any case; raises `UnknownNameError`, or says that it is selectable."""
+        for script in self.alwayson:
+            if script.title().lower() == title.lower():
+                return script
+        if any(script.title().lower() == title.lower() for script in self.selectable):
+            raise InvalidValueError(f"{title!r} is a selectable script: name it in script_name.")
+        raise UnknownNameError.of("always-on script", title, [script.title() for script in self.alwayson])
+
+    def _load_file(self, file: Path, extension: str) -> None:
+        name = f"featherweight_scripts.{extension.replace('-', '_')}.{file.stem}"
+        try:
+            spec = importlib.util.spec_from_file_location(name, file)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+            found = [
+                item()
+                for item in vars(module).values()
+                if inspect.isclass(item) and issubclass(item, Script) and item.__module__ == name
+            ]
+            for script in found:
+                script.filename = str(file)
+                script.title()
+        except Exception as error:  # an extension may do anything; the program goes on without it
+            sys.modules.pop(name, None)
+            log.exception("The script %s of the extension %s could not be loaded.", file.name, extension)
+            self.faults.append(f"{extension}/{file.name}: {type(error).__name__}: {error}")
+            return
+        self.scripts += found
+
+
+def components_of(script: Script) -> list[Any]:
+    """The script's components, built once outside of any page: for their defaults and limits."""
+    if script.built is None:
+        with ThreadPoolExecutor(1) as thread:
+            script.built = thread.submit(lambda: asyncio.run(_build(script))).result()
+    return script.built
+
+
+async def _build(script: Script) -> list[Any]:
+    """A coroutine, because Gradio makes event loops, and leaves them open, where none is running."""
+    import gradio as gr
+
+    with gr.Blocks(analytics_enabled=False):
+        return list(script.ui(False) or [])
+
+
+def default_args(script: Script) -> list[Any]:
+    """The values of a script's components as they stand at first."""
+    return [_value_of(component) for component in components_of(script)]
+
+
+def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments of a caller, defaults in place of those left out; raises `InvalidValueError` for too many."""
+    defaults = default_args(script)
+    if len(args) > len(defaults):
+        raise InvalidValueError(f"{script.title()} takes {len(defaults)} arguments, {len(args)} were given.")
+    return (*args, *defaults[len(args) :])
+
+
+def script_info(script: Script) -> dict[str, Any]:
+    """What `/sdapi/v1/script-info` says of a script."""
+    return {
+        "name": script.title().lower(),
+        "is_alwayson": script.is_alwayson,
+        "is_img2img": False,
+        "args": [
+            {
+                "label": getattr(component, "label", "") or "",
+                "value": _value_of(component),
+                "minimum": getattr(component, "minimum", None),
+                "maximum": getattr(component, "maximum", None),
+                "step": getattr(component, "step", None),
+                "choices": _choices_of(component),
+            }
+            for component in components_of(script)
+        ],
+    }
+
+
+def _value_of(component: Any) -> Any:
+    value = getattr(component, "value", None)
+    choices = getattr(component, "choices", None)
+    if getattr(component, "type", None) == "index" and choices:
+        values = [choice[1] if isinstance(choice, tuple) else choice for choice in choices]
+        return values.index(value) if value in values else value
+    return value
+
+
+def _choices_of(component: Any) -> list[str] | None:
+    choices = getattr(component, "choices", None)
+    if choices is None:
+        return None
+    return [str(choice[0] if isinstance(choice, tuple) else choice) for choice in choices]

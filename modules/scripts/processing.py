@@ -1,0 +1,188 @@
+"""A job as scripts see it: a mutable object with the reference UI's attribute names, and a way to make its pictures."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from PIL import Image
+
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
+
+Make = Callable[[Txt2ImgRequest], Result]
+"""Makes the pictures of a request."""
+
+SaveGrid = Callable[[Picture, Txt2ImgRequest, Result], Picture]
+"""Saves a grid and gives it back with its path."""
+
+# attribute -> field of `Txt2ImgRequest`, where the names differ
+FIELDS = {
+    "prompt": "prompt",
+    "negative_prompt": "negative_prompt",
+    "styles": "styles",
+    "seed": "seed",
+    "subseed": "subseed",
+    "subseed_strength": "subseed_strength",
+    "seed_resize_from_w": "seed_resize_from_width",
+    "seed_resize_from_h": "seed_resize_from_height",
+    "sampler_name": "sampler",
+    "scheduler": "scheduler",
+    "batch_size": "batch_size",
+    "n_iter": "batch_count",
+    "steps": "steps",
+    "cfg_scale": "cfg_scale",
+    "width": "width",
+    "height": "height",
+    "tiling": "tiling",
+}
+HIRES_FIELDS = {
+    "hr_scale": "scale",
+    "hr_upscaler": "upscaler",
+    "hr_second_pass_steps": "steps",
+    "hr_resize_x": "resize_width",
+    "hr_resize_y": "resize_height",
+    "hr_sampler_name": "sampler",
+    "hr_scheduler": "scheduler",
+    "hr_checkpoint_name": "checkpoint",
+    "hr_prompt": "prompt",
+    "hr_negative_prompt": "negative_prompt",
+    "denoising_strength": "denoising_strength",
+}
+
+
+class StableDiffusionProcessing:
+    """One job; change it, then give it to `process_images`. `override_settings` hold for this job only."""
+
+    prompt: str
+    negative_prompt: str
+    styles: tuple[str, ...]
+    seed: int
+    subseed: int
+    subseed_strength: float
+    seed_resize_from_w: int
+    seed_resize_from_h: int
+    sampler_name: str
+    scheduler: str
+    batch_size: int
+    n_iter: int
+    steps: int
+    cfg_scale: float
+    width: int
+    height: int
+    tiling: bool
+
+    def __init__(self, request: Txt2ImgRequest, make: Make, save_grid: SaveGrid | None = None) -> None:
+        self._request = request
+        self._make = make
+        self._save_grid = save_grid
+        for name, field in FIELDS.items():
+            setattr(self, name, getattr(request, field))
+        hires = request.hires or HiresRequest()
+        self.enable_hr = request.hires is not None
+        for name, field in HIRES_FIELDS.items():
+            setattr(self, name, getattr(hires, field))
+        self.override_settings: dict[str, Any] = {}
+        self.extra_generation_params: dict[str, Any] = dict(request.extra_params)
+        self.do_not_save_samples = not request.save_images
+        self.do_not_save_grid = not request.save_grid
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a job has no {name!r}; known: {', '.join(sorted(vars(self)))}")
+
+    def __copy__(self) -> StableDiffusionProcessing:
+        twin = object.__new__(StableDiffusionProcessing)
+        twin.__dict__.update(self.__dict__)
+        twin.override_settings = dict(self.override_settings)
+        twin.extra_generation_params = dict(self.extra_generation_params)
+        return twin
+
+    def save_grids(self, processed: Processed, count: int = 1) -> None:
+        """Save the first `count` pictures as grids, if the settings and the job say that grids are saved."""
+        wanted = self._request.save_grid and self.settings.flag("grid_save")
+        if not wanted or self._save_grid is None:
+            return
+        for index in range(count):
+            processed.pictures[index] = self._save_grid(processed.pictures[index], self.to_request(), processed.result)
+
+    @property
+    def settings(self) -> Any:
+        """The job's settings, overrides included."""
+        return self._request.settings.with_changes(self.override_settings)
+
+    def to_request(self) -> Txt2ImgRequest:
+        """The frozen request. Raises `InvalidValueError` and `SettingsError` for values that are not allowed."""
+        values = {field: getattr(self, name) for name, field in FIELDS.items()}
+        values["styles"] = tuple(values["styles"] or ())
+        hires = {field: getattr(self, name) for name, field in HIRES_FIELDS.items()} if self.enable_hr else None
+        checkpoint = self.override_settings.get("sd_model_checkpoint") or self._request.checkpoint
+        return replace(
+            self._request,
+            **values,
+            hires=HiresRequest(**hires) if hires is not None else None,
+            checkpoint=checkpoint,
+            settings=self.settings,
+            save_images=not self.do_not_save_samples,
+            save_grid=not self.do_not_save_grid,
+            extra_params=dict(self.extra_generation_params),
+            script=None,
+        )
+
+
+class Processed:
+    """Pictures of a job with their infotexts; grids first."""
+
+    def __init__(self, result: Result) -> None:
+        self.pictures: list[Picture] = list(result.pictures)
+        self.result = result
+
+    @property
+    def images(self) -> list[Image.Image]:
+        """The pictures' pixels."""
+        return [picture.image for picture in self.pictures]
+
+    @property
+    def infotexts(self) -> list[str]:
+        """What each picture says."""
+        return [picture.infotext for picture in self.pictures]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user stopped it."""
+        return self.result.interrupted
+
+    def to_result(self) -> Result:
+        """The frozen result; its facts follow the pictures."""
+        samples = [picture for picture in self.pictures if picture.kind is PictureKind.SAMPLE]
+        info = _info_of(self.result.info, samples, [picture.infotext for picture in self.pictures])
+        return replace(self.result, pictures=tuple(self.pictures), info=info)
+
+
+def process_images(p: StableDiffusionProcessing) -> Processed:
+    """Make the pictures of a job as it is now."""
+    return Processed(p._make(p.to_request()))
+
+
+def copy_of(p: StableDiffusionProcessing) -> StableDiffusionProcessing:
+    """An independent copy, for changing one thing at a time."""
+    return copy.copy(p)
+
+
+def _info_of(info: GenerationInfo, samples: list[Picture], infotexts: list[str]) -> GenerationInfo:
+    count = len(samples)
+    if not count:
+        return replace(info, infotexts=tuple(infotexts))
+    return replace(
+        info,
+        prompts=_resized(info.prompts, count),
+        negative_prompts=_resized(info.negative_prompts, count),
+        seeds=tuple(picture.seed for picture in samples),
+        subseeds=tuple(picture.subseed for picture in samples),
+        infotexts=tuple(infotexts),
+    )
+
+
+def _resized(texts: tuple[str, ...], count: int) -> tuple[str, ...]:
+    return (texts * count)[:count] if texts else texts

@@ -1,0 +1,69 @@
+"""The Script dropdown with the chosen script's own fields, and the fields of scripts that take part in every job."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+
+from modules.processing.requests import Txt2ImgRequest
+from modules.scripts.script import Script
+from modules.services import Services
+
+log = logging.getLogger(__name__)
+NO_SCRIPT = "None"
+
+
+@dataclass(frozen=True)
+class ScriptFields:
+    """All components, the dropdown first, and which of them belong to which script."""
+
+    components: list[gr.components.Component]
+    places: tuple[tuple[Script, int, int], ...]  # script, first and last + 1 of its components
+
+    def chosen(self, request: Txt2ImgRequest, values: Sequence[Any]) -> Txt2ImgRequest:
+        """The request with the chosen script and all arguments; `values` are the components' values."""
+        title = values[0] if values else NO_SCRIPT
+        alwayson = {}
+        for script, begin, end in self.places:
+            args = tuple(values[begin:end])
+            if script.is_alwayson:
+                alwayson[script.title()] = args
+            elif script.title() == title:
+                request = replace(request, script=title, script_args=args)
+        return replace(request, alwayson_args=alwayson)
+
+
+def build_scripts(services: Services) -> ScriptFields:
+    """Build into the layout that is open now. A script whose fields cannot be built is left out, by name in the log."""
+    places: list[tuple[Script, int, int]] = []
+    components: list[Any] = []
+    for script in services.scripts.alwayson:
+        with gr.Accordion(script.title(), open=False):
+            _add(script, components, places, offset=1)
+    titles = [script.title() for script in services.scripts.selectable]
+    dropdown = gr.Dropdown([NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id="txt2img_script_list")
+    groups = []
+    for script in services.scripts.selectable:
+        with gr.Column(visible=False, elem_classes=["fw-script"]) as group:
+            _add(script, components, places, offset=1)
+        groups.append(group)
+
+    def show(title: str) -> list[Any]:
+        return [gr.update(visible=title == script) for script in titles]
+
+    if groups:
+        dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")
+    return ScriptFields([dropdown, *components], tuple(places))
+
+
+def _add(script: Script, components: list[Any], places: list[tuple[Script, int, int]], offset: int) -> None:
+    try:
+        built = list(script.ui(False) or [])
+    except Exception:  # somebody else's code must not cost the page
+        log.exception("The fields of the script %s (%s) could not be built.", script.title(), script.filename)
+        return
+    begin = len(components) + offset
+    components.extend(built)
+    places.append((script, begin, begin + len(built)))

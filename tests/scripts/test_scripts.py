@@ -1,0 +1,262 @@
+"""Extensions' scripts: found, refused, run around and in place of jobs; and the X/Y/Z plot."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
+from modules.images.infotext import parse_infotext
+from modules.images.legend import grid_with_legend
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import Txt2ImgRequest, request_from_json, request_to_json
+from modules.processing.results import PictureKind, Result
+from modules.scripts.axes import AXES
+from modules.scripts.library import ScriptLibrary, filled_args, script_info
+from modules.scripts.running import run_with_scripts
+from tests.processing.recorded import request_of
+from tests.recordings import tiny_engine
+
+BUILT_IN = Path(__file__).parents[2] / "extensions-builtin"
+PAYLOAD = {
+    "prompt": "a red cat",
+    "negative_prompt": "",
+    "steps": 2,
+    "cfg_scale": 7,
+    "seed": 5,
+    "width": 64,
+    "height": 64,
+    "sampler_name": "Euler",
+}
+XYZ = "X/Y/Z plot"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
+    yield engine
+    engine.unload()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def built_in() -> ScriptLibrary:
+    return ScriptLibrary.load([BUILT_IN])
+
+
+def request(**values: Any) -> Txt2ImgRequest:
+    return replace(request_of(PAYLOAD), **values)
+
+
+def run(wanted: Txt2ImgRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:
+    return run_with_scripts(wanted, engine, Output(folder), Silent(), library)
+
+
+def plot(library: ScriptLibrary, *axes: tuple[str, str], **options: Any) -> Txt2ImgRequest:
+    args: list[Any] = []
+    for label, text in (*axes, *[("Nothing", "")] * (3 - len(axes))):
+        args += [list(AXES).index(label), text, []]
+    names = ("legend", "lone", "sub_grids", "keep_random", "vary_x", "vary_y", "vary_z", "margin")
+    args += [options.get(name, {"legend": True, "lone": True, "margin": 0}.get(name, False)) for name in names]
+    return request(script=XYZ, script_args=filled_args(library.find(XYZ), args))
+
+
+def write_extension(folder: Path, name: str, source: str) -> Path:
+    path = folder / name / "scripts"
+    path.mkdir(parents=True)
+    (path / "script.py").write_text(source)
+    return folder
+
+
+GREY = """
+from modules.scripts.script import AlwaysVisible, Script
+
+class Grey(Script):
+    def title(self): return "Grey"
+    def show(self, is_img2img): return AlwaysVisible
+    def before_process(self, p, *args):
+        p.steps = 1
+        p.extra_generation_params["Grey"] = "yes"
+    def postprocess_image(self, p, pp, *args):
+        pp.image = pp.image.convert("L").convert("RGB")
+"""
+FAULTY = """
+from modules.scripts.script import AlwaysVisible, Script
+
+class Faulty(Script):
+    def title(self): return "Faulty"
+    def show(self, is_img2img): return AlwaysVisible
+    def process(self, p, *args): raise RuntimeError("oops")
+"""
+
+
+def test_the_built_in_script_is_there(built_in: ScriptLibrary) -> None:
+    assert [script.title() for script in built_in.selectable] == [XYZ]
+    assert not built_in.faults
+    info = script_info(built_in.find("x/y/z plot"))
+    assert info["name"] == "x/y/z plot"
+    assert len(info["args"]) == 17
+    assert info["args"][0]["choices"][0] == "Nothing"
+    with pytest.raises(UnknownNameError, match="X/Y/Z plot"):
+        built_in.find("nothing")
+    with pytest.raises(InvalidValueError, match="script_name"):
+        built_in.find_alwayson(XYZ)
+
+
+def test_a_faulty_file_is_left_out_by_name(tmp_path: Path) -> None:
+    write_extension(tmp_path, "broken", "import nothing_of_this_name")
+    library = ScriptLibrary.load([write_extension(tmp_path, "grey", GREY)])
+    assert [script.title() for script in library.scripts] == ["Grey"]
+    assert "broken/script.py" in library.faults[0]
+    assert not ScriptLibrary.load([tmp_path], disabled=["grey"]).scripts
+
+
+def test_always_on_hooks_change_the_job_and_the_pictures(engine: Engine, tmp_path: Path) -> None:
+    library = ScriptLibrary.load([write_extension(tmp_path / "e", "grey", GREY)])
+    result = run(request(), engine, tmp_path, library)
+    pixels = np.asarray(result.samples[0].image)
+    assert (pixels[..., 0] == pixels[..., 1]).all()
+    assert result.info.steps == 1
+    assert "Grey: yes" in result.samples[0].infotext
+
+
+def test_a_failing_hook_costs_no_picture(engine: Engine, tmp_path: Path) -> None:
+    library = ScriptLibrary.load([write_extension(tmp_path / "e", "faulty", FAULTY)])
+    result = run(request(), engine, tmp_path, library)
+    assert len(result.samples) == 1
+    assert any("'Faulty' failed in process (oops)" in notice for notice in result.notices)
+
+
+def test_a_plot_has_the_pictures_that_single_jobs_make(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    result = run(plot(built_in, ("Seed", "5, 7"), ("Steps", "1-2")), engine, tmp_path, built_in)
+    assert [picture.kind for picture in result.pictures] == [PictureKind.GRID] + [PictureKind.SAMPLE] * 4
+    single = run(request(seed=7, steps=1), engine, tmp_path, built_in)
+    found = [p for p in result.samples if p.seed == 7 and "Steps: 1," in p.infotext]
+    assert (np.asarray(found[0].image) == np.asarray(single.samples[0].image)).all()
+    assert found[0].infotext == single.samples[0].infotext
+    fields = parse_infotext(result.pictures[0].infotext)
+    assert fields["Script"] == XYZ
+    assert (fields["X Type"], fields["X Values"], fields["Fixed X Values"]) == ("Seed", "5, 7", "5, 7")
+    assert (fields["Y Type"], fields["Y Values"]) == ("Steps", "1-2")
+
+
+def test_fp8_is_an_axis_and_the_outer_loop(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    loads: list[str] = []
+    load = engine._load
+    engine._load = lambda info, wish: loads.append(wish.fp8_storage) or load(info, wish)  # type: ignore
+    try:
+        result = run(plot(built_in, ("FP8 mode", "Disable, Enable"), ("Seed", "1, 2")), engine, tmp_path, built_in)
+    finally:
+        engine._load = load  # type: ignore[method-assign]
+    assert loads.count("Enable") == 1
+    assert sum("FP8 weight: Enable" in picture.infotext for picture in result.samples) == 2
+
+
+def test_z_makes_a_grid_of_grids(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    axes = (("Seed", "1,2"), ("CFG Scale", "2, 7"), ("Size", "64x64, 128x64"))
+    result = run(plot(built_in, *axes, lone=False, sub_grids=True, margin=4), engine, tmp_path, built_in)
+    whole, first, second = (picture.image for picture in result.pictures)
+    assert whole.width >= first.width + second.width
+    assert not result.samples
+
+
+def test_prompts_are_searched_and_reordered(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    result = run(plot(built_in, ("Prompt S/R", "red, blue"), ("Prompt order", "cat")), engine, tmp_path, built_in)
+    assert {picture.infotext.splitlines()[0] for picture in result.samples} == {"a red cat", "a blue cat"}
+    reordered = run(plot(built_in, ("Prompt order", "red,cat")), engine, tmp_path, built_in)
+    assert {picture.infotext.splitlines()[0] for picture in reordered.samples} == {"a red cat", "a cat red"}
+
+
+def test_varied_seeds(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    wanted = plot(built_in, ("CFG Scale", "2, 3"), ("Steps", "1, 2"), vary_x=True, vary_y=True)
+    result = run(wanted, engine, tmp_path, built_in)
+    assert sorted(picture.seed for picture in result.samples) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"),
+    [
+        (("Seed", "one"), "'one' is no whole number"),
+        (("CFG Scale", ""), "has no values"),
+        (("Sampler", "Euler, Oiler"), "'Oiler' is none of"),
+        (("Prompt S/R", "dog, mouse"), "stands in neither prompt"),
+        (("FP8 format", "fp7"), "'fp7' is none of"),
+        (("Size", "big"), "is no size"),
+        (("Steps", "1-100000"), "at most 200"),
+        (("Steps", "0"), "steps is 0"),
+        (("Seed", "1-5 (-1)"), "never reaches"),
+    ],
+)
+def test_bad_values_are_said_before_the_first_picture(
+    axis: tuple[str, str], said: str, built_in: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    with pytest.raises(FeatherweightError, match=said):
+        run(plot(built_in, axis), engine, tmp_path, built_in)
+
+
+@pytest.mark.parametrize(
+    ("label", "text", "values"),
+    [
+        ("Seed", "1-5", [1, 2, 3, 4, 5]),
+        ("Seed", "1-9 (+4), 20", [1, 5, 9, 20]),
+        ("Seed", "5-1 (-2)", [5, 3, 1]),
+        ("Steps", "1-10 [4]", [1, 4, 7, 10]),
+        ("CFG Scale", "0-1 [5]", [0, 0.25, 0.5, 0.75, 1]),
+        ("CFG Scale", "1.5, 2-3 (0.5)", [1.5, 2, 2.5, 3]),
+        ("Seed", "-1, -1", [-1, -1]),
+        ("Prompt S/R", 'a, "b, c"', ["a", "b, c"]),
+        ("Sampler", "euler a, DDIM", ["Euler a", "DDIM"]),
+    ],
+)
+def test_how_values_are_written(label: str, text: str, values: list[Any]) -> None:
+    assert AXES.get(label).values(text) == values
+
+
+def test_an_interrupted_plot_shows_what_is_finished(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    from modules.errors import Interrupted
+    from modules.processing.results import Picture
+
+    class StopAfterTwo(Silent):
+        done = 0
+
+        def check(self) -> None:
+            if self.done >= 2:
+                raise Interrupted("enough")
+
+        def finished_picture(self, picture: Picture) -> None:
+            self.done += 1
+
+    wanted = plot(built_in, ("Seed", "1,2,3,4"))
+    result = run_with_scripts(wanted, engine, Output(tmp_path), StopAfterTwo(), built_in)
+    assert result.interrupted
+    assert len(result.samples) == 2
+
+
+def test_too_many_arguments_are_refused(built_in: ScriptLibrary) -> None:
+    with pytest.raises(InvalidValueError, match="takes 17 arguments"):
+        filled_args(built_in.find(XYZ), [0] * 18)
+
+
+def test_a_request_with_scripts_survives_its_record() -> None:
+    wanted = request(script=XYZ, script_args=(1, "a", True), alwayson_args={"x": (1,)}, extra_params={"k": "v"})
+    assert request_from_json(request_to_json(wanted)) == wanted
+
+
+def test_a_legend_takes_room_for_its_words() -> None:
+    cell = Image.new("RGB", (64, 64), "red")
+    bare = grid_with_legend([[cell, cell], [cell, None]], ["", ""], ["", ""], margin_px=6)
+    assert bare.size == (134, 134)
+    labelled = grid_with_legend([[cell, cell]], ["a rather long caption for so small a cell", "b"], ["row"], title="t")
+    assert labelled.width > 128
+    assert labelled.height > 64
+    with pytest.raises(ValueError, match="at least one"):
+        grid_with_legend([[None]], [""], [""])

@@ -13,6 +13,7 @@ Command = Callable[[Sequence[str]], int]
 COMMANDS: dict[str, str] = {
     "txt2img": "modules.cli.txt2img:main",
     "precision-report": "modules.cli.precision:report",
+    "precision-compare": "modules.cli.comparison:main",
     "convert": "modules.cli.precision:convert",
 }
 

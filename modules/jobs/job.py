@@ -129,6 +129,9 @@ class Job:
             self._done_steps = done
             self._phase = "sampling"
 
+    def latent(self, info: object) -> None:
+        return
+
     def wants_preview(self, done: int) -> bool:
         return self._preview_every > 0 and done > 0 and done - self._preview_step >= self._preview_every
 

@@ -1,10 +1,15 @@
 """The small protocol through which a running job is watched and stopped; `jobs` implements it, processing calls it."""
 
-from typing import Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image
 
 from modules.processing.results import Picture
+
+if TYPE_CHECKING:
+    from modules.sampling.types import StepInfo
 
 
 class Events(Protocol):
@@ -21,6 +26,9 @@ class Events(Protocol):
 
     def step(self, done: int) -> None:
         """`done` of the planned steps are finished."""
+
+    def latent(self, info: StepInfo) -> None:
+        """A step's latents, for those who measure."""
 
     def wants_preview(self, done: int) -> bool:
         """Whether somebody would look at a preview of the present step."""
@@ -45,6 +53,9 @@ class Silent:
         return
 
     def step(self, done: int) -> None:
+        return
+
+    def latent(self, info: StepInfo) -> None:
         return
 
     def wants_preview(self, done: int) -> bool:

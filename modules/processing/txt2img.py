@@ -200,6 +200,7 @@ class _Job:
     def _on_step(self, info: StepInfo) -> None:
         done = self.steps_before + min(info.index + 1, self.pass_steps)
         self.events.step(done)
+        self.events.latent(info)
         latent_format = self.model.architecture.latent
         if latent_format.rgb_factors is not None and self.events.wants_preview(done):
             self.events.preview(preview_image(info.denoised, latent_format, self.model.downscale))

@@ -136,6 +136,9 @@ class _Cell:
     def step(self, done: int) -> None:
         self._events.step(self._index * self._total + done)
 
+    def latent(self, info: Any) -> None:
+        self._events.latent(info)
+
     def wants_preview(self, done: int) -> bool:
         return self._events.wants_preview(self._index * self._total + done)
 

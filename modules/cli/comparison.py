@@ -1,0 +1,90 @@
+"""`python launch.py precision-compare`: pictures and numbers of several storage formats, as an HTML page and JSON."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from modules.assembly import build_services
+from modules.atomic_files import output_error, write_atomic
+from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.queue import fix_seeds
+from modules.processing.checking import check_names
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import Txt2ImgRequest
+
+FORMATS = ("16 bit", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; exit code 0, or 1 for errors."""
+    parser = argparse.ArgumentParser(
+        prog="launch.py precision-compare", description="Make the same pictures in several precisions and compare them."
+    )
+    parser.add_argument("--prompt", action="append", required=True, help="repeatable")
+    parser.add_argument("--format", action="append", help=f"repeatable; the first is the measure: {FORMATS}")
+    parser.add_argument("--output", type=Path, required=True, help="the .html file; numbers go into .json beside it")
+    parser.add_argument("--checkpoint", default=None)
+    parser.add_argument("--negative-prompt", default="")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cfg-scale", type=float, default=7.0)
+    parser.add_argument("--sampler", default="DPM++ 2M")
+    parser.add_argument("--width", type=int)
+    parser.add_argument("--height", type=int)
+    add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
+    arguments = parser.parse_args(argv)
+    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        return _run(arguments, Flags(**given))
+    except FeatherweightError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: argparse.Namespace, flags: Flags) -> int:
+    if arguments.output.suffix != ".html":
+        raise InvalidValueError(f"--output {arguments.output}: the name must end in .html.")
+    services = build_services(flags)
+    try:
+        wanted = arguments.checkpoint or services.settings.current.text("sd_model_checkpoint")
+        side = services.engine.model(wanted or None).default_size_px
+        request = Txt2ImgRequest(
+            negative_prompt=arguments.negative_prompt,
+            width=arguments.width or side,
+            height=arguments.height or side,
+            steps=arguments.steps,
+            cfg_scale=arguments.cfg_scale,
+            sampler=arguments.sampler,
+            seed=arguments.seed,
+            checkpoint=arguments.checkpoint,
+            settings=services.settings.current,
+        )
+        check_names(request, services.catalogue)
+        from modules.processing.comparison import as_html, as_json, compare
+
+        formats = arguments.format or FORMATS
+        output = Output(arguments.output.parent)
+        rows = compare(fix_seeds(request), arguments.prompt, formats, services.engine, output, Silent())
+        title = services.catalogue.default(wanted or None).title
+        page = as_html(rows, arguments.prompt, title)
+        numbers = as_json(rows, arguments.prompt, title)
+        try:
+            write_atomic(arguments.output, page.encode("utf-8"))
+            write_atomic(arguments.output.with_suffix(".json"), json.dumps(numbers, indent=1).encode("utf-8"))
+        except OSError as error:
+            raise output_error("The comparison", arguments.output.parent, error) from error
+        for row in rows:
+            closeness = ", ".join("identical" if v == float("inf") else f"{v:.1f} dB" for v in row.psnr_db)
+            facts = f"{row.weight_bytes / 1e6:>9.1f} MB {row.seconds_per_step * 1e3:>8.0f} ms/step"
+            print(f"{row.storage:<16}{facts}  {closeness}")
+        print(arguments.output)
+        return 0
+    finally:
+        services.queue.close()

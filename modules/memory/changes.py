@@ -110,38 +110,48 @@ class DecodedChanges:
 
 @dataclass
 class Branches:
-    """Branches beside one layer, joined to a single pair of factors; a `SideBranches` of `modules.memory.layer`."""
+    """Branches beside one layer, joined to a single pair of factors. `scale` [rank] is replaced to change strengths."""
 
     down: Tensor
     up: Tensor
+    scale: Tensor
     mid: Tensor | None = None
 
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""
-        down, up = self.down.to(inputs.dtype), self.up.to(inputs.dtype)
+        down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
         if isinstance(layer, nn.Linear):
-            added = F.linear(F.linear(inputs, down), up)
+            added = F.linear(F.linear(inputs, down) * scale, up)
         else:
-            added = _convolved(layer, inputs, down, up, None if self.mid is None else self.mid.to(inputs.dtype))
+            mid = None if self.mid is None else self.mid.to(inputs.dtype)
+            added = _convolved(layer, inputs, down, up, mid, scale.reshape(-1, 1, 1))
         return output + added.to(output.dtype)
 
 
 def joined_branches(
     layer: nn.Module, branches: Sequence[SideBranch], dtype: torch.dtype, device: torch.device
 ) -> list[Branches]:
-    """One `Branches` for all that have no middle part, one for each that has. The scale goes into `up`."""
+    """One `Branches` for all that have no middle part, then one for each that has."""
     simple = [branch for branch in branches if branch.mid is None]
+    scales = joined_scales(branches, device)
     result = []
     if simple:
-        downs = [_shaped(branch.down, layer) for branch in simple]
-        ups = [_shaped(branch.up * branch.scale, layer, is_up=True) for branch in simple]
-        result.append(Branches(torch.cat(downs).to(device, dtype), torch.cat(ups, dim=1).to(device, dtype)))
-    for branch in branches:
-        if branch.mid is not None:
-            up = _shaped(branch.up * branch.scale, layer, is_up=True).to(device, dtype)
-            down = branch.down.reshape(*branch.down.shape[:2], 1, 1).to(device, dtype)
-            result.append(Branches(down, up, branch.mid.to(device, dtype)))
+        down = torch.cat([_shaped(branch.down, layer) for branch in simple]).to(device, dtype)
+        up = torch.cat([_shaped(branch.up, layer, is_up=True) for branch in simple], dim=1).to(device, dtype)
+        result.append(Branches(down, up, scales[0]))
+    for branch, scale in zip((b for b in branches if b.mid is not None), scales[len(result) :], strict=True):
+        assert branch.mid is not None
+        up = _shaped(branch.up, layer, is_up=True).to(device, dtype)
+        down = branch.down.reshape(*branch.down.shape[:2], 1, 1).to(device, dtype)
+        result.append(Branches(down, up, scale, branch.mid.to(device, dtype)))
     return result
+
+
+def joined_scales(branches: Sequence[SideBranch], device: torch.device) -> list[Tensor]:
+    """The `scale` of each of the `Branches` that `joined_branches` makes of these."""
+    simple = [torch.full((branch.up.shape[1],), branch.scale) for branch in branches if branch.mid is None]
+    own = [torch.full((branch.up.shape[1],), branch.scale) for branch in branches if branch.mid is not None]
+    return [scale.to(device) for scale in ([torch.cat(simple)] if simple else []) + own]
 
 
 @dataclass
@@ -170,10 +180,10 @@ def _shaped(factor: Tensor, layer: nn.Module, is_up: bool = False) -> Tensor:
     return factor if factor.ndim == 4 else factor.reshape(*factor.shape, 1, 1)
 
 
-def _convolved(layer: Any, x: Tensor, down: Tensor, up: Tensor, mid: Tensor | None) -> Tensor:
+def _convolved(layer: Any, x: Tensor, down: Tensor, up: Tensor, mid: Tensor | None, scale: Tensor) -> Tensor:
     if mid is not None:
-        return F.conv2d(_with_geometry(layer, F.conv2d(x, down), mid), up)
-    return F.conv2d(_with_geometry(layer, x, down), up)
+        return F.conv2d(_with_geometry(layer, F.conv2d(x, down), mid) * scale, up)
+    return F.conv2d(_with_geometry(layer, x, down) * scale, up)
 
 
 def _with_geometry(layer: Any, x: Tensor, kernel: Tensor) -> Tensor:

@@ -30,11 +30,13 @@ from modules.memory.changes import (
     changed_bias,
     changed_weight,
     joined_branches,
+    joined_scales,
 )
 from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.formats.names import dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
+from modules.networks.kinds.adapter import Adapter
 from modules.networks.network_file import NetworkError, NetworkFile
 from modules.networks.targets import Target, TargetTable
 
@@ -127,6 +129,7 @@ class NetworkApplier:
         self._autocast = autocast
         self._current: tuple[tuple[Use, ...], LoraMode, bool] = ((), LoraMode.EXACT, False)
         self._touched: list[Target] = []
+        self._planned: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
         self._kept: dict[tuple[str, str], Tensor] = {}
         self._merged: dict[tuple[str, str], tuple[Target, str]] = {}  # by component and key
         self._backups: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
@@ -149,6 +152,10 @@ class NetworkApplier:
         """
         wanted = (tuple(uses), mode, keep_masters)
         if wanted == self._current:
+            return
+        if self._only_strengths_differ(uses, mode):
+            self._change_strengths(uses)
+            self._current = wanted
             return
         changes = self._plan(uses, files)
         self.remove()
@@ -191,6 +198,38 @@ class NetworkApplier:
         self._current = ((), LoraMode.EXACT, False)
         self.survival = None
 
+    # -- other strengths -----------------------------------------------------------------------------------------------
+
+    def _only_strengths_differ(self, uses: Sequence[Use], mode: LoraMode) -> bool:
+        """Whether what is there can stay: the same files in the same order, beside the layers."""
+        before, old_mode, _ = self._current
+        return (
+            mode is old_mode is LoraMode.EXACT
+            and len(uses) == len(before) > 0
+            and all(
+                (new.file_hash, new.dynamic_rank) == (old.file_hash, old.dynamic_rank)
+                for new, old in zip(uses, before, strict=True)
+            )
+        )
+
+    def _change_strengths(self, uses: Sequence[Use]) -> None:
+        budget = Budget(DELTA_BUDGET_BYTES)
+        for target, parts in self._planned.values():
+            changes = [
+                adapter.at(_strength(uses[number], target), uses[number].dynamic_rank) for number, adapter in parts
+            ]
+            state = stored_state(target.layer)
+            assert state is not None
+            if state.changes:
+                state.changes = (DecodedChanges(changes, budget),)
+            if isinstance(state.branches, AllBranches):
+                sides = [branch for change in changes if (branch := change.branch()) is not None]
+                for part, scale in zip(state.branches.parts, joined_scales(sides, self._device), strict=False):
+                    part.scale = scale
+                if state.branches.bias is not None:
+                    bias = changed_bias(None, changes)
+                    state.branches.bias = None if bias is None else bias.to(self._device)
+
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def _plan(
@@ -199,7 +238,8 @@ class NetworkApplier:
         """By layer: the changes in the order of the networks."""
         self.notices.clear()
         planned: dict[tuple[str, str], tuple[Target, list[LayerChange]]] = {}
-        for use in uses:
+        parts: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
+        for number, use in enumerate(uses):
             adapters = files[use.file_hash].adapters
             found = [(target, adapter) for name, adapter in adapters.items() if (target := self._table.find(name))]
             missing = [name for name in adapters if self._table.find(name) is None]
@@ -208,11 +248,12 @@ class NetworkApplier:
             if missing:
                 self.notices.append(_leftover(use.name, missing))
             for target, adapter in found:
-                strength = use.te_strength if target.is_text else use.unet_strength
-                change = adapter.at(strength, use.dynamic_rank)
+                key = (target.component, target.path)
+                change = adapter.at(_strength(use, target), use.dynamic_rank)
                 _check_shapes(use.name, target, change)
-                if strength:
-                    planned.setdefault((target.component, target.path), (target, []))[1].append(change)
+                planned.setdefault(key, (target, []))[1].append(change)
+                parts.setdefault(key, (target, []))[1].append((number, adapter))
+        self._planned = parts
         return planned
 
     # -- the modes ---------------------------------------------------------------------------------------------------
@@ -296,6 +337,10 @@ class NetworkApplier:
         if keep:
             self._kept[key] = master
         return master
+
+
+def _strength(use: Use, target: Target) -> float:
+    return use.te_strength if target.is_text else use.unet_strength
 
 
 def _storage_of(layer: nn.Module, name: str) -> StorageFormat:

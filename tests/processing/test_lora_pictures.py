@@ -187,6 +187,16 @@ def test_what_cannot_be_found_or_read_is_left_out_with_a_sentence(engine: Engine
     assert "<nonsense:...>" in said
 
 
+@pytest.mark.parametrize("networks", ["tiny-locon", "tiny-loha", "tiny-full", "tiny-lora-a:1><lora:tiny-dora"])
+def test_another_strength_is_that_of_a_fresh_start(networks: str, engine: Engine, tmp_path: Path) -> None:
+    prompt = with_prompt(f"{PROMPT} <lora:{networks}:0.3>")
+    make(engine, tmp_path, with_prompt(f"{PROMPT} <lora:{networks}:1>"), ROW)
+    changed = make(engine, tmp_path, prompt, ROW)
+    engine.unload()
+    fresh = make(engine, tmp_path, prompt, ROW)
+    assert (pixels(changed) == pixels(fresh)).all()
+
+
 def test_three_hundred_networks(engine: Engine, tmp_path: Path) -> None:
     many = "".join(f"<lora:tiny-lora-a:{0.001 * (1 + number % 3)}>" for number in range(300))
     result = make(engine, tmp_path, {**with_prompt(PROMPT + many), "steps": 2}, ROW)

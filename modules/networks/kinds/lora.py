@@ -44,7 +44,7 @@ class Lora(Adapter):
         if self.dora_scale is not None or self.added_bias is not None:
             return None
         used = slice(None) if self.mid is not None else slice(0, self.dynamic_rank)
-        return SideBranch(self.down[used].float(), self.up[:, used].float(), self.mid, self.scale * self.strength)
+        return SideBranch(self.down[used], self.up[:, used], self.mid, self.scale * self.strength)
 
 
 def read_lora(factors: Factors) -> Lora | None:

@@ -61,6 +61,8 @@ def info_of(result: Result) -> dict[str, Any]:
         "is_using_inpainting_conditioning": False,
         "version": info.version,
     }
+    if result.network_survival is not None:
+        reply["network_survival"] = dict(result.network_survival)
     if result.notices:
         reply["notices"] = list(result.notices)
     return reply

@@ -69,6 +69,7 @@ class Result:
     timings_s: Mapping[str, float] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     interrupted: bool = False
+    network_survival: Mapping[str, Any] | None = None  # how much of the LoRAs arrived: retention, noise, worst layers
 
     @property
     def samples(self) -> tuple[Picture, ...]:

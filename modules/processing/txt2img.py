@@ -1,7 +1,7 @@
 """txt2img, from a request to a result: encode, sample, perhaps sample again larger, decode, save."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
 import torch
@@ -11,6 +11,7 @@ from modules.devices import memory_info
 from modules.errors import Interrupted, Skipped
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.models.loaded import LoadedModel
+from modules.networks.applying import Survival
 from modules.networks.tags import LORA_KINDS
 from modules.processing.conditioning import Conditioner
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
@@ -84,6 +85,7 @@ class _Job:
     steps_before: int = 0  # finished by earlier batches and passes
     pass_steps: int = 0  # of the pass that runs now
     interrupted: bool = False
+    survival: Survival | None = None
 
     def run(self) -> Result:
         """All batches, then the grid."""
@@ -283,6 +285,7 @@ class _Job:
         began = time.monotonic()
         active = self.engine.networks.activate(self.model, tags, self.request.settings)
         self.conditioner.networks = active
+        self.survival = active.survival
         self.facts.extra |= active.fields
         self._use_embeddings(active)
         notices = list(active.notices)
@@ -349,6 +352,7 @@ class _Job:
             timings_s=self.timings,
             peak_memory_bytes=_peak_memory(self.model.device),
             interrupted=self.interrupted,
+            network_survival=asdict(self.survival) if self.survival is not None else None,
         )
 
 

@@ -151,6 +151,9 @@ def test_merging_into_fp8_loses_a_faint_network_and_says_so(engine: Engine, tmp_
     assert model is not None
     assert model.networks.survival.retention < 0.5
     assert any("survived" in notice for notice in result.notices)
+    assert result.network_survival is not None
+    assert result.network_survival["retention"] < 0.5
+    assert len(result.network_survival["worst"]) == 3
     stochastic = {**ROW, "lora_mode": "merge into fp8, stochastic"}
     one = make(engine, tmp_path, with_prompt(f"{PROMPT} <lora:tiny-lora-a:0.02>"), stochastic)
     assert model.networks.survival.retention > 0.9

@@ -3,7 +3,6 @@
 Whoever builds what a flag asks for removes its line. Standard library only.
 """
 
-_PYTORCH_ATTENTION = "PyTorch's own scaled dot product attention is used, which needs little memory by itself"
 _NO_STREAMING = "weight streaming is not built yet, the whole model stays on the device"
 _NO_FACES = "face restoration is not built yet"
 _NO_UPSCALERS = "upscaler models are not built yet"
@@ -20,7 +19,7 @@ NO_EFFECT: dict[str, str] = {
     "update_all_extensions": _NO_EXTENSIONS,
     "skip_python_version_check": "launch.py looks for a suitable Python itself",
     "skip_version_check": "versions are pinned in requirements.txt",
-    "reinstall_xformers": _PYTORCH_ATTENTION,
+    "reinstall_xformers": "xformers is not installed by itself; run pip install xformers",
     "update_check": "nothing is looked up on the network at start",
     "log_startup": "a detailed record of the start is not built yet",
     "dump_sysinfo": "the system report is not built yet",
@@ -49,19 +48,7 @@ NO_EFFECT: dict[str, str] = {
     "opt_channelslast": "the channels-last layout is not built yet",
     "always_batch_cond_uncond": _NOT_IN_REFERENCE,
     "max_batch_count": _NOT_IN_REFERENCE,
-    "xformers": _PYTORCH_ATTENTION,
-    "force_enable_xformers": _PYTORCH_ATTENTION,
-    "xformers_flash_attention": _PYTORCH_ATTENTION,
-    "opt_split_attention": _PYTORCH_ATTENTION,
-    "opt_split_attention_invokeai": _PYTORCH_ATTENTION,
-    "opt_split_attention_v1": _PYTORCH_ATTENTION,
-    "opt_sub_quad_attention": _PYTORCH_ATTENTION,
-    "sub_quad_q_chunk_size": _PYTORCH_ATTENTION,
-    "sub_quad_kv_chunk_size": _PYTORCH_ATTENTION,
-    "sub_quad_chunk_threshold": _PYTORCH_ATTENTION,
-    "opt_sdp_attention": "PyTorch's scaled dot product attention is what is always used",
-    "opt_sdp_no_mem_attention": _PYTORCH_ATTENTION,
-    "disable_opt_split_attention": _PYTORCH_ATTENTION,
+    "xformers_flash_attention": "xformers chooses its kernel by itself",
     "no_download_sd_model": _NO_DOWNLOAD,
     "do_not_download_clip": _NO_DOWNLOAD,
     "disable_safe_unpickle": "pickled checkpoints are never loaded; convert them to safetensors",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from modules.devices import DeviceFlags, choose_device, compute_dtype, is_gtx_16xx, works
 from modules.errors import InvalidValueError
+from modules.processing.attention_wish import AttentionFlags
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Machine:
     precision: str = "autocast"  # the word of --precision
     check_nan: bool = True
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
+    attention: AttentionFlags = field(default_factory=AttentionFlags)
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def machine_of(flags: PrecisionFlags) -> Machine:
         precision=flags.precision,
         check_nan=not flags.disable_nan_check,
         no_autocast=card,
+        attention=AttentionFlags.of(flags),
     )
 
 

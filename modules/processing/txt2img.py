@@ -13,6 +13,7 @@ from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.models.loaded import LoadedModel
 from modules.networks.applying import Survival
 from modules.networks.tags import LORA_KINDS
+from modules.processing.attention import attention_of, using_attention
 from modules.processing.conditioning import Conditioner
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.engine import Engine
@@ -53,7 +54,12 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
         model = engine.model(wanted, wish)
         job = _Job(request, engine, model, engine.conditioner(wanted, wish), output, events)
         job.timings["load"] = time.monotonic() - began
-        with circular_padding(job.model.modules, request.tiling):
+        way = attention_of(request.settings, engine.machine, model)
+        job.notices += [way.note] if way.note else []
+        with (
+            circular_padding(job.model.modules, request.tiling),
+            using_attention((model.unet, model.vae), way.attention),
+        ):
             return job.run()
 
 

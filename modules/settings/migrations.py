@@ -16,6 +16,10 @@ def migrate(stored: Mapping[str, object]) -> dict[str, object]:
     if isinstance(vae_as_default, bool):
         # The old switch said the opposite: the chosen VAE was only a default for models without their own.
         values.setdefault("sd_vae_overrides_per_model_preferences", not vae_as_default)
+    attention = values.get("cross_attention_optimization")
+    if isinstance(attention, str):
+        # The reference UI keeps the title: "sdp - scaled dot product".
+        values["cross_attention_optimization"] = attention.split(" - ")[0]
     return values
 
 

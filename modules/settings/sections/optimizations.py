@@ -132,7 +132,13 @@ SETTINGS = (
         infotext="LoRA mode",
         hint="How a LoRA meets the weights. Automatic: exact on 8-bit weights, merged on 16-bit ones.",
     ),
-    *OPTIMIZATIONS.reserved({"cross_attention_optimization": "Automatic"}),
+    OPTIMIZATIONS.choice(
+        "cross_attention_optimization",
+        "Cross attention optimization",
+        "Automatic",
+        ("Automatic", "sdp", "sdp-no-mem", "xformers", "sub-quadratic", "Doggettx", "InvokeAI", "V1", "None"),
+        hint="Automatic: as the command line says, else sdp. The others need less memory where sdp has no good kernel.",
+    ),
     COMPATIBILITY.flag(
         "auto_backcompat",
         "Automatic backward compatibility",

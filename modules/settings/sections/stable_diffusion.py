@@ -115,6 +115,12 @@ SETTINGS = (
         infotext="Noise multiplier",
         hidden=True,
     ),
+    SD.flag(
+        "upcast_attn",
+        "Upcast cross attention layer to float32",
+        False,
+        hint="Against black pictures in 16 bits; slower.",
+    ),
     *SD.reserved(
         {
             "sd_checkpoints_limit": 1,
@@ -122,7 +128,6 @@ SETTINGS = (
             "sd_checkpoint_cache": 0,
             "sd_unet": "Automatic",
             "sdxl_clip_l_skip": False,
-            "upcast_attn": False,
         }
     ),
     *SDXL.reserved(

@@ -18,7 +18,7 @@ from modules.errors import CheckpointError, UnknownNameError
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_SUFFIXES = (".safetensors",)
+CHECKPOINT_SUFFIXES = (".safetensors", ".ckpt", ".pt")
 HASH_CHUNK_BYTES = 1 << 20
 
 

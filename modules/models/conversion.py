@@ -20,7 +20,7 @@ from modules.models.architecture import read_architecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.filling import STORED_AS, Assignment, plan_assignments
 from modules.models.loading import detect_family
-from modules.models.tensor_file import TensorFile
+from modules.models.tensor_source import TensorSource, open_tensors
 from modules.models.tensor_writer import TensorWriter
 from modules.version import PROGRAM_VERSION
 
@@ -110,7 +110,7 @@ def report_precision(
 
     The autoencoder stays in 16 bit, as when loading. Raises `CheckpointError` as loading does.
     """
-    with TensorFile(info.path) as file:
+    with open_tensors(info.path) as file:
         family, planned = _plan(file, info, configs_dir, rules, text_encoders)
         report = PrecisionReport(info.name, family, rules.storage)
         for index, item in enumerate(planned):
@@ -140,7 +140,7 @@ def save_as(
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
     if target.suffix != ".safetensors":
         raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
-    with TensorFile(info.path) as file:
+    with open_tensors(info.path) as file:
         family, planned = _plan(file, info, configs_dir, rules, text_encoders)
         rest = _rest_dtype(rules.storage)
         report = PrecisionReport(info.name, family, rules.storage)
@@ -168,7 +168,7 @@ def save_as(
 
 
 def _plan(
-    file: TensorFile, info: CheckpointInfo, configs_dir: Path, rules: StorageRules, text_encoders: bool
+    file: TensorSource, info: CheckpointInfo, configs_dir: Path, rules: StorageRules, text_encoders: bool
 ) -> tuple[str, list[_Planned]]:
     family = detect_family(file)
     architecture = read_architecture(info.config_path or configs_dir / family.config_name)
@@ -198,7 +198,7 @@ def _rest_dtype(storage: str) -> torch.dtype:
     return chosen if chosen.itemsize > 1 else torch.float16
 
 
-def _encoded(file: TensorFile, item: _Planned) -> tuple[Tensor, Encoded | None]:
+def _encoded(file: TensorSource, item: _Planned) -> tuple[Tensor, Encoded | None]:
     """The tensor as it is in the file, widened where it is in 8 bits, and as it is to be stored."""
     key = item.assignment.original_key
     raw = file.read(key)
@@ -236,7 +236,7 @@ def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) ->
     return float(decoded.sub_(weight).norm()) / norm if norm else 0.0
 
 
-def _declared(file: TensorFile, item: _Planned, rest: torch.dtype) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def _declared(file: TensorSource, item: _Planned, rest: torch.dtype) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """What will be written for a tensor: itself, and its scale."""
     key = item.assignment.original_key
     entry = file.entries[key]
@@ -256,7 +256,7 @@ def _scale_key(key: str) -> str:
     return f"{key.removesuffix('.weight')}.scale_weight"
 
 
-def _metadata(file: TensorFile, info: CheckpointInfo, report: PrecisionReport) -> dict[str, str]:
+def _metadata(file: TensorSource, info: CheckpointInfo, report: PrecisionReport) -> dict[str, str]:
     ours = {
         "storage": report.storage,
         "source": info.name,

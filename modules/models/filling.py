@@ -17,7 +17,7 @@ from modules.memory.layer import manage, put
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.families.family import Component
-from modules.models.tensor_file import TensorFile
+from modules.models.tensor_source import TensorSource
 
 LISTED_NAMES = 12
 SMALLEST_TABLE_BYTES = 1 << 20
@@ -66,7 +66,7 @@ class FillReport:
 
 
 def plan_assignments(
-    file: TensorFile, components: Sequence[Component], is_ignored: Callable[[str], bool]
+    file: TensorSource, components: Sequence[Component], is_ignored: Callable[[str], bool]
 ) -> list[Assignment]:
     """Match the file's tensors with the modules' parameters.
 
@@ -103,7 +103,7 @@ def plan_assignments(
 
 
 def fill(
-    file: TensorFile, assignments: Iterable[Assignment], placement: Callable[[Component], Placement]
+    file: TensorSource, assignments: Iterable[Assignment], placement: Callable[[Component], Placement]
 ) -> FillReport:
     """Read, encode and place each tensor. Buffers that are in no file (position ids) are left to `finish_buffers`.
 
@@ -141,8 +141,10 @@ def fill(
     return report
 
 
-def _stays_in_file(file: TensorFile, assignment: Assignment, target: Placement) -> bool:
+def _stays_in_file(file: TensorSource, assignment: Assignment, target: Placement) -> bool:
     """Have a large embedding table looked up in the file; False for any other tensor."""
+    if not file.has_offsets:
+        return False
     entry = file.entries[assignment.original_key]
     layer = assignment.component.module.get_submodule(assignment.key.rpartition(".")[0])
     large = entry.size_bytes >= SMALLEST_TABLE_BYTES and len(entry.shape) == 2
@@ -161,7 +163,7 @@ def _encode(
     tensor: Tensor,
     storage: StorageFormat,
     original_key: str,
-    file: TensorFile,
+    file: TensorSource,
     report: FillReport,
 ) -> None:
     try:
@@ -175,7 +177,7 @@ def _encode(
     put(layer, name, encoded.data, encoded.scale)
 
 
-def _read_scale(file: TensorFile, assignment: Assignment, device: torch.device) -> Tensor | None:
+def _read_scale(file: TensorSource, assignment: Assignment, device: torch.device) -> Tensor | None:
     """The scale as float32 [1] or [rows], or None."""
     if assignment.scale_key is None:
         return None
@@ -213,7 +215,7 @@ def _original_name(components: Sequence[Component], name: str, key: str) -> str:
 
 
 def _complaint(
-    file: TensorFile,
+    file: TensorSource,
     components: Sequence[Component],
     assignments: Sequence[Assignment],
     missing: list[str],

@@ -13,7 +13,7 @@ from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.filling import Placement, fill, finish_buffers, plan_assignments
 from modules.models.loaded import LoadedModel
 from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.tensor_file import TensorFile
+from modules.models.tensor_source import TensorSource, open_tensors
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def load_model(
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
-    with TensorFile(info.path) as file:
+    with open_tensors(info.path) as file:
         family = detect_family(file)
         plan = choose_plan(family)
         architecture = _architecture(info, family, configs_dir, default_yaml)
@@ -84,7 +84,7 @@ def load_model(
     )
 
 
-def detect_family(file: TensorFile) -> ModelFamily:
+def detect_family(file: TensorSource) -> ModelFamily:
     """The family whose names and shapes the header has; raises `CheckpointError` that lists the known ones."""
     for _, family in FAMILIES.items():
         if family.detects(file.entries):

@@ -6,7 +6,7 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.models.filling import STORED_AS
 from modules.models.loaded import LoadedModel
-from modules.models.tensor_file import TensorFile
+from modules.models.tensor_source import TensorSource, open_tensors
 
 
 class FileMaster:
@@ -15,7 +15,7 @@ class FileMaster:
     def __init__(self, model: LoadedModel) -> None:
         self._info = model.info
         self._sources = model.sources
-        self._file: TensorFile | None = None
+        self._file: TensorSource | None = None
 
     def read(self, component: str, key: str) -> Tensor:
         """A parameter of ours as the file has it (8-bit ones as float32), on the processor."""
@@ -41,7 +41,7 @@ class FileMaster:
             self._file.close()
             self._file = None
 
-    def _open(self) -> TensorFile:
+    def _open(self) -> TensorSource:
         try:
             changed = self._info.path.stat().st_mtime_ns != self._info.mtime_ns
         except OSError:
@@ -53,5 +53,5 @@ class FileMaster:
                 "precision for a LoRA. Load the checkpoint again, or choose LoRA mode exact."
             )
         if self._file is None:
-            self._file = TensorFile(self._info.path)
+            self._file = open_tensors(self._info.path)
         return self._file

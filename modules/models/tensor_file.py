@@ -55,6 +55,8 @@ class TensorEntry:
 class TensorFile:
     """An open `.safetensors` file. A context manager; raises `CheckpointError` for a file that is not what it says."""
 
+    has_offsets = True  # `TensorEntry.begin` is where the bytes lie
+
     def __init__(self, path: Path) -> None:
         self.path = path
         try:

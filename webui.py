@@ -70,8 +70,6 @@ def serve(services: Services, listener: socket.socket) -> int:
         services.engine.request_load(services.settings.current.text("sd_model_checkpoint") or None)
     for notice in services.settings.notices:
         log.warning("%s", notice)
-    if (flags.gradio_auth or flags.gradio_auth_path) and not flags.api_auth:
-        log.warning("--gradio-auth guards the page alone: add --api-auth, or the API stays open to everybody.")
     scheme = "https" if flags.tls_certfile else "http"
     address = f"{scheme}://{'127.0.0.1' if flags.host in ('0.0.0.0', '::') else flags.host}:{flags.port}"
     print(f"Featherweight is at {address}", flush=True)

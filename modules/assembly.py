@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+from modules.access import access_of
 from modules.cli.flags import Flags
+from modules.devices import choose_device
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
@@ -17,6 +19,8 @@ from modules.services import Services
 from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
+from modules.upscalers.catalogue import UpscalerCatalogue
+from modules.upscalers.upscalers import Upscalers
 from modules.version import PROGRAM_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +31,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
 
     Raises `FeatherweightError` for folders that cannot be made and checkpoint files that are not there.
     """
+    access = access_of(flags)
     paths = resolve_paths(flags, root)
     paths.ensure()
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags))
@@ -45,12 +50,13 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
         networks=Networks(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
+        upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     scripts = load_scripts(flags, paths, settings.current)
     executor = InProcessExecutor(engine, Output(paths.data_dir), scripts)
     queue = JobQueue(executor, JobStore(paths.jobs_file))
-    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, scripts)
+    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, scripts, access)
 
 
 def load_scripts(flags: Flags, paths: Paths, settings: Settings) -> ScriptLibrary:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from modules.access import Access
 from modules.cli.flags import Flags
 from modules.jobs.queue import JobQueue
 from modules.models.catalogue import CheckpointCatalogue
@@ -23,3 +24,4 @@ class Services:
     queue: JobQueue
     version: str
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
+    access: Access = field(default_factory=Access)

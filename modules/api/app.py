@@ -21,7 +21,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app = FastAPI(title="Featherweight", version=services.version)
     install_error_handlers(app)
     install_limits(app, services.flags)
-    install_auth(app, services.flags.api_auth)
+    install_auth(app, services.access)
     app.include_router(generation_routes(services))
     app.include_router(progress_routes(services))
     app.include_router(option_routes(services))

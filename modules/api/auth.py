@@ -1,39 +1,42 @@
-"""HTTP Basic for every route of the API, when --api-auth asks for it; without it any Authorization header is fine."""
+"""Who may call the API: HTTP Basic, or for the page's own calls its session. Without users any header is fine."""
 
-import base64
-import binascii
-import secrets
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request, Response
 
+from modules.access import Access
 from modules.api.errors import reply
 
 GUARDED = ("/sdapi/", "/internal/", "/docs", "/redoc", "/openapi.json", "/file-of/")
+FOR_THE_PAGE = ("/internal/", "/file-of/", "/sdapi/v1/png-info")
+"""What the page's script calls: open to whoever is logged in there, also where the API has users of its own."""
+
+SessionUser = Callable[[Request], str | None]
+"""The user who is logged in on the page that sent a request, if any."""
 
 
-def install_auth(app: FastAPI, credentials: str | None) -> None:
-    """Guard all of the API's paths with the `user:password[,user:password]` pairs of `credentials`."""
-    if not credentials:
+def install_auth(app: FastAPI, access: Access) -> None:
+    """Guard all of the API's paths with the users of `access`.
+
+    The page, when it is mounted, leaves a `SessionUser` in `app.state.session_user`.
+    """
+    if not access.api:
         return
-    accepted = [pair.strip().encode() for pair in credentials.split(",") if pair.strip()]
 
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        if request.url.path.startswith(GUARDED) and not _is_accepted(request.headers.get("authorization"), accepted):
-            text = "This API needs a user and password (HTTP Basic, see --api-auth)."
+        # Behind --subpath the server puts the prefix before every path.
+        path = request.url.path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
+        if path.startswith(GUARDED) and not _may_enter(request, path, access):
+            text = "This API needs a user and password (HTTP Basic, see --api-auth and --gradio-auth)."
             return reply(401, "Unauthorized", text, headers={"WWW-Authenticate": "Basic"})
         return await call_next(request)
 
 
-def _is_accepted(header: str | None, accepted: list[bytes]) -> bool:
-    scheme, _, encoded = (header or "").partition(" ")
-    if scheme.lower() != "basic":
+def _may_enter(request: Request, path: str, access: Access) -> bool:
+    if access.api.accepts_header(request.headers.get("authorization")):
+        return True
+    session_user: SessionUser | None = getattr(request.app.state, "session_user", None)
+    if session_user is None or not (access.shares_users or path.startswith(FOR_THE_PAGE)):
         return False
-    try:
-        given = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    # Every pair is compared, so that the time says nothing about which one was nearly right.
-    matches = [secrets.compare_digest(given, pair) for pair in accepted]
-    return any(matches)
+    return session_user(request) is not None

@@ -155,12 +155,20 @@ class Flags:
     )
     api: bool = switch(SERVER, "serve the API beside the page")
     nowebui: bool = switch(SERVER, "serve the API without the page")
-    api_auth: str | None = value(SERVER, "user:password[,...] for the API", None, credentials_text, metavar="AUTH")
+    api_auth: str | None = value(
+        SERVER, "user:password[,...] for the API (default: the page's users)", None, credentials_text, metavar="AUTH"
+    )
     api_log: bool = switch(SERVER, "log every request to the API")
     api_server_stop: bool = switch(SERVER, "allow stopping and restarting the server through the API")
     add_stop_route: bool = switch(SERVER, "older name of --api-server-stop")
-    gradio_auth: str | None = value(SERVER, "user:password[,...] for the page", None, credentials_text, metavar="AUTH")
-    gradio_auth_path: str | None = file(SERVER, "file of user:password lines for the page")
+    gradio_auth: str | None = value(
+        SERVER,
+        "user:password[,...] for the page, and for the API without --api-auth",
+        None,
+        credentials_text,
+        metavar="AUTH",
+    )
+    gradio_auth_path: str | None = file(SERVER, "file of user:password lines, added to --gradio-auth")
     gradio_allowed_path: tuple[str, ...] = values(SERVER, "folder the page may serve files from; repeatable", "append")
     gradio_debug: bool = switch(SERVER, "launch Gradio with its debug option")
     gradio_queue: bool = switch(SERVER, "use Gradio's queue")

@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 import gradio as gr
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from gradio.routes import App as GradioApp
+from starlette.routing import Mount
 
+from modules.api.auth import SessionUser
 from modules.cli.flags import Flags
 from modules.services import Services
 from modules.ui.header import build_header
@@ -43,11 +46,12 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
+    users = services.access.page
     mounted: FastAPI = gr.mount_gradio_app(
         app,
         build_page(services),
         path="/",
-        auth=_users(services.flags),
+        auth=users.accepts if users else None,
         ssr_mode=False,
         footer_links=[],
         theme=build_theme(),
@@ -56,17 +60,21 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         allowed_paths=[],
         max_file_size="256mb",
     )
+    if users:
+        app.state.session_user = _session_user(app)
     return mounted
 
 
-def _users(flags: Flags) -> list[tuple[str, str]] | None:
-    """The `user:password` pairs that may open the page."""
-    pairs = [pair for pair in (flags.gradio_auth or "").split(",") if pair]
-    if flags.gradio_auth_path:
-        lines = Path(flags.gradio_auth_path).read_text(encoding="utf-8").replace("\n", ",").split(",")
-        pairs += [line.strip() for line in lines if line.strip()]
-    users = [pair.partition(":") for pair in pairs]
-    return [(user, password) for user, _, password in users] or None
+def _session_user(app: FastAPI) -> SessionUser:
+    """Who is logged in on the page mounted on `app`, from the cookie that its login form sets."""
+    page = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+    names = (f"access-token-{page.cookie_id}", f"access-token-unsecure-{page.cookie_id}")
+
+    def user_of(request: Request) -> str | None:
+        tokens = (request.cookies.get(name) for name in names)
+        return next((page.tokens[token] for token in tokens if token in page.tokens), None)
+
+    return user_of
 
 
 def _head(flags: Flags) -> str:

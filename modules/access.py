@@ -1,0 +1,82 @@
+"""Who may use the page and the API: one list of users for each, read once from the flags."""
+
+import base64
+import binascii
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.cli.flags import Flags
+from modules.cli.options import parse_credentials
+from modules.errors import InvalidValueError
+
+
+@dataclass(frozen=True)
+class Users:
+    """User names with their passwords. No users: everybody may enter."""
+
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
+    def __repr__(self) -> str:
+        return f"Users({len(self.pairs)})"  # a log never shows a password
+
+    def accepts(self, user: str, password: str) -> bool:
+        """Whether this is one of the users, in a time that does not depend on which one was nearly right."""
+        given = f"{user}:{password}".encode()
+        matches = [secrets.compare_digest(given, f"{name}:{secret}".encode()) for name, secret in self.pairs]
+        return any(matches)
+
+    def accepts_header(self, header: str | None) -> bool:
+        """Whether an Authorization header (RFC 7617, Basic) carries one of the users."""
+        scheme, _, encoded = (header or "").partition(" ")
+        if scheme.lower() != "basic":
+            return False
+        try:
+            user, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return False
+        return bool(colon) and self.accepts(user, password)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The users of the page and of the API. The API's are the page's where it has none of its own."""
+
+    page: Users = Users()
+    api: Users = Users()
+
+    @property
+    def shares_users(self) -> bool:
+        """Whether a user of the page may use the whole API."""
+        return self.api == self.page
+
+
+def access_of(flags: Flags) -> Access:
+    """The users that --gradio-auth, --gradio-auth-path and --api-auth name.
+
+    Raises InvalidValueError for a file that cannot be read or has a line that is not `user:password`.
+    """
+    page = Users((*parse_credentials(flags.gradio_auth or ""), *_from_file(flags.gradio_auth_path)))
+    return Access(page, Users(parse_credentials(flags.api_auth or "")) if flags.api_auth else page)
+
+
+def _from_file(path: str | None) -> tuple[tuple[str, str], ...]:
+    if path is None:
+        return ()
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(f"--gradio-auth-path: {path} cannot be read: {error}.") from error
+    users: list[tuple[str, str]] = []
+    for number, line in enumerate(lines, 1):
+        found = parse_credentials(line)
+        if any(not user for user, _ in found) or (line.strip(" \t,") and not found):
+            raise InvalidValueError(f"--gradio-auth-path: line {number} of {path} is not user:password.")
+        users.extend(found)
+    if not users:
+        # An empty file must not open a page that was meant to be closed.
+        raise InvalidValueError(f"--gradio-auth-path: {path} names no user. Write one user:password a line.")
+    return tuple(users)

@@ -84,7 +84,7 @@ def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
         settings=settings,
         **_scripts(body, services),
     )
-    check_names(request, services.catalogue)
+    check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
     return request
 
 
@@ -96,8 +96,10 @@ def _scripts(body: Txt2ImgBody, services: Services) -> dict[str, Any]:
         values = {"script": script.title(), "script_args": filled_args(script, body.script_args or [])}
     given = {}
     for title, entry in (body.alwayson_scripts or {}).items():
-        script = services.scripts.find_alwayson(title)
         args = entry.get("args") if isinstance(entry, dict) else entry
+        if not args and title.lower() not in {script.title().lower() for script in services.scripts.scripts}:
+            continue  # stable-diffusion-api sends an empty ControlNet with every request
+        script = services.scripts.find_alwayson(title)
         given[script.title()] = filled_args(script, args or [])
     return {**values, "alwayson_args": given} if given else values
 

@@ -1,11 +1,22 @@
 """Where everything lies: the folders and files that follow from the command line, decided once at start."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from modules.errors import OutputError
+
+# Kinds of upscaler files, which are also their folders below models/, and the flag that names another folder.
+UPSCALER_FLAGS = {
+    "ESRGAN": "esrgan_models_path",
+    "RealESRGAN": "realesrgan_models_path",
+    "BSRGAN": "bsrgan_models_path",
+    "DAT": "dat_models_path",
+    "HAT": None,
+    "ScuNET": "scunet_models_path",
+    "SwinIR": "swinir_models_path",
+}
 
 
 class PathFlags(Protocol):
@@ -32,6 +43,16 @@ class PathFlags(Protocol):
     @property
     def esrgan_models_path(self) -> str | None: ...
     @property
+    def realesrgan_models_path(self) -> str | None: ...
+    @property
+    def bsrgan_models_path(self) -> str | None: ...
+    @property
+    def dat_models_path(self) -> str | None: ...
+    @property
+    def scunet_models_path(self) -> str | None: ...
+    @property
+    def swinir_models_path(self) -> str | None: ...
+    @property
     def ui_config_file(self) -> str | None: ...
     @property
     def ui_settings_file(self) -> str | None: ...
@@ -55,7 +76,7 @@ class Paths:
     lora_dirs: tuple[Path, ...]
     embeddings_dir: Path
     hypernetwork_dir: Path
-    esrgan_dirs: tuple[Path, ...]
+    upscaler_dirs: Mapping[str, Path]  # by kind: "ESRGAN", "SwinIR" ...
     outputs_dir: Path
     config_file: Path
     ui_config_file: Path
@@ -77,7 +98,7 @@ class Paths:
         Raises `OutputError` naming the folder that cannot be created. Folders given for reading only (--ckpt-dir and
         so on) are not created: a misspelt one should be noticed, not made.
         """
-        made_here = (self.checkpoint_dirs[0], self.vae_dirs[0], self.lora_dirs[0], self.esrgan_dirs[0])
+        made_here = (self.checkpoint_dirs[0], self.vae_dirs[0], self.lora_dirs[0], self.upscaler_dirs["ESRGAN"])
         for path in (
             *(self.data_dir, self.models_dir, *made_here, self.embeddings_dir, self.hypernetwork_dir),
             *(self.outputs_dir, self.cache_dir, self.extensions_dir),
@@ -99,7 +120,7 @@ class Paths:
             "embeddings_dir": str(self.embeddings_dir),
             "hypernetwork_dir": str(self.hypernetwork_dir),
             "lora_dir": str(self.lora_dirs[0]),
-            "esrgan_models_path": str(self.esrgan_dirs[0]),
+            **{flag: str(self.upscaler_dirs[kind]) for kind, flag in UPSCALER_FLAGS.items() if flag},
             "ui_config_file": str(self.ui_config_file),
             "ui_settings_file": str(self.config_file),
             "styles_file": [str(path) for path in self.styles_files],
@@ -131,7 +152,10 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         ),
         embeddings_dir=_given(flags.embeddings_dir) or data_dir / "embeddings",
         hypernetwork_dir=_given(flags.hypernetwork_dir) or models_dir / "hypernetworks",
-        esrgan_dirs=_distinct(_given(flags.esrgan_models_path) or models_dir / "ESRGAN", models_dir / "RealESRGAN"),
+        upscaler_dirs={
+            kind: _given(getattr(flags, flag) if flag else None) or models_dir / kind
+            for kind, flag in UPSCALER_FLAGS.items()
+        },
         outputs_dir=data_dir / "outputs",
         config_file=_given(flags.ui_settings_file) or data_dir / "config.json",
         ui_config_file=_given(flags.ui_config_file) or data_dir / "ui-config.json",

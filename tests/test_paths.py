@@ -18,7 +18,7 @@ def test_defaults_lie_beside_the_program(tmp_path: Path) -> None:
     assert paths.checkpoint_dirs == (tmp_path / "models" / "Stable-diffusion",)
     assert paths.vae_dirs == (tmp_path / "models" / "VAE",)
     assert paths.lora_dirs == (tmp_path / "models" / "Lora", tmp_path / "models" / "LyCORIS")
-    assert paths.esrgan_dirs[0] == tmp_path / "models" / "ESRGAN"
+    assert paths.upscaler_dirs["ESRGAN"] == tmp_path / "models" / "ESRGAN"
     assert paths.outputs_dir == tmp_path / "outputs"
     assert (paths.config_file, paths.jobs_file) == (tmp_path / "config.json", tmp_path / "jobs.sqlite")
     assert paths.styles_files == (tmp_path / "styles.csv",)
@@ -57,7 +57,7 @@ def test_other_folders_are_replaced(tmp_path: Path) -> None:
     argv = ("--lora-dir", "/l", "--embeddings-dir", "/e", "--hypernetwork-dir", "/h", "--esrgan-models-path", "/u")
     paths = paths_of(tmp_path, *argv, "--ui-settings-file", "/s.json", "--styles-file", "/a*.csv")
     assert (paths.lora_dirs[0], paths.embeddings_dir) == (Path("/l").absolute(), Path("/e").absolute())
-    assert (paths.hypernetwork_dir, paths.esrgan_dirs[0]) == (Path("/h").absolute(), Path("/u").absolute())
+    assert (paths.hypernetwork_dir, paths.upscaler_dirs["ESRGAN"]) == (Path("/h").absolute(), Path("/u").absolute())
     assert (paths.config_file, paths.styles_files) == (Path("/s.json").absolute(), (Path("/a*.csv").absolute(),))
 
 

@@ -11,7 +11,7 @@ from modules.scripts.library import script_info
 from modules.services import Services
 
 UPSCALER_SCALE = 4  # what the reference UI lists for upscalers that work at any scale
-EMPTY_LISTS = ("sd-vae", "face-restorers", "realesrgan-models", "extensions")
+EMPTY_LISTS = ("sd-vae", "face-restorers", "extensions")
 
 
 def list_routes(services: Services) -> APIRouter:
@@ -52,7 +52,20 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/upscalers")
     def upscalers() -> list[dict[str, Any]]:
         empty = {"model_name": None, "model_path": None, "model_url": None}
-        return [{"name": name, **empty, "scale": UPSCALER_SCALE} for name in PIXEL_UPSCALERS]
+        files = [
+            {"name": i.name, "model_name": i.path.stem, "model_path": str(i.path), "model_url": None, "scale": i.scale}
+            for i in services.engine.upscalers.catalogue.refresh()
+        ]
+        return [*({"name": name, **empty, "scale": UPSCALER_SCALE} for name in PIXEL_UPSCALERS), *files]
+
+    @routes.get("/realesrgan-models")
+    def realesrgan_models() -> list[dict[str, Any]]:
+        found = services.engine.upscalers.catalogue.refresh()
+        return [
+            {"name": info.name, "path": str(info.path), "scale": info.scale}
+            for info in found
+            if info.kind.folder == "RealESRGAN"
+        ]
 
     @routes.get("/latent-upscale-modes")
     def latent_modes() -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ Whoever builds what a flag asks for removes its line. Standard library only.
 
 _NO_STREAMING = "weight streaming is not built yet, the whole model stays on the device"
 _NO_FACES = "face restoration is not built yet"
-_NO_UPSCALERS = "upscaler models are not built yet"
+_NO_LDSR = "LDSR is not built yet; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
 _NO_EXTENSIONS = "extensions are not built yet"
 _NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
 _NO_DOWNLOAD = "nothing is downloaded at start"
@@ -30,13 +30,7 @@ NO_EFFECT: dict[str, str] = {
     "gfpgan_models_path": _NO_FACES,
     "codeformer_models_path": _NO_FACES,
     "unload_gfpgan": _NO_FACES,
-    "esrgan_models_path": _NO_UPSCALERS,
-    "bsrgan_models_path": _NO_UPSCALERS,
-    "realesrgan_models_path": _NO_UPSCALERS,
-    "dat_models_path": _NO_UPSCALERS,
-    "ldsr_models_path": _NO_UPSCALERS,
-    "scunet_models_path": _NO_UPSCALERS,
-    "swinir_models_path": _NO_UPSCALERS,
+    "ldsr_models_path": _NO_LDSR,
     "clip_models_path": "the CLIP interrogator is not built yet",
     "deepdanbooru": _NOT_IN_REFERENCE,
     "upcast_sampling": "a step in 32 bits alone is not built yet; --no-half computes everything in 32 bits",

@@ -1,14 +1,21 @@
 """Names in a request that must exist; edges call this before a job is queued, so that a typo is answered at once."""
 
+from collections.abc import Iterable
+
 from modules.models.catalogue import CheckpointCatalogue
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.upscaling import check_upscaler
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 
 
-def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue) -> None:
-    """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there."""
+def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue, upscalers: Iterable[str] = ()) -> None:
+    """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there.
+
+    `upscalers` are the names of upscaler files.
+    """
     check_names_of(request)
+    if request.hires is not None:
+        check_upscaler(request.hires.upscaler, upscalers)
     wanted = request.checkpoint or request.settings.text("sd_model_checkpoint")
     if wanted:
         catalogue.get(wanted)
@@ -21,4 +28,3 @@ def check_names_of(request: Txt2ImgRequest) -> None:
     if request.hires is not None:
         SAMPLERS.canonical(request.hires.sampler or request.sampler)
         SCHEDULES.canonical(request.hires.scheduler or request.scheduler)
-        check_upscaler(request.hires.upscaler)

@@ -19,6 +19,8 @@ from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.networks import Networks
 from modules.processing.precision import Machine, PrecisionWish, resolve
 from modules.processing.status import EngineState, EngineStatus, ModelFacts
+from modules.upscalers.catalogue import UpscalerCatalogue
+from modules.upscalers.upscalers import Upscalers
 
 if TYPE_CHECKING:
     import torch
@@ -42,12 +44,14 @@ class Engine:
         hashing: bool = True,
         default_yaml: Path | None = None,
         networks: Networks | None = None,
+        upscalers: Upscalers | None = None,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
         whenever a model is asked for without a job's own settings."""
         self.catalogue = catalogue
         self.lock = threading.RLock()
         self.networks = networks or Networks(())
+        self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
         self._configs_dir = configs_dir
         self._find_machine = find_machine
         self._current_wish = current_wish
@@ -160,8 +164,9 @@ class Engine:
         }
 
     def unload(self) -> None:
-        """Free the model; the next picture loads it again."""
+        """Free the model and the upscaler; the next picture loads them again."""
         with self.lock:
+            self.upscalers.release()
             self._drop()
             self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next picture loads it again.")
 

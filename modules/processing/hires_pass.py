@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
@@ -14,12 +15,14 @@ from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_second
 from modules.processing.texts import prepare_text
 from modules.processing.token_merging import merged_tokens
-from modules.processing.upscaling import LATENT_UPSCALE_MODES, upscale_image, upscale_latents
+from modules.processing.upscaling import LATENT_UPSCALE_MODES, upscale_latents
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.discrete import DiscreteSchedule
 from modules.sampling.plan import SamplingPlan
 from modules.sampling.types import OnStep
 
+# (image, name of an upscaler on pixels, width and height in pixels) -> image of that size
+Enlarge = Callable[[Image.Image, str, tuple[int, int]], Image.Image]
 # seeds, variation seeds, and (height, width) in latent units for seed resize
 BatchSeeds = tuple[Sequence[int], Sequence[int], tuple[int, int] | None]
 
@@ -64,10 +67,11 @@ class HiresPass:
         check: Callable[[], None],
         on_step: OnStep,
         check_nan: bool,
+        enlarge: Enlarge,
     ) -> tuple[Tensor, bool]:
         """The larger clean latents, and whether conditionings were padded."""
         settings = self.request.settings
-        latents = self._cut(self._enlarge(model, latents))
+        latents = self._cut(self._enlarge(model, latents, enlarge))
         if self.walk is None:
             return latents, False
         seeds, subseeds, seed_resize = batch_seeds
@@ -108,7 +112,7 @@ class HiresPass:
             )
         return result, guidance.did_pad
 
-    def _enlarge(self, model: LoadedModel, latents: Tensor) -> Tensor:
+    def _enlarge(self, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor:
         width, height = self.size.upscale_to
         name = self.hires.upscaler
         if name in LATENT_UPSCALE_MODES:
@@ -117,7 +121,7 @@ class HiresPass:
         enlarged = []
         for index in range(latents.shape[0]):
             (image,) = to_images(model.decode(latents[index : index + 1]))
-            enlarged.append(from_images([upscale_image(image, name, width, height)]))
+            enlarged.append(from_images([enlarge(image, name, (width, height))]))
         # The posterior's mean, not a sample of it: its deviation is far below a grey level, and unseeded elsewhere.
         return torch.cat([model.encode_moments(picture)[0] for picture in enlarged])
 

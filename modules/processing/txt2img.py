@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from modules.devices import memory_info
@@ -30,6 +31,7 @@ from modules.processing.sampling_pass import PassPlan, build_guidance, image_noi
 from modules.processing.texts import prepare_text
 from modules.processing.tiling import circular_padding
 from modules.processing.token_merging import merged_tokens
+from modules.processing.upscaling import PIXEL_UPSCALERS, check_upscaler, upscale_image
 from modules.prompting.extra_networks import NetworkTags
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import StepInfo
@@ -46,6 +48,8 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
     """
     assert request.seed >= 0 and request.subseed >= 0, "seeds are fixed when a job is submitted"
     request = _with_old_hires_sizes(request)
+    if request.hires is not None:
+        check_upscaler(request.hires.upscaler, engine.upscalers.catalogue.names)
     with engine.lock, torch.inference_mode():
         events.phase("loading model")
         began = time.monotonic()
@@ -200,10 +204,26 @@ class _Job:
             self.events.check,
             self._on_step,
             self.model.plan.check_nan,
+            self._enlarge,
         )
         self.facts.did_pad |= did_pad
         self.steps_before -= first_steps
         return latents
+
+    def _enlarge(self, image: Image.Image, name: str, size_px: tuple[int, int]) -> Image.Image:
+        """Between the passes, by an upscaler on pixels."""
+        if name in PIXEL_UPSCALERS:
+            return upscale_image(image, name, *size_px)
+
+        def on_tile(index: int, count: int) -> None:
+            self.events.check()
+            self.events.phase(f"enlarging, tile {index + 1} of {count}")
+
+        began = time.monotonic()
+        image = self.engine.upscalers.enlarge(image, name, size_px, self.request.settings, on_tile)
+        self._count_time("enlarge", began)
+        self.events.phase("sampling larger")
+        return image
 
     def _on_step(self, info: StepInfo) -> None:
         done = self.steps_before + min(info.index + 1, self.pass_steps)

@@ -1,6 +1,6 @@
 """Enlarging between the two passes of hires fix: six ways in latent space, and upscalers that work on pixels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from PIL import Image
@@ -36,10 +36,16 @@ PIXEL_UPSCALERS.add("Lanczos", lambda image, width, height: image.resize((width,
 PIXEL_UPSCALERS.add("Nearest", lambda image, width, height: image.resize((width, height), Image.Resampling.NEAREST))
 
 
-def check_upscaler(name: str) -> None:
-    """Raise `UnknownNameError` unless `name` is a latent mode or a pixel upscaler."""
-    if name not in LATENT_UPSCALE_MODES and name not in PIXEL_UPSCALERS:
-        raise UnknownNameError.of("hires upscaler", name, [*LATENT_UPSCALE_MODES, *PIXEL_UPSCALERS])
+def hires_upscalers(files: Iterable[str]) -> list[str]:
+    """All that hires fix can enlarge with, as lists show it; `files` are the names of upscaler files."""
+    return [*LATENT_UPSCALE_MODES, *PIXEL_UPSCALERS, *files]
+
+
+def check_upscaler(name: str, files: Iterable[str]) -> None:
+    """Raise `UnknownNameError` unless `name` is a latent mode, a pixel upscaler or, in any case, one of `files`."""
+    known = hires_upscalers(files)
+    if name.lower() not in {one.lower() for one in known}:
+        raise UnknownNameError.of("hires upscaler", name, known)
 
 
 def upscale_latents(latents: Tensor, mode: LatentUpscaleMode, width: int, height: int) -> Tensor:

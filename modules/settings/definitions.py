@@ -21,7 +21,7 @@ __all__ = ["DIRECTORY_KEYS", "SETTINGS", "Kind", "Section", "Setting", "SettingV
 WITHOUT_EFFECT = frozenset(
     {
         *("enable_batch_seeds", "sd_vae", "use_old_emphasis_implementation", "hires_fix_use_firstpass_conds"),
-        *("ESRGAN_tile", "ESRGAN_tile_overlap", "hide_samplers"),
+        "hide_samplers",
         *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters", "keyedit_move"),
         *("keyedit_delimiters_whitespace", "disable_token_counters", "include_styles_into_token_counters"),
         *("do_not_show_images", "js_modal_lightbox", "js_modal_lightbox_initially_zoomed", "gallery_height"),

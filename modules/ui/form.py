@@ -64,7 +64,7 @@ def request_of(form: Mapping[str, Any], services: Services) -> Txt2ImgRequest:
         settings=settings,
         **numbers,
     )
-    check_names(request, services.catalogue)
+    check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
     return request
 
 

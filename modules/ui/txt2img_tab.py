@@ -11,7 +11,7 @@ import gradio as gr
 
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.processing.requests import MAX_SIDE_PX
-from modules.processing.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
+from modules.processing.upscaling import hires_upscalers
 from modules.prompting.styles import Style, StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
@@ -54,7 +54,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
     with gr.Row(elem_id="txt2img_body"):
         with gr.Column(scale=1, elem_id="txt2img_settings"):
             _build_parameters(services, form)
-            _build_hires(form)
+            _build_hires(services, form)
             form["overrides"] = gr.Dropdown(
                 choices=[],
                 multiselect=True,
@@ -177,17 +177,18 @@ def _build_parameters(services: Services, form: Components) -> None:
             )
 
 
-def _build_hires(form: Components) -> None:
+def _build_hires(services: Services, form: Components) -> None:
     with gr.Accordion("Hires. fix", open=False, elem_id="txt2img_hr"):
         form["hires_enabled"] = gr.Checkbox(False, label="Make it larger in a second pass", elem_id="txt2img_enable_hr")
         gr.HTML('<p id="txt2img_hr_size" aria-live="polite"></p>')
         with gr.Row():
             form["hires_upscaler"] = gr.Dropdown(
-                [*LATENT_UPSCALE_MODES, *PIXEL_UPSCALERS],
+                hires_upscalers(services.engine.upscalers.catalogue.names),
                 value="Latent",
                 label="Upscaler",
                 elem_id="txt2img_hr_upscaler",
             )
+            refresh = gr.Button("↻", elem_id="refresh_txt2img_hr_upscaler", scale=0, min_width=44)
             form["hires_steps"] = gr.Slider(
                 0, 150, value=0, step=1, label="Hires steps", info="0: as many as above", elem_id="txt2img_hires_steps"
             )
@@ -219,6 +220,12 @@ def _build_hires(form: Components) -> None:
         form["hires_negative_prompt"] = gr.Textbox(
             label="Hires negative prompt", lines=2, placeholder="Empty: as above", elem_id="hires_neg_prompt"
         )
+
+    def look() -> Any:
+        files = services.engine.upscalers.catalogue.refresh()
+        return gr.update(choices=hires_upscalers(info.name for info in files))
+
+    refresh.click(look, outputs=[form["hires_upscaler"]], **HIDDEN_EVENT)
 
 
 def _build_style_editor(services: Services, form: Components) -> None:

@@ -1,0 +1,72 @@
+"""Which upscaler files there are and what they are called. No torch: the page lists them before any is loaded."""
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.upscalers.kinds import KINDS, KNOWN_NAMES, UpscalerKind
+
+SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")
+USUAL_SCALE = 4  # of nearly all files whose name does not say
+
+_SCALE = re.compile(r"(?<![a-zA-Z0-9])(?:([2-8])x|x([2-8]))(?![a-z0-9])|^([2-8])x|x([2-8])(?=plus|v\d)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class UpscalerInfo:
+    """One file. `scale` is what its name says, for lists; the network in it knows better."""
+
+    name: str
+    path: Path
+    kind: UpscalerKind
+
+    @property
+    def scale(self) -> int:
+        found = _SCALE.search(self.path.stem)
+        return int(next(digit for digit in found.groups() if digit)) if found else USUAL_SCALE
+
+
+class UpscalerCatalogue:
+    """The upscaler files below some folders, which are given by kind (`UpscalerKind.folder`)."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._folders = dict(folders)
+        self._lock = threading.Lock()
+        self._entries: dict[str, UpscalerInfo] = {}
+        self.refresh()
+
+    def refresh(self) -> tuple[UpscalerInfo, ...]:
+        """Look at the folders again. A second file of a name that is taken is called "name (folder)"."""
+        found: dict[str, UpscalerInfo] = {}
+        seen: set[Path] = set()
+        for kind in KINDS:
+            folder = self._folders.get(kind.folder)
+            if folder is None:
+                continue
+            for path in sorted(folder.rglob("*"), key=lambda path: str(path).lower()):
+                if path.suffix.lower() not in SUFFIXES or not path.is_file() or path.resolve() in seen:
+                    continue
+                seen.add(path.resolve())
+                name = KNOWN_NAMES.get(path.stem, path.stem)
+                if name.lower() in found:
+                    name = f"{path.stem} ({path.relative_to(folder.parent).parent.as_posix()})"
+                found[name.lower()] = UpscalerInfo(name, path, kind)
+        with self._lock:
+            self._entries = found
+        return self.entries
+
+    @property
+    def entries(self) -> tuple[UpscalerInfo, ...]:
+        """All files as of the last refresh."""
+        return tuple(self._entries.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What they are called."""
+        return tuple(info.name for info in self.entries)
+
+    def find(self, name: str) -> UpscalerInfo | None:
+        """The file of this name, in any case."""
+        return self._entries.get(name.lower())

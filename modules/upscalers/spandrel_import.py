@@ -1,0 +1,52 @@
+"""Importing spandrel without torchvision.
+
+spandrel asks for torchvision, of which only two networks (LaMa, RestoreFormer) use anything, and neither makes
+pictures larger. A stand-in lies in `sys.modules` while spandrel is imported and is gone afterwards: other packages
+decide by its presence what they can do.
+"""
+
+import importlib.util
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+from modules.errors import CheckpointError
+
+_LOCK = threading.Lock()
+_NAMES = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional")
+
+
+def import_spandrel() -> Any:
+    """The package; raises `CheckpointError` that says how to get it where it is not installed."""
+    with _LOCK:
+        if "spandrel" in sys.modules:
+            return sys.modules["spandrel"]
+        if importlib.util.find_spec("spandrel") is None:
+            raise CheckpointError(
+                "Upscaler files need the package spandrel, which is not installed. "
+                "Start with launch.py, which installs it, or: pip install --no-deps -r requirements-nodeps.txt"
+            )
+        if importlib.util.find_spec("torchvision") is not None:
+            return importlib.import_module("spandrel")
+        sys.modules.update(_stand_in())
+        try:
+            return importlib.import_module("spandrel")
+        finally:
+            for name in _NAMES:
+                del sys.modules[name]
+
+
+def _stand_in() -> dict[str, ModuleType]:
+    modules = {name: ModuleType(name) for name in _NAMES}
+    functional: Any = modules[_NAMES[2]]
+    for name in ("InterpolationMode", "rotate", "normalize"):
+        setattr(functional, name, _missing(name))
+    return modules
+
+
+def _missing(name: str) -> type:
+    def fail(self: object, *_: object) -> None:
+        raise CheckpointError(f"This network needs torchvision ({name}), which is not installed. Choose another file.")
+
+    return type(name, (), {"__init__": fail})

@@ -1,0 +1,88 @@
+"""Upscaler files at work: finds, loads, runs them, and keeps the network that was used last.
+
+Torch is imported on first use, so that a page can be served before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from modules.errors import UnknownNameError
+from modules.settings.values import Settings
+from modules.upscalers.catalogue import UpscalerCatalogue, UpscalerInfo
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.upscalers.loading import PixelNetwork
+
+log = logging.getLogger(__name__)
+
+MAX_PASSES = 3  # a network of scale 1 or 2 must end somewhere
+
+OnTile = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    info: UpscalerInfo
+    mtime_ns: int
+    device: torch.device
+    network: PixelNetwork
+
+
+class Upscalers:
+    """Holds at most one network. `find_device` maps a program part ("esrgan", "swinir" ...) to its device."""
+
+    def __init__(self, catalogue: UpscalerCatalogue, find_device: Callable[[str], torch.device]) -> None:
+        self.catalogue = catalogue
+        self._find_device = find_device
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+
+    def enlarge(
+        self, image: Image.Image, name: str, size_px: tuple[int, int], settings: Settings, on_tile: OnTile
+    ) -> Image.Image:
+        """The image in exactly `size_px` (width, height): through the network until it is large enough, then Lanczos.
+
+        `on_tile(index, count)` comes before each tile and may raise to stop. Raises `UnknownNameError`, and
+        `CheckpointError` that names a file which cannot be used.
+        """
+        from modules.upscalers.tiles import run_network
+
+        info = self.catalogue.find(name)
+        if info is None:
+            raise UnknownNameError.of("upscaler", name, self.catalogue.names)
+        width, height = size_px
+        if width > image.width or height > image.height:
+            with self._lock:
+                loaded = self._load(info)
+                for _ in range(MAX_PASSES):
+                    before = image.size
+                    image = run_network(loaded.network, image, info.kind.tiling(settings), loaded.device, on_tile)
+                    if image.size == before or (image.width >= width and image.height >= height):
+                        break
+        return image if image.size == size_px else image.resize(size_px, Image.Resampling.LANCZOS)
+
+    def release(self) -> None:
+        """Let go of the network."""
+        with self._lock:
+            self._loaded = None
+
+    def _load(self, info: UpscalerInfo) -> _Loaded:
+        from modules.upscalers.loading import load_network
+
+        device = self._find_device(info.kind.part)
+        mtime_ns = info.path.stat().st_mtime_ns if info.path.is_file() else 0
+        loaded = self._loaded
+        if loaded is None or (loaded.info, loaded.mtime_ns, loaded.device) != (info, mtime_ns, device):
+            self._loaded = None
+            log.info("Loading upscaler %s.", info.name)
+            loaded = self._loaded = _Loaded(info, mtime_ns, device, load_network(info.path, device))
+        return loaded

@@ -1,0 +1,67 @@
+"""Hires fix with an upscaler file, from the request to the picture, on the tiny model."""
+
+from pathlib import Path
+
+import pytest
+
+from modules.errors import CheckpointError, UnknownNameError
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
+from modules.upscalers.catalogue import UpscalerCatalogue
+from modules.upscalers.upscalers import Upscalers
+from tests.recordings import cpu_machine, tiny_engine
+from tests.upscalers.networks import save_esrgan
+
+
+class Listening(Silent):
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def phase(self, text: str) -> None:
+        self.phases.append(text)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    save_esrgan(tmp_path / "ESRGAN" / "4x-Tiny.pth")
+    (tmp_path / "ESRGAN" / "broken.pth").write_bytes(b"broken")
+    engine = tiny_engine(tmp_path)
+    catalogue = UpscalerCatalogue({"ESRGAN": tmp_path / "ESRGAN"})
+    engine.upscalers = Upscalers(catalogue, lambda part: cpu_machine().device)
+    return engine
+
+
+def request_with(upscaler: str) -> Txt2ImgRequest:
+    changes = {"samples_save": False, "sd_model_checkpoint": "tiny-sd1.safetensors", "ESRGAN_tile": 48}
+    return Txt2ImgRequest(
+        prompt="a red cat",
+        width=64,
+        height=64,
+        steps=2,
+        seed=1,
+        subseed=1,
+        hires=HiresRequest(upscaler=upscaler, scale=1.5, denoising_strength=0.5),
+        settings=Settings().with_changes(changes),
+    )
+
+
+def test_the_picture_is_enlarged_by_the_file_and_says_so(engine: Engine, tmp_path: Path) -> None:
+    events = Listening()
+    result = txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), events)
+    (picture,) = result.samples
+    assert picture.image.size == (96, 96)
+    assert "Hires upscaler: 4x-Tiny" in picture.infotext
+    assert "enlarging, tile 4 of 4" in events.phases and "enlarge" in result.timings_s
+    lanczos = txt2img(request_with("Lanczos"), engine, Output(tmp_path), Silent())
+    assert lanczos.samples[0].image.tobytes() != picture.image.tobytes()
+
+
+def test_a_broken_file_and_an_unknown_name_are_said(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"broken\.pth cannot be read"):
+        txt2img(request_with("broken"), engine, Output(tmp_path), Silent())
+    with pytest.raises(UnknownNameError, match=r"hires upscaler 'gone'.*4x-Tiny"):
+        txt2img(request_with("gone"), engine, Output(tmp_path), Silent())

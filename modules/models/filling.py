@@ -15,8 +15,10 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.layer import manage, put
 from modules.memory.row_table import RowTable, look_up_in_file
+from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.families.family import Component
+from modules.models.tensor_file import TensorFile
 from modules.models.tensor_source import TensorSource
 
 LISTED_NAMES = 12
@@ -115,8 +117,7 @@ def fill(
         component, target = assignment.component, placement(assignment.component)
         if target.tables_in_file and _stays_in_file(file, assignment, target):
             continue
-        tensor = component.keymap.tensor_to_ours(assignment.original_key, file.read(assignment.original_key))
-        tensor = tensor.to(target.device)
+        tensor = _read(file, assignment, target).to(target.device)
         scale = _read_scale(file, assignment, target.device)
         path, _, name = assignment.key.rpartition(".")
         layer = component.module.get_submodule(path)
@@ -135,10 +136,30 @@ def fill(
                 _encode(layer, name, tensor, storage, assignment.original_key, file, report)
         if storage is not None:
             managed.setdefault(id(layer), (layer, {}, target))[1][name] = storage
+    release_scratch()
     for layer, formats, target in managed.values():
         casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
         manage(layer, formats, target.compute_dtype, cast_inputs=casts)
     return report
+
+
+def _read(file: TensorSource, assignment: Assignment, target: Placement) -> Tensor:
+    """A tensor as the file has it, in the shape of ours. One that will be encoded, and so is only passing through, is
+    read into a buffer that all of them share."""
+    entry = file.entries[assignment.original_key]
+    passes = target.rules is not None and entry.dtype.itemsize > 1 and len(entry.shape) > 1
+    layer_path, _, name = assignment.key.rpartition(".")
+    if passes and target.rules is not None:
+        layer = assignment.component.module.get_submodule(layer_path)
+        shape = assignment.component.keymap.shape_to_ours(assignment.original_key, entry.shape)
+        storage = target.rules.format_of(layer_path, layer, name, shape)
+        passes = storage is not None and storage.dtype.itemsize == 1
+    key = assignment.original_key
+    if passes and isinstance(file, TensorFile):
+        tensor = file.read(key, scratch(entry.shape, entry.dtype))
+    else:
+        tensor = file.read(key)
+    return assignment.component.keymap.tensor_to_ours(key, tensor)
 
 
 def _stays_in_file(file: TensorSource, assignment: Assignment, target: Placement) -> bool:

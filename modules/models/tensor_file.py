@@ -83,10 +83,10 @@ class TensorFile:
         """Close the file; tensors that were read stay valid."""
         self._file.close()
 
-    def read(self, name: str) -> Tensor:
-        """The tensor as it lies in the file, on the CPU, in memory of its own."""
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor as it lies in the file, on the CPU, in memory of its own or in `into` (of its shape and dtype)."""
         entry = self.entries[name]
-        tensor = torch.empty(entry.shape, dtype=entry.dtype)
+        tensor = torch.empty(entry.shape, dtype=entry.dtype) if into is None else into
         if entry.size_bytes:
             buffer = tensor.reshape(-1).view(torch.uint8).numpy()
             self._file.seek(entry.begin)

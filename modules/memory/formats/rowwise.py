@@ -13,7 +13,7 @@ from torch import Tensor
 from modules.memory.formats.decoding import decode_float8
 from modules.memory.formats.format import FORMATS, Encoded, by_row, finite_peak
 
-SLICE_ELEMENTS = 1 << 20
+SLICE_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,11 @@ class InProcessExecutor:
             from modules.processing import txt2img as _txt2img
 
             assert _txt2img
-        return run_with_scripts(job.request, self._engine, self._output, job, self._scripts)
+        result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts)
+        if job.request.settings.flag("samples_log_stdout"):
+            for infotext in result.info.infotexts:
+                print(infotext, flush=True)
+        return result
 
     def close(self) -> None:
         """Free the model."""

@@ -20,14 +20,11 @@ __all__ = ["DIRECTORY_KEYS", "SETTINGS", "Kind", "Section", "Setting", "SettingV
 # Accepted, kept and recorded, but not shown until something in the program listens to them.
 WITHOUT_EFFECT = frozenset(
     {
-        *("enable_batch_seeds", "sd_vae", "use_old_emphasis_implementation", "hires_fix_use_firstpass_conds"),
-        "hide_samplers",
-        *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters", "keyedit_move"),
-        *("keyedit_delimiters_whitespace", "disable_token_counters", "include_styles_into_token_counters"),
-        *("do_not_show_images", "js_modal_lightbox", "js_modal_lightbox_initially_zoomed", "gallery_height"),
-        *("show_progress_in_title", "send_seed", "send_size", "show_progressbar", "show_progress_grid"),
-        *("live_preview_refresh_period", "add_vae_name_to_info", "add_vae_hash_to_info", "add_user_name_to_info"),
-        *("infotext_styles", "auto_launch_browser", "samples_log_stdout", "list_hidden_files"),
+        *("enable_batch_seeds", "use_old_emphasis_implementation", "hires_fix_use_firstpass_conds"),
+        "include_styles_into_token_counters",
+        "show_progress_grid",
+        "add_user_name_to_info",
+        *("auto_launch_browser", "list_hidden_files"),
         *("api_enable_requests", "api_forbid_local_requests", "api_useragent"),
     }
 )

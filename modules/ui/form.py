@@ -151,4 +151,24 @@ def pasted_form(text: str, services: Services) -> dict[str, Any]:
             values[PASTED_HIRES[name]] = value
     overrides = override_settings_from(parsed, current)
     values["overrides"] = [show_override(SETTINGS.get(key), value) for key, value in overrides.items()]
+    _take_styles(values, current.text("infotext_styles"), services)
     return {name: value for name, value in values.items() if name in FIELDS}
+
+
+def sent_form(text: str, services: Services) -> dict[str, Any]:
+    """As `pasted_form`, for a picture sent from another tab: without what the settings say is not sent along."""
+    current = services.settings.current
+    left = set() if current.flag("send_seed") else {"seed", "subseed", "subseed_strength"}
+    left |= set() if current.flag("send_size") else {"width", "height"}
+    return {name: value for name, value in pasted_form(text, services).items() if name not in left}
+
+
+def _take_styles(values: dict[str, Any], mode: str, services: Services) -> None:
+    """Find styles in pasted prompts, as the setting `infotext_styles` says."""
+    if mode == "Ignore":
+        return
+    book = StyleBook.read(services.paths.styles_files)
+    found = book.extract(values.get("prompt", ""), values.get("negative_prompt", ""))
+    values["prompt"], values["negative_prompt"] = found.prompt, found.negative_prompt
+    if mode == "Apply" or (mode == "Apply if any" and found.names):
+        values["styles"] = list(found.names)

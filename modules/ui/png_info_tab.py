@@ -9,7 +9,7 @@ import gradio as gr
 from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
 from modules.services import Services
-from modules.ui.form import FIELDS, pasted_form
+from modules.ui.form import FIELDS, sent_form
 from modules.ui.messages import error_box, note_box
 from modules.ui.txt2img_tab import HIDDEN_EVENT, Components
 
@@ -43,7 +43,7 @@ def build_png_info_tab(services: Services, form: Components, tabs: gr.Tabs) -> N
         return f'<div class="fw-infotext-view">{"".join(blocks)}</div>', infotext or ""
 
     def fill(infotext: str) -> list[Any]:
-        values = pasted_form(infotext, services) if infotext else {}
+        values = sent_form(infotext, services) if infotext else {}
         updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
         overrides = values.get("overrides", [])
         updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))

@@ -24,6 +24,7 @@ from modules.prompting.chunks import Tokenizer
 from modules.prompting.counter import count_prompt
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
+from modules.ui.page_settings import page_settings
 from modules.ui.scales import scales_line
 
 log = logging.getLogger(__name__)
@@ -61,13 +62,14 @@ def page_routes(services: Services) -> APIRouter:
 
     @routes.get("/engine")
     def engine() -> dict[str, Any]:
-        """State of the engine, and the loaded model on the scales."""
+        """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
         status = services.engine.status
         return {
             "state": status.state.value,
             "message": status.message,
             "line": scales_line(status.model) if status.model else "",
             "size": status.model.default_size_px if status.model else None,
+            "settings": page_settings(services.settings.current),
         }
 
     @routes.post("/token-count")

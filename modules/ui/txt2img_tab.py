@@ -131,7 +131,7 @@ def _build_parameters(services: Services, form: Components) -> None:
     side = default_size(services, wanted_checkpoint(services))
     with gr.Row():
         form["sampler"] = gr.Dropdown(
-            list(SAMPLERS), value="DPM++ 2M", label="Sampling method", elem_id="txt2img_sampling"
+            shown_samplers(services), value="DPM++ 2M", label="Sampling method", elem_id="txt2img_sampling"
         )
         form["scheduler"] = gr.Dropdown(
             [spec.label for _, spec in SCHEDULES.items()],
@@ -206,7 +206,10 @@ def _build_hires(services: Services, form: Components) -> None:
             )
         with gr.Row():
             form["hires_sampler"] = gr.Dropdown(
-                [SAME_SAMPLER, *SAMPLERS], value=SAME_SAMPLER, label="Hires sampling method", elem_id="hr_sampler"
+                [SAME_SAMPLER, *shown_samplers(services)],
+                value=SAME_SAMPLER,
+                label="Hires sampling method",
+                elem_id="hr_sampler",
             )
             form["hires_scheduler"] = gr.Dropdown(
                 [SAME_SCHEDULER, *(spec.label for _, spec in SCHEDULES.items())],
@@ -271,6 +274,12 @@ def _build_style_editor(services: Services, form: Components) -> None:
     name.change(show, inputs=[name], outputs=[prompt, negative], **HIDDEN_EVENT)
     save.click(store, inputs=[name, prompt, negative], outputs=outputs, **HIDDEN_EVENT)
     delete.click(remove, inputs=[name], outputs=outputs, **HIDDEN_EVENT)
+
+
+def shown_samplers(services: Services) -> list[str]:
+    """All samplers that the settings do not hide."""
+    hidden = services.settings.current.many("hide_samplers")
+    return [name for name in SAMPLERS if name not in hidden]
 
 
 def _book(services: Services) -> StyleBook:

@@ -1,5 +1,7 @@
 // Small helpers that the other scripts share. `featherweight` is the page's only global.
 window.featherweight = {
+  settings: {}, // as the server has them; see page_settings.py
+
   $: (selector) => document.querySelector(selector),
   $$: (selector) => [...document.querySelectorAll(selector)],
 

@@ -9,6 +9,7 @@
   fw.selectPicture = select;
 
   fw.showPreview = (uri) => {
+    if (fw.settings.do_not_show_images) return;
     const stage = document.querySelector("#txt2img_gallery .fw-stage");
     if (!stage) return;
     let image = stage.querySelector("img.fw-preview");
@@ -28,6 +29,10 @@
     if (data.seconds !== null && data.pictures.length) fw.message(`Time taken: ${data.seconds} s`, false);
     if (!data.pictures.length) {
       if (!result) document.querySelector("#txt2img_gallery .fw-stage")?.replaceChildren();
+      return;
+    }
+    if (fw.settings.do_not_show_images) {
+      fw.message(`${data.pictures.length} finished; the settings say not to show pictures.`, false);
       return;
     }
     result = data;

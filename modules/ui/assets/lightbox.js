@@ -6,6 +6,7 @@
   fw.isLightboxOpen = () => box !== null && box.open;
 
   fw.openLightbox = () => {
+    if (fw.settings.js_modal_lightbox === false) return;
     if (!box) {
       box = document.createElement("dialog");
       box.id = "lightboxModal";
@@ -26,6 +27,7 @@
       });
       document.querySelector("#txt2img_output").append(box); // inside of the page's root: Gradio scopes our style sheet to it
     }
+    box.querySelector("img").classList.toggle("fw-zoomed", fw.settings.js_modal_lightbox_initially_zoomed === true);
     draw();
     box.showModal();
   };

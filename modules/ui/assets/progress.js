@@ -2,7 +2,7 @@
 (() => {
   const fw = window.featherweight;
   const KEY = "featherweight.task";
-  const POLL_MS = 500;
+  const POLL_MS = 1000;
   const GRACE_MS = 6000; // how long a submitted job may be unknown to the server
   let timer = null;
   let task = "";
@@ -54,7 +54,7 @@
     document.querySelector("#txt2img_generate_box")?.classList.add("fw-running");
     draw({ progress: 0, textinfo: "submitting" });
     if (timer) clearInterval(timer);
-    timer = setInterval(poll, POLL_MS);
+    timer = setInterval(poll, fw.settings.live_preview_refresh_period || POLL_MS);
   }
 
   function stop(failed) {
@@ -119,6 +119,7 @@
     }
     box.querySelector(".fw-progress-text").textContent = parts.join(" · ");
     const steps = state.steps ? ` (${state.step} of ${state.steps})` : "";
+    if (fw.settings.show_progress_in_title === false) return;
     document.title = state.queued ? "[waiting] Featherweight" : `[${percent}%${steps}] Featherweight`;
   }
 

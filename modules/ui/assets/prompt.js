@@ -3,9 +3,8 @@
   const fw = window.featherweight;
   const BOXES = ["txt2img_prompt", "txt2img_neg_prompt", "hires_prompt", "hires_neg_prompt"];
   const COUNTED = ["txt2img_prompt", "txt2img_neg_prompt"];
-  const STEP = 0.1;
-  const NETWORK_STEP = 0.05;
-  const DELIMITERS = ".,\\/!?%^*;:{}=`~()[]<> \t\r\n";
+  const BRACKETS = "()[]<>";
+  const WHITESPACE = { Tab: "\t", "Carriage Return": "\r", "Line Feed": "\n" };
   const timers = {};
 
   const boxOf = (element) => BOXES.find((id) => element.closest && element.closest(`#${id}`));
@@ -37,7 +36,7 @@
   async function count(id) {
     const field = fw.field(id);
     const counter = counterOf(id);
-    if (!field || !counter) return;
+    if (!field || !counter || fw.settings.disable_token_counters) return;
     const problem = unbalanced(field.value);
     counter.classList.toggle("fw-bad", problem !== "");
     counter.title = problem || "Tokens used of those in full chunks of 75";
@@ -71,6 +70,7 @@
       event.preventDefault();
       changeWeight(area, event.key === "ArrowUp" ? 1 : -1);
     } else if (event.altKey && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
+      if (fw.settings.keyedit_move === false) return;
       event.preventDefault();
       moveElement(area, event.key === "ArrowRight" ? 1 : -1);
     }
@@ -91,11 +91,18 @@
     return null;
   }
 
+  function delimiters() {
+    const white = fw.settings.keyedit_delimiters_whitespace || Object.keys(WHITESPACE);
+    const named = fw.settings.keyedit_delimiters ?? ".,\\/!?%^*;:{}=`~() ";
+    return named + BRACKETS + white.map((name) => WHITESPACE[name]).join("");
+  }
+
   function wordAround(text, position) {
+    const ends = delimiters();
     let start = position;
     let end = position;
-    while (start > 0 && !DELIMITERS.includes(text[start - 1])) start -= 1;
-    while (end < text.length && !DELIMITERS.includes(text[end])) end += 1;
+    while (start > 0 && !ends.includes(text[start - 1])) start -= 1;
+    while (end < text.length && !ends.includes(text[end])) end += 1;
     return [start, end];
   }
 
@@ -110,7 +117,8 @@
       if (start === end) return;
       block = { from: start, to: end, body: text.slice(start, end), weight: 1, isNetwork: false };
     }
-    const step = block.isNetwork ? NETWORK_STEP : STEP;
+    const { keyedit_precision_extra: extra = 0.05, keyedit_precision_attention: attention = 0.1 } = fw.settings;
+    const step = block.isNetwork ? extra : attention;
     const weight = Number((block.weight + direction * step).toFixed(4));
     let replacement;
     if (block.isNetwork) replacement = `<${block.body}:${weight}>`;

@@ -26,6 +26,8 @@
     if (!place) return;
     try {
       const engine = await fw.get("internal/engine");
+      fw.settings = engine.settings;
+      follow();
       place.textContent = engine.state === "ready" ? engine.line : engine.message;
       place.className = `fw-${engine.state}`;
       if (engine.size && knownSize && engine.size !== knownSize) {
@@ -38,6 +40,14 @@
       place.textContent = "The server does not answer.";
       place.className = "fw-failed";
     }
+  }
+
+  // Settings that change how the page looks.
+  function follow() {
+    const stage = document.querySelector("#txt2img_gallery .fw-stage");
+    if (stage) stage.style.height = fw.settings.gallery_height;
+    document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
+    document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
   }
 
   document.addEventListener("input", (event) => {

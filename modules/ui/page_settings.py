@@ -1,0 +1,18 @@
+"""The settings that the page's script follows; they come with the engine's state, so a change needs no reload."""
+
+from typing import Any
+
+from modules.settings.values import Settings
+
+PAGE_SETTINGS = (
+    *("show_progress_in_title", "show_progressbar", "live_preview_refresh_period"),
+    *("do_not_show_images", "js_modal_lightbox", "js_modal_lightbox_initially_zoomed", "gallery_height"),
+    *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters"),
+    *("keyedit_delimiters_whitespace", "keyedit_move", "disable_token_counters"),
+)
+
+
+def page_settings(settings: Settings) -> dict[str, Any]:
+    """Their values as JSON, by key."""
+    values = settings.to_json()
+    return {key: values[key] for key in PAGE_SETTINGS}

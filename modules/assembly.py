@@ -9,6 +9,7 @@ from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.models.vaes import VaeCatalogue
 from modules.paths import Paths, resolve_paths
 from modules.processing.engine import Engine
 from modules.processing.networks import Networks
@@ -35,9 +36,10 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     paths = resolve_paths(flags, root)
     paths.ensure()
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags))
+    hashes = HashCache(paths.cache_dir / "hashes.json")
     catalogue = CheckpointCatalogue(
         paths.checkpoint_dirs,
-        HashCache(paths.cache_dir / "hashes.json"),
+        hashes,
         files=(Path(flags.ckpt),) if flags.ckpt else (),
     )
     if flags.ckpt and "sd_model_checkpoint" not in settings.locked:
@@ -50,6 +52,12 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
         networks=Networks(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
+        vaes=VaeCatalogue(
+            paths.vae_dirs,
+            paths.checkpoint_dirs,
+            cache=None if flags.no_hashing else hashes,
+            fixed=Path(flags.vae_path) if flags.vae_path else None,
+        ),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))

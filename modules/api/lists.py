@@ -11,7 +11,7 @@ from modules.scripts.library import script_info
 from modules.services import Services
 
 UPSCALER_SCALE = 4  # what the reference UI lists for upscalers that work at any scale
-EMPTY_LISTS = ("sd-vae", "face-restorers", "extensions")
+EMPTY_LISTS = ("face-restorers", "extensions")
 
 
 def list_routes(services: Services) -> APIRouter:
@@ -31,6 +31,10 @@ def list_routes(services: Services) -> APIRouter:
             }
             for info in services.catalogue.entries
         ]
+
+    @routes.get("/sd-vae")
+    def vaes() -> list[dict[str, Any]]:
+        return [{"model_name": info.name, "filename": str(info.path)} for info in services.engine.vaes.entries]
 
     @routes.get("/samplers")
     def samplers() -> list[dict[str, Any]]:
@@ -121,14 +125,13 @@ def list_routes(services: Services) -> APIRouter:
     def refresh_embeddings() -> None:
         services.engine.networks.embeddings.refresh()
 
-    routes.post("/refresh-vae", name="refresh-vae")(_nothing_to_refresh)
+    @routes.post("/refresh-vae")
+    def refresh_vae() -> None:
+        services.engine.vaes.refresh()
+
     return routes
 
 
 def _nothing() -> list[dict[str, Any]]:
     """This version has none."""
     return []
-
-
-def _nothing_to_refresh() -> None:
-    """This version reads none of these files."""

@@ -10,7 +10,6 @@ _NO_EXTENSIONS = "extensions are not built yet"
 _NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
 _NO_DOWNLOAD = "nothing is downloaded at start"
 _NO_NETWORKS = "LoRA files, embeddings and hypernetworks are not read yet"
-_NO_VAES = "VAE files are not read yet, the checkpoint's own VAE is used"
 _ONE_NAMING = "names are cut and cleaned so that every system takes them"
 _NOT_IN_REFERENCE = "it does nothing in the reference UI either"
 
@@ -45,9 +44,7 @@ NO_EFFECT: dict[str, str] = {
     "xformers_flash_attention": "xformers chooses its kernel by itself",
     "no_download_sd_model": _NO_DOWNLOAD,
     "do_not_download_clip": _NO_DOWNLOAD,
-    "disable_safe_unpickle": "pickled checkpoints are never loaded; convert them to safetensors",
-    "vae_dir": _NO_VAES,
-    "vae_path": _NO_VAES,
+    "disable_safe_unpickle": "pickled checkpoints are read without running what is in them",
     "lora_dir": _NO_NETWORKS,
     "lyco_dir_backcompat": _NO_NETWORKS,
     "embeddings_dir": _NO_NETWORKS,

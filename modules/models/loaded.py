@@ -17,6 +17,7 @@ from modules.models.catalogue import CheckpointInfo
 from modules.models.families.family import Component, ModelFamily
 from modules.models.filling import Assignment
 from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.vaes import VaeInfo
 
 
 @dataclass
@@ -38,6 +39,7 @@ class LoadedModel:
     components: tuple[Component, ...] = ()
     sources: dict[tuple[str, str], Assignment] = field(default_factory=dict)  # by component and our key
     load_seconds: float = 0.0
+    vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
     networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)

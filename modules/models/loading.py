@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modules.errors import CheckpointError
@@ -10,10 +10,12 @@ from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
 from modules.models.families.family import FAMILIES, Component, ModelFamily
-from modules.models.filling import Placement, fill, finish_buffers, plan_assignments
+from modules.models.filling import Assignment, FillReport, Placement, fill, finish_buffers, plan_assignments
 from modules.models.loaded import LoadedModel
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.tensor_source import TensorSource, open_tensors
+from modules.models.vae_source import VaeSource
+from modules.models.vaes import VaeInfo
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +27,12 @@ def load_model(
     configs_dir: Path,
     choose_plan: Callable[[ModelFamily], PrecisionPlan],
     default_yaml: Path | None = None,
+    vae: VaeInfo | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, every weight placed once on its device and in its final format.
 
-    `choose_plan` is told the family and says where, in which formats and dtypes.
+    `choose_plan` is told the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
+    file, and what the checkpoint has of one is not read.
 
     The architecture comes from the YAML beside the file, else `default_yaml`, else the family's in `configs_dir`.
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
@@ -45,7 +49,6 @@ def load_model(
             raise CheckpointError(f"{info.path.name}: {error}") from error
         except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
             raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
-        assignments = plan_assignments(file, components, family.is_ignored)
 
         def placement(component: Component) -> Placement:
             if component.name == "vae":
@@ -54,7 +57,7 @@ def load_model(
             rules = plan.rules(component.name)
             return Placement(plan.device, plan.rest_dtype, plan.compute_dtype, rules, casts, rules is not None)
 
-        report = fill(file, assignments, placement)
+        assignments, report = _fill_from(file, components, family, placement, vae)
     parts = {}
     for component in components:
         finish_buffers(component.module, plan.device)
@@ -73,6 +76,7 @@ def load_model(
         )
     return LoadedModel(
         info=info,
+        vae_info=vae,
         architecture=architecture,
         **parts,
         family=family,
@@ -82,6 +86,28 @@ def load_model(
         sources={(item.component.name, item.key): item for item in assignments},
         load_seconds=seconds,
     )
+
+
+def _fill_from(
+    file: TensorSource,
+    components: Sequence[Component],
+    family: ModelFamily,
+    placement: Callable[[Component], Placement],
+    vae: VaeInfo | None,
+) -> tuple[list[Assignment], FillReport]:
+    """Fill all components; the assignments are those of the checkpoint's own tensors."""
+    if vae is None:
+        assignments = plan_assignments(file, components, family.is_ignored)
+        return assignments, fill(file, assignments, placement)
+    others = [component for component in components if component.name != "vae"]
+    own = tuple(prefix for component in components if component.name == "vae" for prefix in component.prefixes)
+    assignments = plan_assignments(file, others, lambda key: key.startswith(own) or family.is_ignored(key))
+    with VaeSource(vae.path) as vae_file:
+        replacing = [component for component in components if component.name == "vae"]
+        vae_assignments = plan_assignments(vae_file, replacing, family.is_ignored)
+        report = fill(file, assignments, placement)
+        fill(vae_file, vae_assignments, placement)
+    return assignments, report
 
 
 def detect_family(file: TensorSource) -> ModelFamily:

@@ -99,10 +99,11 @@ def _load(path: Path) -> object:
         refused = re.search(
             r"(?:GLOBAL|global|class|Trying to call reduce for unrecognized function) ([\w.]+)", str(error)
         )
-        what = refused[1] if refused else str(error).splitlines()[0]
+        if refused is None:
+            raise CheckpointError(f"{path.name}: is not a readable checkpoint of torch's form. {REMEDY}") from error
         raise CheckpointError(
-            f"{path.name}: was refused, because it holds more than weights ({what}). Such a file can run programs "
-            "when it is opened, or is damaged. Get the .safetensors version of the model."
+            f"{path.name}: was refused, because it holds more than weights ({refused[1]}). Such a file can run "
+            "programs when it is opened. Get the .safetensors version of the model."
         ) from error
     except Exception as error:  # a damaged file makes torch's reader fail in any way at all
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

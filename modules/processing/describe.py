@@ -7,6 +7,7 @@ from modules.images.infotext import format_infotext, order_fields
 from modules.memory.formats.names import dtype_name
 from modules.models.catalogue import CheckpointInfo
 from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.vaes import VaeInfo
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule
@@ -38,6 +39,7 @@ def main_fields(
     seed: int,
     subseed: int,
     plan: PrecisionPlan | None = None,
+    vae: VaeInfo | None = None,
 ) -> dict[str, object]:
     """The fields that every picture has, in any order; None where one does not apply."""
     settings = request.settings
@@ -57,6 +59,8 @@ def main_fields(
         "Size": f"{size_px[0]}x{size_px[1]}",
         "Model hash": checkpoint.shorthash if settings.flag("add_model_hash_to_info") else None,
         "Model": checkpoint.model_name if settings.flag("add_model_name_to_info") else None,
+        "VAE hash": vae.shorthash if vae and settings.flag("add_vae_hash_to_info") else None,
+        "VAE": vae.name if vae and settings.flag("add_vae_name_to_info") else None,
         **(precision_fields(plan) if plan else {}),
         "Variation seed": subseed if has_variation else None,
         "Variation seed strength": request.subseed_strength if has_variation else None,

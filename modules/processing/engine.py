@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.vaes import VaeCatalogue, VaeInfo
 from modules.processing.networks import Networks
 from modules.processing.precision import Machine, PrecisionWish, resolve
 from modules.processing.status import EngineState, EngineStatus, ModelFacts
@@ -44,6 +45,7 @@ class Engine:
         hashing: bool = True,
         default_yaml: Path | None = None,
         networks: Networks | None = None,
+        vaes: VaeCatalogue | None = None,
         upscalers: Upscalers | None = None,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
@@ -51,6 +53,7 @@ class Engine:
         self.catalogue = catalogue
         self.lock = threading.RLock()
         self.networks = networks or Networks(())
+        self.vaes = vaes or VaeCatalogue()
         self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
         self._configs_dir = configs_dir
         self._find_machine = find_machine
@@ -88,12 +91,13 @@ class Engine:
             info = self.catalogue.default(wanted)
             self._last = wanted
             wish = wish or self._current_wish()
-            if self._model is not None and self._is_usable(self._model, info, wish):
+            vae = self.vaes.choose(wish.vae, info)
+            if self._model is not None and self._is_usable(self._model, info, wish, vae):
                 return self._model
             self._drop()
             self._status = EngineStatus(EngineState.LOADING, f"Loading {info.name} ...")
             try:
-                self._model = self._load(info, wish)
+                self._model = self._load(info, wish, vae)
             except FeatherweightError as error:
                 self._status = EngineStatus(EngineState.FAILED, str(error))
                 raise
@@ -103,12 +107,16 @@ class Engine:
             self._status = self._ready(self._model)
             return self._model
 
-    def _is_usable(self, model: LoadedModel, info: CheckpointInfo, wish: PrecisionWish) -> bool:
+    def _is_usable(self, model: LoadedModel, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> bool:
         """Whether the loaded model will do for this checkpoint and wish; takes over what needs no reload."""
         if model.info.path != info.path:
             return False
         if model.info.mtime_ns != info.mtime_ns:
             log.info("%s has changed on disk and is loaded again.", info.name)
+            return False
+        same_vae = model.vae_info is None if vae is None else vae.is_same_file(model.vae_info)
+        if not same_vae:
+            log.info("%s is loaded again: with the VAE %s.", info.name, vae.name if vae else "inside of it")
             return False
         plan = resolve(wish, self.machine, model.family)
         if plan.load_key != model.plan.load_key:
@@ -178,13 +186,15 @@ class Engine:
         except Exception:
             log.exception("loading failed")
 
-    def _load(self, info: CheckpointInfo, wish: PrecisionWish) -> LoadedModel:
+    def _load(self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> LoadedModel:
         from modules.models.loading import load_model
 
         if self._hashing:
             info = self.catalogue.with_hash(info)
         machine = self.machine
-        return load_model(info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml)
+        return load_model(
+            info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
+        )
 
     def _drop(self) -> None:
         """Let go of the model and give its memory back to the system."""

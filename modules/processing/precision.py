@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from modules.devices import DeviceFlags, choose_device, compute_dtype, is_gtx_16xx, works
 from modules.errors import InvalidValueError
+from modules.models.vaes import VAE_KEYS, VaeWish
 from modules.processing.attention_wish import AttentionFlags
 from modules.settings.values import Settings
 
@@ -24,7 +25,7 @@ SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 
 
 PRECISION_KEYS = frozenset(
-    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
+    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"} | VAE_KEYS
 )
 """The settings whose change means that the model is read again."""
 
@@ -65,7 +66,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class PrecisionWish:
-    """The settings that ask for a precision."""
+    """The settings that decide how a model is loaded: its precision, and whose VAE it gets."""
 
     fp8_storage: str = OFF
     fp8_format: str = "fp8_e4m3fn_row"
@@ -75,6 +76,7 @@ class PrecisionWish:
     compute_dtype: str = AUTOMATIC
     compute_mode: str = AUTOMATIC
     lora_mode: str = AUTOMATIC
+    vae: VaeWish = field(default_factory=VaeWish)
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionWish:
@@ -88,6 +90,7 @@ class PrecisionWish:
             compute_dtype=settings.text("compute_dtype"),
             compute_mode=settings.text("compute_mode"),
             lora_mode=settings.text("lora_mode"),
+            vae=VaeWish.of(settings),
         )
 
 

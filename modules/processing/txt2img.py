@@ -265,7 +265,8 @@ class _Job:
         return height // self.model.downscale, width // self.model.downscale
 
     def _infotext(self, seed: int, subseed: int) -> str:
-        main = main_fields(self.request, self.model.info, self.request.size_px, seed, subseed, self.model.plan)
+        model, size_px = self.model, self.request.size_px
+        main = main_fields(self.request, model.info, size_px, seed, subseed, model.plan, model.vae_info)
         extra = extra_fields(self.request, self.prompt.shown, self.negative.shown, self.facts)
         return infotext(self.prompt.shown, self.negative.shown, main, extra)
 
@@ -276,6 +277,7 @@ class _Job:
             seed=picture.seed,
             batch_index=index,
             iteration=batch,
+            vae_filename=self.model.vae_info.name.partition(".")[0] if self.model.vae_info else "",
         )
         picture, problem = self.output.save(picture, self.request, context, suffix)
         if problem and problem not in self.notices:
@@ -339,7 +341,7 @@ class _Job:
         self.timings[what] = self.timings.get(what, 0.0) + time.monotonic() - began
 
     def _result(self) -> Result:
-        request, info = self.request, self.model.info
+        request, info, vae = self.request, self.model.info, self.model.vae_info
         width, height = request.size_px
         seeds, subseeds = self._all_seeds()
         samples = len(seeds)
@@ -362,8 +364,8 @@ class _Job:
                 batch_size=request.batch_size,
                 checkpoint_name=info.model_name,
                 checkpoint_hash=info.shorthash or "",
-                vae_name=None,
-                vae_hash=None,
+                vae_name=vae.name if vae else None,
+                vae_hash=vae.shorthash if vae else None,
                 seed_resize_from_width=request.seed_resize_from_width,
                 seed_resize_from_height=request.seed_resize_from_height,
                 denoising_strength=request.hires.denoising_strength if request.hires else None,

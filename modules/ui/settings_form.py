@@ -21,6 +21,8 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
     """The choices of a setting; those of a provider are looked up now."""
     if setting.choices == "checkpoints":
         return [info.title for info in services.catalogue.entries]
+    if setting.choices == "vaes":
+        return services.engine.vaes.choices()
     if setting.choices == "samplers":
         return list(SAMPLERS)
     return list(setting.choices) if isinstance(setting.choices, tuple) else []

@@ -79,6 +79,12 @@ SETTINGS = (
         infotext="VAE",
         hint="Automatic: a VAE file named like the checkpoint, else the one inside the checkpoint.",
     ),
+    VAE.flag(
+        "sd_vae_overrides_per_model_preferences",
+        "Selected VAE overrides per-model preferences",
+        True,
+        hint="Off: the VAE chosen here is only for checkpoints that have no VAE file of their own.",
+    ),
     VAE.choice(
         "sd_vae_encode_method", "VAE type for encode", "Full", ("Full", "TAESD"), infotext="VAE Encoder", hidden=True
     ),
@@ -143,7 +149,6 @@ SETTINGS = (
         {
             "sd_vae_explanation": "",
             "sd_vae_checkpoint_cache": 0,
-            "sd_vae_overrides_per_model_preferences": True,
             "auto_vae_precision_bfloat16": False,
             "auto_vae_precision": True,
         }

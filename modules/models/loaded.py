@@ -7,16 +7,17 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from torch import Tensor, nn
 from transformers import CLIPTextModel
 
-from modules.errors import NumericalError
 from modules.memory.storage import stored_bytes
 from modules.models.architecture import LdmArchitecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.families.family import Component, ModelFamily
 from modules.models.filling import Assignment
 from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.vae_running import VaeRunner
 from modules.models.vaes import VaeInfo
 
 
@@ -43,9 +44,11 @@ class LoadedModel:
     networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
+    vae_runner: VaeRunner = field(init=False)
 
     def __post_init__(self) -> None:
         self.modules = (self.text_encoder, self.unet, self.vae)
+        self.vae_runner = VaeRunner(self.plan.device, self.plan.vae_dtype, self.downscale)
 
     @property
     def device(self) -> torch.device:
@@ -100,16 +103,10 @@ class LoadedModel:
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`."""
-        unscaled = (latent / self.architecture.latent.scale_factor).to(self.device, self.plan.vae_dtype)
-        pictures: Tensor = self.vae.decode(unscaled, return_dict=False)[0].float()
-        if not torch.isfinite(pictures).all():
-            raise NumericalError(
-                "The VAE produced NaN. Start with --no-half-vae to compute it in 32 bit, or choose another VAE."
-            )
-        return pictures
+        return self.vae_runner.decode(self.vae, latent / self.architecture.latent.scale_factor)
 
     def encode_moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         """Pictures [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
-        posterior = self.vae.encode(pictures.to(self.device, self.plan.vae_dtype)).latent_dist
+        posterior = DiagonalGaussianDistribution(self.vae_runner.moments(self.vae, pictures))
         scale = self.architecture.latent.scale_factor
-        return posterior.mean.float() * scale, posterior.std.float() * scale
+        return posterior.mean * scale, posterior.std * scale

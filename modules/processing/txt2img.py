@@ -32,6 +32,7 @@ from modules.processing.texts import prepare_text
 from modules.processing.tiling import circular_padding
 from modules.processing.token_merging import merged_tokens
 from modules.processing.upscaling import PIXEL_UPSCALERS, check_upscaler, upscale_image
+from modules.processing.vae_rules import vae_rules_of
 from modules.prompting.extra_networks import NetworkTags
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import StepInfo
@@ -58,6 +59,7 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
         model = engine.model(wanted, wish)
         job = _Job(request, engine, model, engine.conditioner(wanted, wish), output, events)
         job.timings["load"] = time.monotonic() - began
+        model.vae_runner.rules = vae_rules_of(request.settings)
         way = attention_of(request.settings, engine.machine, model)
         job.notices += [way.note] if way.note else []
         with (

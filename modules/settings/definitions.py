@@ -32,6 +32,7 @@ WITHOUT_EFFECT = frozenset(
 OWN_KEYS = frozenset(
     {
         *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
+        "vae_tile_size",
     }
 )
 """The keys that the reference UI does not have."""

@@ -85,6 +85,28 @@ SETTINGS = (
         True,
         hint="Off: the VAE chosen here is only for checkpoints that have no VAE file of their own.",
     ),
+    VAE.flag(
+        "auto_vae_precision_bfloat16",
+        "Automatically convert VAE to bfloat16",
+        False,
+        hint="When it gave NaN in 16-bit floats; comes before 32 bits where both are on.",
+    ),
+    VAE.flag(
+        "auto_vae_precision",
+        "Automatically revert VAE to 32-bit floats",
+        True,
+        hint="When it gave NaN; the picture is decoded again. --no-half-vae computes it in 32 bits from the start.",
+    ),
+    VAE.whole(
+        "vae_tile_size",
+        "VAE tile size",
+        0,
+        minimum=0,
+        maximum=4096,
+        step=64,
+        hint="Pixels a side; pictures that are larger run through the VAE in tiles: the same picture, little memory on "
+        "the graphics card, slower. 0: only when memory did not last.",
+    ),
     VAE.choice(
         "sd_vae_encode_method", "VAE type for encode", "Full", ("Full", "TAESD"), infotext="VAE Encoder", hidden=True
     ),
@@ -149,8 +171,6 @@ SETTINGS = (
         {
             "sd_vae_explanation": "",
             "sd_vae_checkpoint_cache": 0,
-            "auto_vae_precision_bfloat16": False,
-            "auto_vae_precision": True,
         }
     ),
     *IMG2IMG.reserved(

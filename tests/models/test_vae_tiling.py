@@ -1,0 +1,118 @@
+"""The VAE in tiles gives what the whole VAE gives; after NaN it goes on in a wider dtype."""
+
+from typing import Any
+
+import pytest
+import torch
+from diffusers import AutoencoderKL
+from torch import Tensor
+
+from modules.errors import NumericalError
+from modules.models.vae_running import VaeRules, VaeRunner
+from modules.models.vae_tiling import SMALLEST_TILE, decode_tiled, encode_tiled
+
+CPU = torch.device("cpu")
+DOWNSCALE = 4
+
+
+@pytest.fixture(scope="module")
+def vae() -> AutoencoderKL:
+    torch.manual_seed(0)
+    vae = AutoencoderKL(
+        block_out_channels=(8, 16, 16),
+        down_block_types=("DownEncoderBlock2D",) * 3,
+        up_block_types=("UpDecoderBlock2D",) * 3,
+        layers_per_block=1,
+        norm_num_groups=4,
+    )
+    return vae.eval().requires_grad_(False)
+
+
+def whole(vae: Any, latent: Tensor) -> Tensor:
+    decoded: Tensor = vae.decode(latent, return_dict=False)[0]
+    return decoded
+
+
+@pytest.mark.parametrize("side", [(40, 40), (17, 70), (33, 16), (50, 19)])
+def test_a_picture_decoded_in_tiles_is_that_of_the_whole_vae(vae: AutoencoderKL, side: tuple[int, int]) -> None:
+    latent = torch.randn(2, 4, *side)
+    tiled = decode_tiled(vae, latent, SMALLEST_TILE)
+    assert tiled.shape == (2, 3, side[0] * DOWNSCALE, side[1] * DOWNSCALE)
+    torch.testing.assert_close(tiled, whole(vae, latent), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("side", [(160, 160), (72, 260)])
+def test_a_picture_encoded_in_tiles_gives_the_whole_vaes_moments(vae: AutoencoderKL, side: tuple[int, int]) -> None:
+    pictures = torch.rand(1, 3, *side) * 2 - 1
+    expected = vae.encode(pictures).latent_dist.parameters
+    torch.testing.assert_close(encode_tiled(vae, pictures, SMALLEST_TILE), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_what_fits_a_tile_has_the_very_numbers_of_the_whole(vae: AutoencoderKL) -> None:
+    latent = torch.randn(1, 4, 16, 12)
+    assert torch.equal(decode_tiled(vae, latent, SMALLEST_TILE), whole(vae, latent))
+
+
+def test_tiles_wrap_around_where_convolutions_do(vae: AutoencoderKL) -> None:
+    convolutions = [
+        layer for layer in vae.modules() if isinstance(layer, torch.nn.Conv2d) and layer.kernel_size != (1, 1)
+    ]
+    modes = [layer.padding_mode for layer in convolutions]
+    for layer in convolutions:
+        layer.padding_mode = "circular"
+        layer._reversed_padding_repeated_twice = [1, 1, 1, 1]
+    try:
+        latent = torch.randn(1, 4, 40, 24)
+        torch.testing.assert_close(decode_tiled(vae, latent, 16), whole(vae, latent), atol=1e-4, rtol=1e-4)
+    finally:
+        for layer, mode in zip(convolutions, modes, strict=True):
+            layer.padding_mode = mode
+
+
+class Halting:
+    """A VAE that gives NaN in float16, or has no memory for more than a tile."""
+
+    def __init__(self, vae: Any, nan_in: tuple[torch.dtype, ...] = (), limit: int = 10_000) -> None:
+        self.vae, self.nan_in, self.limit = vae, nan_in, limit
+        self.dtypes: list[torch.dtype] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.vae, name)
+
+    def to(self, dtype: torch.dtype) -> None:
+        self.dtypes.append(dtype)
+
+    def decode(self, latent: Tensor, return_dict: bool) -> tuple[Tensor]:
+        if max(latent.shape[-2:]) > self.limit:
+            raise torch.OutOfMemoryError("no memory for the whole")
+        if latent.dtype in self.nan_in:
+            return (torch.full((1, 3, 8, 8), torch.nan),)
+        result: tuple[Tensor] = self.vae.decode(latent.float(), return_dict=return_dict)
+        return result
+
+
+def test_nan_is_decoded_again_wider_and_stays_wider(vae: AutoencoderKL) -> None:
+    halting = Halting(vae, (torch.float16, torch.bfloat16))
+    rules = VaeRules(after_nan=(torch.bfloat16, torch.float32))
+    runner = VaeRunner(CPU, torch.float16, DOWNSCALE, rules)
+    latent = torch.randn(1, 4, 8, 8)
+    assert torch.equal(runner.decode(halting, latent), whole(vae, latent))
+    assert (halting.dtypes, runner.dtype) == ([torch.bfloat16, torch.float32], torch.float32)
+
+
+def test_nan_in_every_dtype_names_the_remedy(vae: AutoencoderKL) -> None:
+    runner = VaeRunner(CPU, torch.float16, DOWNSCALE)
+    with pytest.raises(NumericalError, match="--no-half-vae"):
+        runner.decode(Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8))
+
+
+def test_without_memory_for_the_whole_it_decodes_in_tiles(vae: AutoencoderKL) -> None:
+    runner = VaeRunner(CPU, torch.float32, 32)  # 512 px of a VAE that divides by 32: tiles of 16
+    latent = torch.randn(1, 4, 40, 40)
+    torch.testing.assert_close(runner.decode(Halting(vae, limit=16), latent), whole(vae, latent), atol=1e-4, rtol=1e-4)
+
+
+def test_tiles_that_are_too_large_themselves_raise(vae: AutoencoderKL) -> None:
+    runner = VaeRunner(CPU, torch.float32, 32, VaeRules(tile_px=512))
+    with pytest.raises(torch.OutOfMemoryError):
+        runner.decode(Halting(vae, limit=8), torch.randn(1, 4, 12, 12))

@@ -149,10 +149,10 @@ def test_the_second_process_prepares_nothing_and_starts_the_server(
     monkeypatch.setattr(launcher, "import_module", lambda name: webui)
     monkeypatch.setattr(Environment, "is_active", lambda self: True)
     environ = {PREPARED: str(root / ".venv")}
-    assert launcher.launch(root, ["--xformers", "--reinstall-torch"], environ) == 5
-    assert served == [Flags(xformers=True, reinstall_torch=True)]
+    assert launcher.launch(root, ["--deepdanbooru", "--reinstall-torch"], environ) == 5
+    assert served == [Flags(deepdanbooru=True, reinstall_torch=True)]
     assert PREPARED not in environ
-    assert "--xformers is accepted and has no effect" in capsys.readouterr().out
+    assert "--deepdanbooru is accepted and has no effect" in capsys.readouterr().out
 
 
 def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,9 @@ Whoever builds what a flag asks for removes its line. Standard library only.
 _NO_STREAMING = "weight streaming is not built yet, the whole model stays on the device"
 _NO_FACES = "face restoration is not built yet"
 _NO_LDSR = "LDSR is not built yet; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
-_NO_EXTENSIONS = "extensions are not built yet"
+_NO_EXTENSIONS = "extensions are not installed or updated by the program; put their folders into extensions/"
 _NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
 _NO_DOWNLOAD = "nothing is downloaded at start"
-_NO_NETWORKS = "LoRA files, embeddings and hypernetworks are not read yet"
 _ONE_NAMING = "names are cut and cleaned so that every system takes them"
 _NOT_IN_REFERENCE = "it does nothing in the reference UI either"
 
@@ -45,10 +44,6 @@ NO_EFFECT: dict[str, str] = {
     "no_download_sd_model": _NO_DOWNLOAD,
     "do_not_download_clip": _NO_DOWNLOAD,
     "disable_safe_unpickle": "pickled checkpoints are read without running what is in them",
-    "lora_dir": _NO_NETWORKS,
-    "lyco_dir_backcompat": _NO_NETWORKS,
-    "embeddings_dir": _NO_NETWORKS,
-    "hypernetwork_dir": _NO_NETWORKS,
     "ui_config_file": "a file of the page's default values is not built yet",
     "api": "the API is always served beside the page",
     "gradio_allowed_path": "the page opens no folder to the browser",
@@ -69,8 +64,6 @@ NO_EFFECT: dict[str, str] = {
     "show_negative_prompt": _NOT_IN_REFERENCE,
     "gradio_img2img_tool": _NOT_IN_REFERENCE,
     "gradio_inpaint_tool": _NOT_IN_REFERENCE,
-    "disable_all_extensions": _NO_EXTENSIONS,
-    "disable_extra_extensions": _NO_EXTENSIONS,
     "enable_insecure_extension_access": _NO_EXTENSIONS,
     "allow_code": "there is no script that runs code",
     "administrator": "there are no administrative functions yet",

@@ -70,7 +70,7 @@ def test_an_unknown_checkpoint_is_404(client: TestClient) -> None:
 def test_flags_are_shown_without_secrets(tmp_path: Path) -> None:
     services = fake_services(tmp_path, start=False, gradio_auth="me:secret")
     with TestClient(build_api(services)) as client:
-        flags = client.get("/sdapi/v1/cmd-flags")
+        flags = client.get("/sdapi/v1/cmd-flags", auth=("me", "secret"))
     services.queue.close()
     assert set(recorded("cmd-flags")) <= set(flags.json())
     assert "secret" not in flags.text

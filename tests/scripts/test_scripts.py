@@ -152,7 +152,7 @@ def test_a_plot_has_the_pictures_that_single_jobs_make(built_in: ScriptLibrary, 
 def test_fp8_is_an_axis_and_the_outer_loop(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     loads: list[str] = []
     load = engine._load
-    engine._load = lambda info, wish: loads.append(wish.fp8_storage) or load(info, wish)  # type: ignore
+    engine._load = lambda info, wish, vae: loads.append(wish.fp8_storage) or load(info, wish, vae)  # type: ignore
     try:
         result = run(plot(built_in, ("FP8 mode", "Disable, Enable"), ("Seed", "1, 2")), engine, tmp_path, built_in)
     finally:

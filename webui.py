@@ -31,6 +31,7 @@ def main(flags: Flags) -> int:
         return serve(services, listener)
     finally:
         listener.close()
+        services.tasks.close()
         services.queue.close()
 
 

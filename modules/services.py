@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from modules.access import Access
 from modules.cli.flags import Flags
 from modules.jobs.queue import JobQueue
+from modules.jobs.tasks import Tasks
 from modules.models.catalogue import CheckpointCatalogue
 from modules.paths import Paths
 from modules.processing.engine import Engine
@@ -25,3 +26,4 @@ class Services:
     version: str
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
+    tasks: Tasks = field(default_factory=Tasks)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
 from modules.api.auth import install_auth
@@ -13,6 +13,7 @@ from modules.api.lists import list_routes
 from modules.api.options import option_routes
 from modules.api.progress import progress_routes
 from modules.api.server import server_routes
+from modules.api.tasks import task_routes
 from modules.services import Services
 
 
@@ -27,6 +28,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(option_routes(services))
     app.include_router(list_routes(services))
     app.include_router(server_routes(services, on_stop))
+    app.include_router(task_routes(services))
     _close_the_rest(app)
     return app
 
@@ -34,6 +36,9 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
 def _close_the_rest(app: FastAPI) -> None:
     """A 404 with a sentence for API paths that do not exist; otherwise the page would answer them."""
 
-    @app.api_route("/sdapi/{path:path}", methods=["GET", "POST", "PUT", "DELETE"], include_in_schema=False)
-    def missing(path: str) -> None:
-        raise HTTPException(404, f"There is no /sdapi/{path} in this version. /docs lists what there is.")
+    for prefix in ("sdapi", "featherweight"):
+
+        @app.api_route(f"/{prefix}/{{path:path}}", methods=["GET", "POST", "PUT", "DELETE"], include_in_schema=False)
+        def missing(request: Request) -> None:
+            path = request.url.path
+            raise HTTPException(404, f"There is no {path} in this version. /docs lists what there is.")

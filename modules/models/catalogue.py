@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,8 +76,9 @@ class HashCache:
             return str(entry["sha256"])
         return None
 
-    def sha256(self, path: Path) -> str:
-        """The file's sha256 in hex, computed at most once per content."""
+    def sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
+        """The file's sha256 in hex, computed at most once per content. `on_read` is told after each piece how many
+        bytes were read so far; what it raises ends the computing."""
         stat = path.stat()
         known = self.lookup(path, stat.st_size, stat.st_mtime_ns)
         if known:
@@ -86,6 +87,7 @@ class HashCache:
         with path.open("rb") as file:
             while chunk := file.read(HASH_CHUNK_BYTES):
                 digest.update(chunk)
+                on_read(file.tell())
         with self._lock:
             self._sums[str(path)] = {
                 "size": stat.st_size,
@@ -179,11 +181,14 @@ class CheckpointCatalogue:
             )
         return self._entries[0]
 
-    def with_hash(self, info: CheckpointInfo) -> CheckpointInfo:
-        """The entry with its sha256, computing it when it is not cached; the catalogue remembers it."""
+    def with_hash(
+        self, info: CheckpointInfo, on_read: Callable[[int], None] = lambda read_bytes: None
+    ) -> CheckpointInfo:
+        """The entry with its sha256, computing it when it is not cached (`on_read` as in `HashCache.sha256`); the
+        catalogue remembers it."""
         if info.sha256:
             return info
-        hashed = replace(info, sha256=self._cache.sha256(info.path))
+        hashed = replace(info, sha256=self._cache.sha256(info.path, on_read))
         with self._lock:
             self._entries = tuple(hashed if entry.path == info.path else entry for entry in self._entries)
         return hashed

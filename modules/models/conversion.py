@@ -91,8 +91,8 @@ class PrecisionReport:
 
 
 @dataclass(frozen=True)
-class _Planned:
-    """A tensor of the file and the format it gets."""
+class PlannedTensor:
+    """A tensor of the file and the format it gets; None: it stays."""
 
     assignment: Assignment
     storage: StorageFormat | None
@@ -111,10 +111,10 @@ def report_precision(
     The autoencoder stays in 16 bit, as when loading. Raises `CheckpointError` as loading does.
     """
     with open_tensors(info.path) as file:
-        family, planned = _plan(file, info, configs_dir, rules, text_encoders)
+        family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
         report = PrecisionReport(info.name, family, rules.storage)
         for index, item in enumerate(planned):
-            tensor, encoded = _encoded(file, item)
+            tensor, encoded = encode_planned(file, item)
             report.tensors.append(_measure(item, tensor, encoded))
             progress(index + 1, len(planned))
     return report
@@ -141,23 +141,23 @@ def save_as(
     if target.suffix != ".safetensors":
         raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
     with open_tensors(info.path) as file:
-        family, planned = _plan(file, info, configs_dir, rules, text_encoders)
-        rest = _rest_dtype(rules.storage)
+        family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
+        rest = rest_dtype(rules.storage)
         report = PrecisionReport(info.name, family, rules.storage)
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for item in planned:
-            shapes |= _declared(file, item, rest)
+            shapes |= declare_planned(file, item, rest)
         room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
         with TensorWriter(target, shapes, room) as writer:
             for index, item in enumerate(planned):
-                tensor, encoded = _encoded(file, item)
+                tensor, encoded = encode_planned(file, item)
                 key = item.assignment.original_key
                 if encoded is None:
                     writer.write(key, tensor.to(rest) if tensor.is_floating_point() else tensor)
                 else:
                     writer.write(key, encoded.data)
                     if encoded.scale is not None:
-                        writer.write(_scale_key(key), encoded.scale)
+                        writer.write(scale_key_of(key), encoded.scale)
                 report.tensors.append(_measure(item, tensor, encoded))
                 progress(index + 1, len(planned))
             writer.metadata = _metadata(file, info, report)
@@ -167,9 +167,11 @@ def save_as(
     return report
 
 
-def _plan(
+def plan_tensors(
     file: TensorSource, info: CheckpointInfo, configs_dir: Path, rules: StorageRules, text_encoders: bool
-) -> tuple[str, list[_Planned]]:
+) -> tuple[str, list[PlannedTensor]]:
+    """The family's label, and what becomes of each tensor that its modules need. Raises `CheckpointError` as loading
+    does."""
     family = detect_family(file)
     architecture = read_architecture(info.config_path or configs_dir / family.config_name)
     folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
@@ -184,21 +186,21 @@ def _plan(
         taken = component.name != "vae" and (text_encoders or not component.name.startswith("text_encoder"))
         wide = FORMATS.get(rules.storage).dtype.itemsize > 1
         if as_it_is is not None and isinstance(layer, CASTABLE) and not wide:
-            planned.append(_Planned(assignment, FORMATS.get(as_it_is), stays_8_bit=True))
+            planned.append(PlannedTensor(assignment, FORMATS.get(as_it_is), stays_8_bit=True))
             continue
         shape = component.keymap.shape_to_ours(assignment.original_key, entry.shape)
         storage = rules.format_of(path, layer, name, shape) if taken and not wide else None
-        planned.append(_Planned(assignment, storage, stays_8_bit=False))
+        planned.append(PlannedTensor(assignment, storage, stays_8_bit=False))
     return family.label, planned
 
 
-def _rest_dtype(storage: str) -> torch.dtype:
+def rest_dtype(storage: str) -> torch.dtype:
     """What tensors become that are not stored in 8 bits."""
     chosen = FORMATS.get(storage).dtype
     return chosen if chosen.itemsize > 1 else torch.float16
 
 
-def _encoded(file: TensorSource, item: _Planned) -> tuple[Tensor, Encoded | None]:
+def encode_planned(file: TensorSource, item: PlannedTensor) -> tuple[Tensor, Encoded | None]:
     """The tensor as it is in the file, widened where it is in 8 bits, and as it is to be stored."""
     key = item.assignment.original_key
     raw = file.read(key)
@@ -216,7 +218,7 @@ def _encoded(file: TensorSource, item: _Planned) -> tuple[Tensor, Encoded | None
         raise CheckpointError(f"{file.path.name}: {key} cannot be stored as {item.storage.name}: {error}") from error
 
 
-def _measure(item: _Planned, tensor: Tensor, encoded: Encoded | None) -> TensorReport:
+def _measure(item: PlannedTensor, tensor: Tensor, encoded: Encoded | None) -> TensorReport:
     bytes_16 = tensor.numel() * 2 if tensor.is_floating_point() else tensor.numel() * tensor.element_size()
     name, component = item.assignment.original_key, item.assignment.component.name
     if encoded is None or item.storage is None:
@@ -236,7 +238,9 @@ def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) ->
     return float(decoded.sub_(weight).norm()) / norm if norm else 0.0
 
 
-def _declared(file: TensorSource, item: _Planned, rest: torch.dtype) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def declare_planned(
+    file: TensorSource, item: PlannedTensor, rest: torch.dtype
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """What will be written for a tensor: itself, and its scale."""
     key = item.assignment.original_key
     entry = file.entries[key]
@@ -246,13 +250,14 @@ def _declared(file: TensorSource, item: _Planned, rest: torch.dtype) -> dict[str
     declared = {key: (item.storage.dtype, entry.shape)}
     if item.assignment.scale_key and item.stays_8_bit:
         scale = file.entries[item.assignment.scale_key]
-        declared[_scale_key(key)] = (torch.float32, (torch.Size(scale.shape).numel(),))
+        declared[scale_key_of(key)] = (torch.float32, (torch.Size(scale.shape).numel(),))
     elif item.storage.scaled:
-        declared[_scale_key(key)] = (torch.float32, entry.shape[:1])
+        declared[scale_key_of(key)] = (torch.float32, entry.shape[:1])
     return declared
 
 
-def _scale_key(key: str) -> str:
+def scale_key_of(key: str) -> str:
+    """What the scale of a weight is called in the files that we write."""
     return f"{key.removesuffix('.weight')}.scale_weight"
 
 

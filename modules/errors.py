@@ -59,6 +59,12 @@ class NumericalError(FeatherweightError):
     status = 500
 
 
+class MemoryShortageError(FeatherweightError):
+    """Memory ran out and nothing that was tried helped; the message says what was tried and what would help."""
+
+    status = 507
+
+
 class Interrupted(FeatherweightError):  # noqa: N818 - not a failure, a stop that was asked for
     """Raised inside a step when the user pressed Interrupt; carries no blame."""
 

@@ -6,6 +6,8 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
 from modules.api.auth import install_auth
+from modules.api.docs_page import add_docs_page
+from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.errors import install_error_handlers
 from modules.api.generation import generation_routes
 from modules.api.limits import install_limits
@@ -19,7 +21,14 @@ from modules.services import Services
 
 def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> FastAPI:
     """The app with all API routes. `on_stop` is called by the stop routes, which exist only with their flag."""
-    app = FastAPI(title="Featherweight", version=services.version)
+    app = DescribedApi(
+        title="Featherweight",
+        docs_url=None,  # FastAPI's own pages load scripts from elsewhere
+        redoc_url=None,
+        version=services.version,
+        description=DESCRIPTION,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+    )
     install_error_handlers(app)
     install_limits(app, services.flags)
     install_auth(app, services.access)
@@ -29,6 +38,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(list_routes(services))
     app.include_router(server_routes(services, on_stop))
     app.include_router(task_routes(services))
+    add_docs_page(app)
     _close_the_rest(app)
     return app
 

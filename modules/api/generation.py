@@ -6,6 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from modules.api import examples
+from modules.api.documentation import documented
 from modules.api.replies import txt2img_reply
 from modules.api.requests import request_from
 from modules.api.schemas import PngInfoBody, Txt2ImgBody
@@ -17,13 +19,20 @@ from modules.services import Services
 log = logging.getLogger(__name__)
 
 POLL_S = 0.5
+TXT2IMG_ERRORS = {
+    404: "Unknown sampler 'Oiler'. Did you mean 'Euler'? Known: DPM++ 2M, DPM++ SDE, ...",
+    422: "width is 7; allowed is 16 to 8192 pixels.",
+}
+NO_PICTURE = (
+    "The picture is no base64 text ('!'): Only base64 data is allowed. Send an image file as base64 or as a data URI."
+)
 
 
 def generation_routes(services: Services) -> APIRouter:
     """The routes that make or read pictures."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
 
-    @routes.post("/txt2img")
+    @routes.post("/txt2img", **documented(examples.TXT2IMG, errors=TXT2IMG_ERRORS))
     async def txt2img(body: Txt2ImgBody, request: Request) -> dict[str, Any]:
         """Make pictures and wait for them. The job goes on when the client disconnects."""
         wanted = await asyncio.to_thread(request_from, body, services)
@@ -40,19 +49,19 @@ def generation_routes(services: Services) -> APIRouter:
                 told = True
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
 
-    @routes.post("/png-info")
+    @routes.post("/png-info", **documented(examples.PNG_INFO, errors={422: NO_PICTURE}))
     def png_info(body: PngInfoBody) -> dict[str, Any]:
         """The infotext in a picture, its other text entries, and the infotext parsed."""
         infotext, items = read_metadata(decode_base64(body.image))
         return {"info": infotext or "", "items": items, "parameters": parse_infotext(infotext) if infotext else {}}
 
-    @routes.post("/interrupt")
+    @routes.post("/interrupt", **documented({}))
     def interrupt() -> dict[str, Any]:
         """Stop the running job within one step."""
         services.queue.interrupt()
         return {}
 
-    @routes.post("/skip")
+    @routes.post("/skip", **documented())
     def skip() -> None:
         """Leave the running batch and go on with the next."""
         services.queue.skip()

@@ -4,15 +4,20 @@ from typing import Any
 
 from fastapi import APIRouter, Body
 
+from modules.api import examples
+from modules.api.documentation import documented
 from modules.cli.flags import public_flags
 from modules.services import Services
+
+UNKNOWN_MODEL = "Unknown checkpoint 'gone'. Known: featherweight-scenes.safetensors [5fe1d58aba]."
+UNKNOWN_KEY = "Nothing was changed: there is no setting 'jpg_quality'; did you mean jpeg_quality?."
 
 
 def option_routes(services: Services) -> APIRouter:
     """GET and POST /sdapi/v1/options, GET /sdapi/v1/cmd-flags."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["options"])
 
-    @routes.get("/options")
+    @routes.get("/options", **documented(examples.OPTIONS))
     def read_options() -> dict[str, Any]:
         """Every setting with its value; the checkpoint is the one that would be used, also when none was chosen."""
         options = services.settings.current.to_json()
@@ -22,7 +27,7 @@ def option_routes(services: Services) -> APIRouter:
             options |= {"sd_model_checkpoint": chosen.title, "sd_checkpoint_hash": chosen.sha256 or ""}
         return options
 
-    @routes.post("/options")
+    @routes.post("/options", **documented(errors={404: UNKNOWN_MODEL, 422: UNKNOWN_KEY}))
     def write_options(
         changes: dict[str, Any] = Body(examples=[{"samples_format": "png"}]),  # noqa: B008 - FastAPI's way
     ) -> None:
@@ -36,7 +41,7 @@ def option_routes(services: Services) -> APIRouter:
             changes = {**changes, "sd_model_checkpoint": info.title}
         services.settings.update(changes, from_api=True)
 
-    @routes.get("/cmd-flags")
+    @routes.get("/cmd-flags", **documented(examples.FLAGS))
     def flags() -> dict[str, Any]:
         """The command line; passwords and keys are hidden."""
         return public_flags(services.flags, services.paths.as_flags())

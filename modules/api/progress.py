@@ -4,6 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from modules.api import examples
+from modules.api.documentation import documented
 from modules.api.schemas import ProgressBody
 from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
@@ -15,7 +17,7 @@ def progress_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["progress"])
     queue = services.queue
 
-    @routes.get("/sdapi/v1/progress")
+    @routes.get("/sdapi/v1/progress", **documented(examples.PROGRESS))
     def progress(skip_current_image: bool = False) -> dict[str, Any]:
         """Where the running job stands; all zero when there is none."""
         job = queue.running
@@ -42,7 +44,7 @@ def progress_routes(services: Services) -> APIRouter:
             "textinfo": state.phase,
         }
 
-    @routes.post("/internal/progress")
+    @routes.post("/internal/progress", **documented(examples.TASK_PROGRESS))
     def task_progress(body: ProgressBody) -> dict[str, Any]:
         """Where a task stands, with a new preview when there is one the caller has not seen."""
         job = queue.find(body.id_task or "")
@@ -67,13 +69,13 @@ def progress_routes(services: Services) -> APIRouter:
             reply["live_preview"] = to_data_uri(state.preview, format_name)
         return reply
 
-    @routes.get("/internal/pending-tasks")
+    @routes.get("/internal/pending-tasks", **documented(examples.PENDING_TASKS))
     def pending_tasks() -> dict[str, Any]:
         """Task ids of the running job and those in line."""
         tasks = [job.task_id for job in queue.pending]
         return {"size": len(tasks), "tasks": tasks}
 
-    @routes.get("/internal/ping")
+    @routes.get("/internal/ping", **documented({}))
     def ping() -> dict[str, Any]:
         """Answers as soon as the server does, model or not."""
         return {}

@@ -6,25 +6,30 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 
+from modules.api import examples
+from modules.api.documentation import documented
 from modules.services import Services
+
+NO_MODEL = "There is no checkpoint. Put a .safetensors file into models/Stable-diffusion."
+NO_RESTART = "This server cannot restart itself: stop it and start it again."
 
 
 def server_routes(services: Services, on_stop: Callable[[], None] | None) -> APIRouter:
     """Memory and model routes; the stop routes only with --api-server-stop."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["server"])
 
-    @routes.get("/memory")
+    @routes.get("/memory", **documented(examples.MEMORY))
     def memory() -> dict[str, Any]:
         """Bytes of main memory and of the graphics card."""
         return dict(services.engine.memory())
 
-    @routes.post("/unload-checkpoint")
+    @routes.post("/unload-checkpoint", **documented({}))
     def unload() -> dict[str, Any]:
         """Free the model; waits for a running picture."""
         services.engine.unload()
         return {}
 
-    @routes.post("/reload-checkpoint")
+    @routes.post("/reload-checkpoint", **documented({}, errors={404: NO_MODEL}))
     def reload() -> dict[str, Any]:
         """Load the model again; waits until it is there."""
         services.engine.reload()
@@ -38,12 +43,12 @@ def server_routes(services: Services, on_stop: Callable[[], None] | None) -> API
                 on_stop()
             return "Stopping."
 
-        routes.post("/server-stop")(stop)
-        routes.post("/server-kill")(stop)
+        routes.post("/server-stop", **documented("Stopping."))(stop)
+        routes.post("/server-kill", **documented("Stopping."))(stop)
 
-        @routes.post("/server-restart")
+        @routes.post("/server-restart", **documented(errors={501: NO_RESTART}))
         def restart() -> None:
-            """Restarting needs a supervisor, which this program is not."""
-            raise HTTPException(501, "This server cannot restart itself: stop it and start it again.")
+            """Not built: restarting needs a supervisor, which this program is not."""
+            raise HTTPException(501, NO_RESTART)
 
     return routes

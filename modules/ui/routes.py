@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from modules.api import examples
+from modules.api.documentation import documented
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.images.encode import encode_image
 from modules.images.saving import save_image
@@ -30,20 +32,25 @@ from modules.ui.scales import scales_line
 log = logging.getLogger(__name__)
 
 LOG_COLUMNS = ("prompt", "seed", "width", "height", "sampler", "cfgs", "steps", "filename", "negative_prompt")
+NO_JOB = "No job has the task id 'task(abc)'; it may have finished long ago."
+PICTURE_REPLIES: dict[int | str, dict[str, Any]] = {
+    **documented(errors={404: NO_JOB})["responses"],
+    200: {"description": "The picture as PNG, its infotext inside.", "content": {"image/png": {"example": "(PNG)"}}},
+}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class CountBody(BaseModel):
     """POST /internal/token-count."""
 
-    text: str = ""
+    text: str = Field(default="", examples=["a (red:1.2) circle"])
     steps: int = 20
 
 
 class PictureBody(BaseModel):
     """A picture of a job, by its position in the result."""
 
-    id_task: str
+    id_task: str = Field(examples=["task(abc)"])
     index: int = 0
 
 
@@ -60,7 +67,7 @@ def page_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/internal", tags=["page"])
     counting = _Counting()
 
-    @routes.get("/engine")
+    @routes.get("/engine", **documented(examples.ENGINE))
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
         status = services.engine.status
@@ -72,19 +79,19 @@ def page_routes(services: Services) -> APIRouter:
             "settings": page_settings(services.settings.current),
         }
 
-    @routes.post("/token-count")
+    @routes.post("/token-count", **documented(examples.TOKEN_COUNT))
     def token_count(body: CountBody) -> dict[str, Any]:
         """Tokens of the longest text a prompt becomes, as "n/75"."""
         count = count_prompt(counting.tokenizer, body.text, max(1, min(body.steps, 1000)))
         return {"text": str(count), "count": count.count, "limit": count.limit}
 
-    @routes.get("/result")
+    @routes.get("/result", **documented(examples.RESULT, errors={404: NO_JOB}))
     def result(id_task: str) -> dict[str, Any]:
         """A job's pictures so far, and what there is to say about them."""
         job = services.queue.get(id_task)
         return _result_reply(job)
 
-    @routes.get("/picture")
+    @routes.get("/picture", response_class=Response, responses=PICTURE_REPLIES)
     def picture(id_task: str, index: int) -> Response:
         """One picture as PNG with its infotext."""
         found = _picture(services, id_task, index)
@@ -96,13 +103,13 @@ def page_routes(services: Services) -> APIRouter:
         }
         return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
 
-    @routes.post("/save-picture")
+    @routes.post("/save-picture", **documented(examples.SAVED_PICTURE, errors={404: NO_JOB}))
     def save_picture(body: PictureBody) -> dict[str, Any]:
         """Save a picture once more, into the folder of the Save button, with a line in log.csv."""
         path = _save_chosen(services, services.queue.get(body.id_task), _picture(services, body.id_task, body.index))
         return {"path": str(path)}
 
-    @routes.post("/open-folder")
+    @routes.post("/open-folder", **documented(examples.OPENED_FOLDER, errors={404: NO_JOB}))
     def open_folder(body: PictureBody, request: Request) -> dict[str, Any]:
         """Open the folder of a picture in the file manager of this machine, if the page runs on it."""
         path = _picture(services, body.id_task, body.index).path

@@ -1,12 +1,15 @@
 """Which network files there are, and what they answer to: name, alias, hash. Reads headers only."""
 
 import logging
+import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from modules.networks.folders import Listing
 from modules.networks.network_file import SUFFIXES, network_hash, read_metadata
+from modules.networks.previews import EMBEDDED
 
 log = logging.getLogger(__name__)
 SHORT_HASH = 12
@@ -14,13 +17,15 @@ SHORT_HASH = 12
 
 @dataclass(frozen=True)
 class NetworkInfo:
-    """One file. `name` is the file's stem, `alias` what its author called it."""
+    """One file. `name` is the file's stem, `alias` what its author called it. Pictures in the metadata are left out of
+    it: they are large, and only wanted one at a time."""
 
     name: str
     path: Path
     size_bytes: int
     mtime_ns: int
     metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    has_embedded_preview: bool = False
 
     @property
     def alias(self) -> str:
@@ -48,9 +53,10 @@ class NetworkCatalogue:
         """Look at the folders again; only new and changed files are opened."""
         found: dict[Path, NetworkInfo] = {}
         for folder in self._folders:
-            for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-                if path.suffix.lower() in self._suffixes and path.is_file():
-                    found[path] = self._describe(path)
+            for entry in Listing.of((folder,)).with_suffix(self._suffixes):
+                info = self._describe(entry)
+                if info is not None:
+                    found[info.path] = info
         with self._lock:
             self._entries = found
         return self.entries
@@ -67,30 +73,41 @@ class NetworkCatalogue:
             if lowered in (info.name.lower(), info.alias.lower()):
                 return info
         if len(text) >= 8 and all(digit in "0123456789abcdef" for digit in lowered):
-            return next((info for info in entries if self.hash_of(info).startswith(lowered)), None)
+            known = next((info for info in entries if self._known_hash(info).startswith(lowered)), None)
+            return known or next((info for info in entries if self.hash_of(info).startswith(lowered)), None)
         return None
 
     def hash_of(self, info: NetworkInfo) -> str:
         """sha256 of its tensors in hex, or "" for a file that cannot be read."""
-        recorded = info.metadata.get("sshs_model_hash")
-        if recorded:
-            return recorded
-        key = (info.path, info.size_bytes, info.mtime_ns)
-        if key not in self._hashes:
-            try:
-                self._hashes[key] = network_hash(info.path)
-            except (OSError, ValueError) as error:
-                log.warning("%s has no hash: %s", info.path.name, error)
-                return ""
-        return self._hashes[key]
+        known = self._known_hash(info)
+        if known:
+            return known
+        try:
+            found = network_hash(info.path)
+        except (OSError, ValueError) as error:
+            log.warning("%s has no hash: %s", info.path.name, error)
+            return ""
+        self._hashes[(info.path, info.size_bytes, info.mtime_ns)] = found
+        return found
 
     def short_hash_of(self, info: NetworkInfo) -> str:
         """The first 12 digits, as infotexts have them."""
         return self.hash_of(info)[:SHORT_HASH]
 
-    def _describe(self, path: Path) -> NetworkInfo:
-        stat = path.stat()
+    def _known_hash(self, info: NetworkInfo) -> str:
+        """The hash that the file itself records, or that was taken before; else ""."""
+        key = (info.path, info.size_bytes, info.mtime_ns)
+        return info.metadata.get("sshs_model_hash") or self._hashes.get(key, "")
+
+    def _describe(self, entry: os.DirEntry[str]) -> NetworkInfo | None:
+        path = Path(entry.path)
         known = self._entries.get(path)
+        try:
+            stat = entry.stat()
+        except OSError:  # gone since the folder was listed
+            return None
         if known is not None and (known.size_bytes, known.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
             return known
-        return NetworkInfo(path.stem, path, stat.st_size, stat.st_mtime_ns, read_metadata(path))
+        metadata = read_metadata(path)
+        pictures = [metadata.pop(key, "") for key in EMBEDDED]
+        return NetworkInfo(path.stem, path, stat.st_size, stat.st_mtime_ns, metadata, any(pictures))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from modules.networks.kinds.adapter import Adapter
 SUFFIXES = (".safetensors", ".pt", ".ckpt", ".bin")
 HASH_CHUNK_BYTES = 1 << 20
 BUNDLE = "bundle_emb."
+FRONT_BYTES = 1 << 16
+METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
 
 
 class NetworkError(FeatherweightError):
@@ -120,10 +123,25 @@ def read_metadata(path: Path) -> dict[str, str]:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > path.stat().st_size:
                 return {}
-            found = json.loads(file.read(length)).get("__metadata__", {})
-    except (OSError, ValueError, struct.error, AttributeError):
+            found = _metadata_in_front(file.read(min(length, FRONT_BYTES)))
+            if found is None:
+                file.seek(8)
+                found = json.loads(file.read(length)).get("__metadata__", {})
+    except (OSError, ValueError, struct.error, AttributeError, RecursionError):
         return {}
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _metadata_in_front(head: bytes) -> Any:
+    """The table, if it comes first and whole, as most writers have it: the long list of tensors is not parsed then."""
+    text = head.decode("utf-8", "ignore")
+    start = METADATA_FIRST.match(text)
+    if start is None:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text, start.end())[0]
+    except ValueError:  # cut off
+        return None
 
 
 def network_hash(path: Path) -> str:

@@ -1,0 +1,157 @@
+"""Cards of model files: what the page shows of each file, and what a click puts into the prompt. Knows no page.
+
+A card is found by its key: the number of the model folder and the path below it. Keys are only ever looked up among
+the files that a look at the folders has found, never made into paths.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.errors import UnknownNameError
+from modules.networks.folders import Listing
+from modules.networks.notes import WEIGHT, NoteBook, Notes
+from modules.networks.previews import find_preview
+from modules.networks.training_facts import version_of
+from modules.settings.values import Settings
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A file that gets a card. `reference` is what stands for it in a prompt or setting."""
+
+    path: Path
+    name: str
+    reference: str
+    metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
+    search: tuple[str, ...] = ()  # more words that find it
+    has_embedded_preview: bool = False
+
+
+@dataclass(frozen=True)
+class CardPage:
+    """One kind of cards: where its files lie, how to list them, and the tag that uses one."""
+
+    id: str
+    title: str
+    folders: tuple[Path, ...]
+    list_files: Callable[[Listing, Settings], list[ModelFile]]
+    suffixes: tuple[str, ...]
+    tag: str = ""  # "lora": a click puts <lora:reference:weight> into the prompt; "": the reference alone
+    is_for_prompt: bool = True
+    notes: tuple[str, ...] = ("description", "notes")  # the keys that the editor shows
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card as the page shows it. Times are seconds since 1970."""
+
+    key: str
+    folder: str  # below the model folder, with forward slashes; "" for the model folder itself
+    file: ModelFile
+    notes: Notes = field(hash=False)
+    version: str
+    preview: Path | None
+    preview_stamp: int  # changes whenever the preview does; 0: there is none
+    created: float
+    modified: float
+    size_bytes: int
+
+
+class CardLibrary:
+    """The cards of all pages. Safe to use from any thread."""
+
+    def __init__(self, pages: tuple[CardPage, ...]) -> None:
+        self.pages = {page.id: page for page in pages}
+        self._book = NoteBook()
+        self._lock = threading.Lock()
+        self._cards: dict[str, dict[str, Card]] = {}
+
+    def page(self, page_id: str) -> CardPage:
+        """Raises `UnknownNameError` with the known ones."""
+        if page_id not in self.pages:
+            raise UnknownNameError.of("page of cards", page_id, self.pages)
+        return self.pages[page_id]
+
+    def cards(self, page_id: str, settings: Settings) -> list[Card]:
+        """Look at the page's folders now; the cards in the order of their paths."""
+        page = self.page(page_id)
+        with self._lock:
+            listing = Listing.of(page.folders)
+            cards = {}
+            for file in page.list_files(listing, settings):
+                card = self._card(page, file, listing)
+                if card is not None:
+                    cards[card.key] = card
+            self._cards[page_id] = cards
+        return list(cards.values())
+
+    def card(self, page_id: str, key: str, settings: Settings) -> Card:
+        """One card, as of the last look at its page; looks again for one that is not known.
+
+        Raises `UnknownNameError`.
+        """
+        self.page(page_id)
+        known = self._cards.get(page_id, {}).get(key)
+        if known is None:
+            known = next((card for card in self.cards(page_id, settings) if card.key == key), None)
+        if known is None:
+            raise UnknownNameError(f"There is no card {key!r} on the page {page_id!r}. Refresh the cards.")
+        return known
+
+    def _card(self, page: CardPage, file: ModelFile, listing: Listing) -> Card | None:
+        place = listing.place_of(file.path)
+        if place is None:  # named on the command line, outside of the folders
+            return None
+        number, way = place
+        near = listing.near(file.path)
+        try:
+            stat = file.path.stat()
+            preview = find_preview(near)
+            stamp = preview.stat().st_mtime_ns if preview else stat.st_mtime_ns * file.has_embedded_preview
+        except OSError:  # gone since the folder was listed
+            return None
+        notes = self._book.notes_of(near)
+        return Card(
+            key=f"{number}/{way}",
+            folder=way.rpartition("/")[0],
+            file=file,
+            notes=notes,
+            version=version_of(file.metadata, notes.get("sd version", "")),
+            preview=Path(preview.path) if preview else None,
+            preview_stamp=stamp,
+            created=getattr(stat, "st_birthtime", stat.st_ctime),
+            modified=stat.st_mtime,
+            size_bytes=stat.st_size,
+        )
+
+
+def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
+    """A card for the page's script: what it shows, what finds it, and what a click adds."""
+    file, notes = card.file, card.notes
+    words = (file.name, file.path.name, file.reference, *file.search, notes.get("description", ""))
+    return {
+        "key": card.key,
+        "name": file.name,
+        "folder": card.folder,
+        "description": notes.get("description", ""),
+        "prompt": prompt_of(page, card, settings),
+        "tag": f"<{page.tag}:{file.reference}:" if page.tag else "",
+        "activation": notes.get("activation text", "") if page.tag else "",
+        "negative": notes.get("negative text", "") if page.is_for_prompt else "",
+        "version": card.version,
+        "stamp": str(card.preview_stamp),  # more digits than a number of the script holds
+        "created": card.created,
+        "modified": card.modified,
+        "search": "\n".join(dict.fromkeys(word.lower() for word in words if word)),
+    }
+
+
+def prompt_of(page: CardPage, card: Card, settings: Settings) -> str:
+    """What a click puts into the prompt, the activation text aside; for checkpoints the title."""
+    if not page.tag:
+        return card.file.reference
+    weight = card.notes.get(WEIGHT) or settings.number("extra_networks_default_multiplier")
+    return f"<{page.tag}:{card.file.reference}:{weight:g}>"

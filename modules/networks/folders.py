@@ -1,0 +1,87 @@
+"""A look at folders: each directory is listed once, and what lies beside a file is known without asking the disk."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one look found: every directory below `roots` with its files by name.
+
+    Links to files are listed, links to directories are not followed, so that a look always ends.
+    """
+
+    roots: tuple[Path, ...]
+    directories: Mapping[str, Mapping[str, os.DirEntry[str]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, roots: Iterable[Path]) -> "Listing":
+        """Look now. Folders that do not exist or may not be read are empty."""
+        wanted = tuple(roots)
+        return cls(wanted, {path: files for root in wanted for path, files in _walk(str(root))})
+
+    def with_suffix(self, suffixes: tuple[str, ...]) -> Iterator[os.DirEntry[str]]:
+        """The files of these suffixes (lower case, with dot), in the order of their paths."""
+        for _, files in sorted(self.directories.items()):
+            for name in sorted(files):
+                if name.lower().endswith(suffixes) and name.lower() not in suffixes:
+                    yield files[name]
+
+    def near(self, path: Path) -> "Near":
+        """What lies beside a file."""
+        directory, name = os.path.split(path)
+        return Near(self.directories.get(directory, {}), name.rpartition(".")[0] or name, self.roots)
+
+    def place_of(self, path: Path) -> tuple[int, str] | None:
+        """The number of the root that `path` lies in, and the way from there, with forward slashes."""
+        text = str(path)
+        for number, root in enumerate(self.roots):
+            beginning = f"{root}{os.sep}"
+            if text.startswith(beginning):
+                return number, text.removeprefix(beginning).replace(os.sep, "/")
+        return None
+
+
+@dataclass(frozen=True)
+class Near:
+    """The files of one directory, seen from one of them, whose name without suffix is `stem`."""
+
+    files: Mapping[str, os.DirEntry[str]]
+    stem: str
+    roots: tuple[Path, ...]
+
+    def find(self, *endings: str) -> os.DirEntry[str] | None:
+        """The first file that is named like this one, with an ending in place of the suffix.
+
+        A link is only taken for a file of these folders if it leads to one.
+        """
+        for ending in endings:
+            entry = self.files.get(self.stem + ending)
+            if entry is not None and (not entry.is_symlink() or inside(Path(entry.path), self.roots)):
+                return entry
+        return None
+
+
+def inside(path: Path, roots: Iterable[Path]) -> Path | None:
+    """The real file behind `path`, or None if it is no file, or lies outside of `roots` once links are followed."""
+    try:
+        real = path.resolve(strict=True)
+        if real.is_file() and any(real.is_relative_to(root.resolve()) for root in roots):
+            return real
+    except (OSError, RuntimeError):  # RuntimeError: a ring of links
+        return None
+    return None
+
+
+def _walk(directory: str) -> Iterator[tuple[str, dict[str, os.DirEntry[str]]]]:
+    try:
+        with os.scandir(directory) as entries:
+            found = list(entries)
+    except OSError:
+        return
+    yield directory, {entry.name: entry for entry in found if entry.is_file()}
+    for entry in sorted(found, key=lambda entry: entry.name):
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)

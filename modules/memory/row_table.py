@@ -6,6 +6,7 @@ checkpoint the table costs no memory at all, is exact, and a look-up reads some 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,3 +93,18 @@ class _FileEmbedding(nn.Embedding):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         destination[f"{prefix}weight"] = self.weight
+
+
+def move_row_table(layer: nn.Module, device: torch.device, dtype: torch.dtype | None) -> Callable[[], None] | None:
+    """Have a layer that looks up in a file give its rows out on `device` (in `dtype`); returns the way back, or None
+    for any other layer."""
+    known = layer.__dict__.get(STATE)
+    if known is None:
+        return None
+    table, old_dtype, _ = known
+    layer.__dict__[STATE] = (table, dtype or old_dtype, device)
+
+    def back() -> None:
+        layer.__dict__[STATE] = known
+
+    return back

@@ -11,12 +11,14 @@ from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from torch import Tensor, nn
 from transformers import CLIPTextModel
 
+from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
 from modules.models.architecture import LdmArchitecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.families.family import Component, ModelFamily
 from modules.models.filling import Assignment
 from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.unet_running import UnetRunner
 from modules.models.vae_running import VaeRunner
 from modules.models.vaes import VaeInfo
 
@@ -44,10 +46,14 @@ class LoadedModel:
     networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
+    recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here
+    unet_runner: UnetRunner = field(init=False)
     vae_runner: VaeRunner = field(init=False)
 
     def __post_init__(self) -> None:
         self.modules = (self.text_encoder, self.unet, self.vae)
+        self.recovery = Recovery()
+        self.unet_runner = UnetRunner()
         self.vae_runner = VaeRunner(self.plan.device, self.plan.vae_dtype, self.downscale)
 
     @property
@@ -95,18 +101,28 @@ class LoadedModel:
         `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` [B,tokens,width].
         Computes as the plan says, returns x's dtype.
         """
-        dtype = self.plan.rest_dtype
+        return self.recovery.run("denoise", lambda: self.unet_runner.run(self._predict, x, timesteps, context))
+
+    def _predict(self, x: Tensor, timesteps: Tensor, context: Tensor) -> Tensor:
+        device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.rest_dtype
         with self.computing():
-            output = self.unet(x.to(dtype), timesteps, encoder_hidden_states=context.to(dtype), return_dict=False)[0]
-        result: Tensor = output.to(x.dtype)
+            output = self.unet(
+                x.to(device, dtype),
+                timesteps.to(device),
+                encoder_hidden_states=context.to(device, dtype),
+                return_dict=False,
+            )[0]
+        result: Tensor = output.to(x.device, x.dtype)
         return result
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`."""
-        return self.vae_runner.decode(self.vae, latent / self.architecture.latent.scale_factor)
+        scaled = latent / self.architecture.latent.scale_factor
+        return self.recovery.run("decode", lambda: self.vae_runner.decode(self.vae, scaled))
 
     def encode_moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         """Pictures [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
-        posterior = DiagonalGaussianDistribution(self.vae_runner.moments(self.vae, pictures))
+        moments = self.recovery.run("encode", lambda: self.vae_runner.moments(self.vae, pictures))
+        posterior = DiagonalGaussianDistribution(moments)
         scale = self.architecture.latent.scale_factor
         return posterior.mean * scale, posterior.std * scale

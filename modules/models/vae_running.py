@@ -20,10 +20,12 @@ TILE_AFTER_OOM_PX = 512
 
 @dataclass(frozen=True)
 class VaeRules:
-    """`tile_px`: area of a tile, by its side in the picture; 0: one piece. `after_nan`: the dtypes to try in turn."""
+    """`tile_px`: area of a tile, by its side in the picture; 0: one piece. `after_nan`: the dtypes to try in turn.
+    `tiles_after_oom`: once more in tiles when memory does not last; False where the caller sees to that."""
 
     tile_px: int = 0
     after_nan: tuple[torch.dtype, ...] = ()
+    tiles_after_oom: bool = True
 
 
 @dataclass
@@ -77,7 +79,7 @@ class VaeRunner:
             return run(tile)
         except torch.OutOfMemoryError as error:
             smaller = TILE_AFTER_OOM_PX // self.downscale
-            if 0 < tile <= smaller:
+            if 0 < tile <= smaller or not self.rules.tiles_after_oom:
                 raise
             log.warning("Not enough memory for the VAE in one piece, it runs in tiles: %s", error)
         if self.device.type == "cuda":

@@ -67,12 +67,16 @@ class Conditioner:
             self.clear()
         positive = self._identity(tuple(prompts), "positive", timing, options)
         negative = self._identity(tuple(negatives), "negative", timing, options)
-        with self._model.computing():
-            return EncodedPrompts(
-                self._prompts.get_or_make(positive, lambda: tuple(encoder.encode_prompts(prompts, timing))),
-                self._negatives.get_or_make(negative, lambda: tuple(encoder.encode_negatives(negatives, timing))),
-                encoder.encode_empty().crossattn,
-            )
+
+        def encode() -> EncodedPrompts:
+            with self._model.computing():
+                return EncodedPrompts(
+                    self._prompts.get_or_make(positive, lambda: tuple(encoder.encode_prompts(prompts, timing))),
+                    self._negatives.get_or_make(negative, lambda: tuple(encoder.encode_negatives(negatives, timing))),
+                    encoder.encode_empty().crossattn,
+                )
+
+        return self._model.recovery.run("text", encode)
 
     @property
     def embedding_width(self) -> int:

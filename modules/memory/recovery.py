@@ -1,0 +1,155 @@
+"""When memory runs out in the middle of a call: free what can be freed, have the work take less, call again.
+
+What is called must not have changed anything before it fails, so that the same call with the same arguments gives the
+same result. Rungs that were climbed stay until `close`, so that later calls do not fail first.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+
+from modules.errors import MemoryShortageError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+FREED = "freed"
+_SIGNS = (
+    "out of memory",  # CUDA, HIP, MPS, XPU
+    "can't allocate memory",  # the processor's allocator
+    "not enough memory",  # the same on Windows
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that was done: `text` goes on after "from here on", `undo` takes it back."""
+
+    text: str
+    undo: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A way to need less memory in some stages.
+
+    `climb` puts it into effect, one size further each time, and returns None where it can do no more.
+    """
+
+    name: str  # short, for the record: "query slices"
+    stages: frozenset[str]
+    climb: Callable[[], Step | None]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A rung that was climbed; `text` for people."""
+
+    stage: str
+    rung: str
+    text: str
+
+
+class Recovery:
+    """Runs calls, and runs them again with less memory. Close it (or leave its `with`) to take all steps back.
+
+    `before` is told the stage of each call before it runs. `free` gives unused memory back to the device and the
+    system; it runs before each further attempt. `advice` ends the message when nothing helped.
+    """
+
+    def __init__(
+        self,
+        rungs: Sequence[Rung] = (),
+        free: Callable[[], object] = gc.collect,
+        before: Callable[[str], None] = lambda stage: None,
+        advice: str = "",
+    ) -> None:
+        self._rungs = tuple(rungs)
+        self._free = free
+        self._before = before
+        self._advice = advice
+        self._steps: list[Step] = []
+        self._taken: list[Taken] = []
+
+    @property
+    def taken(self) -> tuple[Taken, ...]:
+        """What was done so far, in order; freeing alone is in it as "freed"."""
+        return tuple(self._taken)
+
+    def run(self, stage: str, call: Callable[[], T]) -> T:
+        """The result of `call`, after as many further attempts as it takes.
+
+        First the same again with freed memory, then one rung after the other. Raises `MemoryShortageError` when no
+        rung is left, and every other error at once.
+        """
+        attempts = 0
+        while True:
+            try:
+                self._before(stage)
+                return call()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                message = str(error).strip().split("\n")[0][:300]
+            # Outside of the handler: the error's traceback no longer holds the tensors of the failed attempt.
+            attempts += 1
+            self._need_less(stage, message, is_first=attempts == 1)
+
+    def close(self) -> None:
+        """Take all steps back, the last first. What was done stays in `taken`."""
+        while self._steps:
+            self._steps.pop().undo()
+
+    def __enter__(self) -> Recovery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _need_less(self, stage: str, message: str, is_first: bool) -> None:
+        if is_first:
+            self._free()
+            self._note(stage, FREED, "with freed memory", message)
+            return
+        for rung in self._rungs:
+            step = self._climb(rung) if stage in rung.stages else None
+            if step is not None:
+                self._steps.append(step)
+                self._free()
+                self._note(stage, rung.name, step.text, message)
+                return
+        tried = ", ".join(dict.fromkeys(item.text for item in self._taken if item.stage == stage))
+        raise MemoryShortageError(f"Memory ran out ({stage}: {message}), also {tried}. {self._advice}".strip())
+
+    def _climb(self, rung: Rung) -> Step | None:
+        """A rung that itself runs out of memory (it moves something) is no help."""
+        try:
+            return rung.climb()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            log.warning("Out of memory while trying %s: %s", rung.name, error)
+            return None
+
+    def _note(self, stage: str, name: str, text: str, message: str) -> None:
+        log.warning("Out of memory (%s: %s). Trying again %s.", stage, message, text)
+        self._taken.append(Taken(stage, name, text))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was not enough memory, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(sign.lower() in text.lower() for sign in _SIGNS)

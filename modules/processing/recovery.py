@@ -1,0 +1,245 @@
+"""What a job does when memory runs out: the rungs for a diffusion model, and what is said about those it climbed.
+
+In the order of what they cost: the other networks wait in main memory, attention in slices, the batch in pieces, the
+VAE in tiles, and in the end the processor. None of them changes what is computed, only in which pieces and where.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from modules.memory.attention import Attention
+from modules.memory.moving import move
+from modules.memory.query_slices import in_slices
+from modules.memory.recovery import FREED, Recovery, Rung, Step
+from modules.models.loaded import LoadedModel
+from modules.processing.attention import using_attention
+from modules.processing.engine import release_memory
+
+CPU = torch.device("cpu")
+STAGES = {
+    "networks": "putting the networks on",
+    "text": "encoding the prompts",
+    "denoise": "denoising",
+    "encode": "encoding a picture",
+    "decode": "decoding the picture",
+    "enlarge": "enlarging the picture",
+    "save": "making the picture",
+}
+FIRST_SLICES, MOST_SLICES = 4, 256
+TILE_SIDES_PX = (512, 256, 128)
+ADVICE = (
+    "Choose a smaller size or batch, FP8 weight, or start with --lowvram; other programs may hold memory as well. "
+    "The program goes on as it is."
+)
+
+
+@contextmanager
+def recovering(model: LoadedModel, attention: Attention | None, leave_device: bool | None = None) -> Iterator[Recovery]:
+    """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way.
+
+    `leave_device` says whether networks may go to main memory and compute there; by default on everything but the
+    processor. Afterwards the model is as it was.
+    """
+    leave = model.device.type != "cpu" if leave_device is None else leave_device
+    turns = _Turns(model)
+
+    def free() -> None:
+        gc.collect()
+        release_memory(model.device)
+
+    rungs = [_slices(model, attention), _halves(model), _tiles(model)]
+    if leave:
+        rungs = [turns.rung(), *rungs, _unet_on_cpu(model), _vae_on_cpu(model)]
+    before = (model.recovery, model.vae_runner.rules)
+    model.vae_runner.rules = replace(model.vae_runner.rules, tiles_after_oom=False)
+    recovery = Recovery(rungs, free, turns.begin, ADVICE)
+    model.recovery = recovery
+    try:
+        yield recovery
+    finally:
+        recovery.close()
+        model.recovery, model.vae_runner.rules = before
+        if recovery.taken:
+            free()
+
+
+def recovery_names(recovery: Recovery) -> str | None:
+    """What was done, for the infotext: "query slices, half batch"; None where freeing memory was all, or nothing."""
+    names = dict.fromkeys(item.rung for item in recovery.taken if item.rung != FREED)
+    return ", ".join(names) or None
+
+
+def recovery_notices(recovery: Recovery) -> list[str]:
+    """What was done, one sentence a stage."""
+    by_stage: dict[str, list[str]] = {}
+    for item in recovery.taken:
+        by_stage.setdefault(item.stage, []).append(item.text)
+    return [
+        f"Memory ran out while {STAGES.get(stage, stage)}; it went on {', then '.join(texts)}."
+        for stage, texts in by_stage.items()
+    ]
+
+
+def _slices(model: LoadedModel, attention: Attention | None) -> Rung:
+    """Attention in 4, 16, 64 and 256 slices."""
+    count = 1
+
+    def climb() -> Step | None:
+        nonlocal count
+        if count >= MOST_SLICES:
+            return None
+        count *= FIRST_SLICES
+        stack = ExitStack()
+        stack.enter_context(using_attention((model.unet, model.vae), in_slices(attention or _sdp, count)))
+        return Step(f"with attention in {count} slices", stack.close)
+
+    return Rung("query slices", frozenset({"denoise", "decode", "encode"}), climb)
+
+
+def _halves(model: LoadedModel) -> Rung:
+    """The batch (prompts and negative prompts together) in 2, 4, ... pieces, down to one row each."""
+    runner = model.unet_runner
+
+    def climb() -> Step | None:
+        if runner.pieces >= runner.rows:
+            return None
+        old, runner.pieces = runner.pieces, min(runner.pieces * 2, runner.rows)
+
+        def undo() -> None:
+            runner.pieces = old
+
+        return Step(f"with the batch in {runner.pieces} pieces", undo)
+
+    return Rung("halved batch", frozenset({"denoise"}), climb)
+
+
+def _tiles(model: LoadedModel) -> Rung:
+    """The VAE in tiles, and in smaller ones."""
+    runner = model.vae_runner
+
+    def climb() -> Step | None:
+        smaller = [side for side in TILE_SIDES_PX if not 0 < runner.rules.tile_px <= side]
+        if not smaller:
+            return None
+        old = runner.rules
+        runner.rules = replace(old, tile_px=smaller[0])
+
+        def undo() -> None:
+            runner.rules = old
+
+        return Step(f"with the VAE in tiles of {smaller[0]} pixels", undo)
+
+    return Rung("tiled VAE", frozenset({"decode", "encode"}), climb)
+
+
+def _unet_on_cpu(model: LoadedModel) -> Rung:
+    runner = model.unet_runner
+
+    def climb() -> Step | None:
+        if runner.device is not None:
+            return None
+        dtype = _dtype_on_cpu(model.plan.rest_dtype)
+        back = move(model.unet, CPU, dtype)
+        runner.device, runner.dtype = CPU, dtype
+
+        def undo() -> None:
+            runner.device = runner.dtype = None
+            back()
+
+        return Step("on the processor", undo)
+
+    return Rung("processor", frozenset({"denoise"}), climb)
+
+
+def _vae_on_cpu(model: LoadedModel) -> Rung:
+    runner = model.vae_runner
+    is_there = False
+
+    def climb() -> Step | None:
+        nonlocal is_there
+        if is_there:
+            return None
+        old = (runner.device, runner.dtype)
+        dtype = _dtype_on_cpu(runner.dtype)
+        back = move(model.vae, CPU, dtype)
+        runner.device, runner.dtype, is_there = CPU, dtype, True
+
+        def undo() -> None:
+            runner.device, runner.dtype = old
+            back()
+
+        return Step("with the VAE on the processor", undo)
+
+    return Rung("VAE on the processor", frozenset({"decode", "encode"}), climb)
+
+
+def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:
+    """float16 has no fast kernels on processors, and float32 holds all of its numbers."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+class _Turns:
+    """The networks take turns on the device: those that a stage does not need wait in main memory."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._is_on = False
+        self._waiting: dict[str, Callable[[], None]] = {}  # by component: the way back
+
+    def rung(self) -> Rung:
+        def climb() -> Step | None:
+            if self._is_on:
+                return None
+            self._is_on = True
+            return Step("with the other networks in main memory", self._all_back)
+
+        return Rung("networks take turns", frozenset(STAGES), climb)
+
+    def begin(self, stage: str) -> None:
+        """Have on the device what the stage needs and nothing else."""
+        if not self._is_on:
+            return
+        parts = self._parts()
+        needed = {name for name in parts if _needs(stage, name)}
+        for name in parts.keys() - needed - self._waiting.keys():
+            self._waiting[name] = move(parts[name], CPU)
+        for name in needed & self._waiting.keys():
+            self._waiting[name]()
+            del self._waiting[name]
+
+    def _parts(self) -> dict[str, nn.Module]:
+        """Without what computes on the processor already."""
+        model = self._model
+        on_cpu = set()
+        if model.unet_runner.device is not None:
+            on_cpu.add("unet")
+        if model.vae_runner.device != model.device:
+            on_cpu.add("vae")
+        return {part.name: part.module for part in model.components if part.name not in on_cpu}
+
+    def _all_back(self) -> None:
+        self._is_on = False
+        while self._waiting:
+            self._waiting.popitem()[1]()
+
+
+def _needs(stage: str, component: str) -> bool:
+    if stage == "networks":
+        return component != "vae"
+    if stage == "text":
+        return component.startswith("text_encoder")
+    if stage == "denoise":
+        return component == "unet"
+    return component == "vae" and stage in ("decode", "encode")
+
+
+def _sdp(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(query, key, value)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import NumericalError
+from modules.processing.hooks import Denoised, GuidanceHooks, NetworkInputs
 from modules.prompting.conditioning import ComposedConditioning, ScheduledConditioning
 from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
 from modules.sampling.types import Denoise
@@ -50,9 +51,10 @@ class Guidance:
         options: GuidanceOptions,
         empty: Tensor,
         before_evaluation: Callable[[], None] = lambda: None,
+        hooks: GuidanceHooks | None = None,
     ) -> None:
         """One prompt and one negative an image; `empty` [77,width] is the encoding of the empty text, for padding.
-        `before_evaluation` may raise to stop the job."""
+        `before_evaluation` may raise to stop the job, `hooks` may change what goes in and comes out."""
         assert len(prompts) == len(negatives)
         self._denoise = denoise
         self._prompts = prompts
@@ -60,6 +62,7 @@ class Guidance:
         self._options = options
         self._empty = empty
         self._before = before_evaluation
+        self._hooks = hooks
         self._evaluation = 0
         self._uncond: Tensor | None = None
         self.did_pad = False  # whether the padding option changed anything, for the infotext
@@ -74,16 +77,28 @@ class Guidance:
         rows = [row for row, _, _ in parts]
         weights = [weight for _, weight, _ in parts]
         cond_context = stack_encodings([context for _, _, context in parts])
+        inputs = self._inputs(x, sigma, rows, cond_context)
+        if self._hooks is not None:
+            self._hooks.before_network(inputs)
         if self._leaves_out_uncond(float(sigma[0])):
-            cond = self._evaluate(x[rows], sigma[rows], cond_context)
+            cond = self._evaluate(inputs.x[: len(rows)], inputs.sigma[: len(rows)], inputs.text_cond)
             uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
             cfg_scale = 1.0
         else:
-            cond, uncond = self._evaluate_both(x, sigma, rows, cond_context)
+            cond, uncond = self._evaluate_both(inputs, len(rows))
             cfg_scale = self._options.cfg_scale
-        self._evaluation += 1
+        if self._hooks is not None:
+            outputs = self._outputs(torch.cat([cond, uncond]))
+            self._hooks.after_network(outputs)
+            cond, uncond = outputs.x[: len(rows)], outputs.x[len(rows) :]
         self._uncond = uncond
-        return _combine(cond, uncond, rows, weights, cfg_scale)
+        denoised = _combine(cond, uncond, rows, weights, cfg_scale)
+        if self._hooks is not None:
+            outputs = self._outputs(denoised)
+            self._hooks.after_guidance(outputs)
+            denoised = outputs.x
+        self._evaluation += 1
+        return denoised
 
     def uncond_denoised(self) -> Tensor:
         """What the last evaluation predicted for the negative prompt, [B,C,h,w]."""
@@ -98,21 +113,33 @@ class Guidance:
             return options.all_steps or self._evaluation % 2 == 1
         return False
 
-    def _evaluate_both(
-        self, x: Tensor, sigma: Tensor, rows: Sequence[int], cond_context: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Prompt and negative prompt: in one call where they have equally many tokens, else one after the other."""
+    def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], cond_context: Tensor) -> NetworkInputs:
         uncond_context = stack_encodings([negative.at(self._evaluation).crossattn for negative in self._negatives])
+        return NetworkInputs(
+            torch.cat([x[rows], x]),
+            torch.cat([sigma[rows], sigma]),
+            cond_context,
+            uncond_context,
+            self._evaluation,
+            self._options.total_evaluations,
+        )
+
+    def _outputs(self, x: Tensor) -> Denoised:
+        return Denoised(x, self._evaluation, self._options.total_evaluations)
+
+    def _evaluate_both(self, inputs: NetworkInputs, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` parts of prompts and the negative prompts: in one call where they have equally many tokens, else
+        one after the other."""
         cond_context, uncond_context, padded = pad_conditionings(
-            cond_context, uncond_context, self._options.padding, self._empty
+            inputs.text_cond, inputs.text_uncond, self._options.padding, self._empty
         )
         self.did_pad |= padded
+        x, sigma = inputs.x, inputs.sigma
         if cond_context.shape[1] == uncond_context.shape[1] and self._options.batch_together:
-            both = self._evaluate(
-                torch.cat([x[rows], x]), torch.cat([sigma[rows], sigma]), torch.cat([cond_context, uncond_context])
-            )
-            return both[: len(rows)], both[len(rows) :]
-        return self._evaluate(x[rows], sigma[rows], cond_context), self._evaluate(x, sigma, uncond_context)
+            both = self._evaluate(x, sigma, torch.cat([cond_context, uncond_context]))
+            return both[:count], both[count:]
+        cond = self._evaluate(x[:count], sigma[:count], cond_context)
+        return cond, self._evaluate(x[count:], sigma[count:], uncond_context)
 
     def _evaluate(self, x: Tensor, sigma: Tensor, context: Tensor) -> Tensor:
         output = self._denoise(x, sigma, context)

@@ -10,6 +10,7 @@ from torch import Tensor
 from modules.models.loaded import LoadedModel
 from modules.processing.conditioning import Conditioner
 from modules.processing.hires_size import HiresSize, hires_size
+from modules.processing.hooks import NO_HOOKS, ExtraNoise, Hooks, PassStart
 from modules.processing.pixels import from_images, to_images
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_second
@@ -63,13 +64,18 @@ class HiresPass:
         latents: Tensor,
         conditioner: Conditioner,
         batch_seeds: BatchSeeds,
+        first_prompts: tuple[Sequence[str], Sequence[str]],
         first_evaluations: int,
         check: Callable[[], None],
         on_step: OnStep,
         check_nan: bool,
         enlarge: Enlarge,
+        hooks: Hooks = NO_HOOKS,
     ) -> tuple[Tensor, bool]:
-        """The larger clean latents, and whether conditionings were padded."""
+        """The larger clean latents, and whether conditionings were padded.
+
+        `first_prompts` are the prompts and negative prompts of the first pass, one an image.
+        """
         settings = self.request.settings
         latents = self._cut(self._enlarge(model, latents, enlarge))
         if self.walk is None:
@@ -85,23 +91,24 @@ class HiresPass:
             settings,
             model.device,
         )
-        prompt = prepare_text(self.hires.prompt or self.request.prompt, settings)
-        negative_text = self.hires.negative_prompt or self.request.negative_prompt
-        negative = prepare_text(negative_text, settings, with_networks=False)
+        prompts, negatives = first_prompts
         encoded = conditioner.encode(
-            [prompt.encoded] * len(seeds),
-            [negative.encoded] * len(seeds),
+            [prepare_text(self.hires.prompt or text, settings).encoded for text in prompts],
+            [prepare_text(self.hires.negative_prompt or text, settings, False).encoded for text in negatives],
             first_evaluations,
             settings,
             hires_steps=self.plan.evaluations,
         )
         schedule = noise_schedule(model, settings)
-        guidance = build_guidance(self.plan, model, schedule, encoded, check, check_nan)
+        guidance = build_guidance(self.plan, model, schedule, encoded, check, check_nan, hooks.guidance)
         first = noise.next()
+        hooks.before_sampling(PassStart(latents, first, encoded.prompts, encoded.negatives, is_hires=True))
         start = self.walk.start_from(latents, first)
         extra_noise = settings.number("img2img_extra_noise")
         if extra_noise > 0:
-            start = start + first * extra_noise
+            extra = ExtraNoise(first, start, latents)
+            hooks.extra_noise(extra)
+            start = start + extra.noise * extra_noise
         ratio = settings.number("token_merging_ratio_hr") or settings.number("token_merging_ratio")
         with merged_tokens(model.unet, ratio):
             result = self.walk.run(

@@ -7,8 +7,11 @@ from pathlib import Path
 from modules.errors import OutputError
 from modules.images.naming import NameContext
 from modules.images.saving import grids_folder, samples_folder, save_image
+from modules.processing.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import Picture, PictureKind
+
+INFOTEXT = "parameters"  # the entry of a picture's texts that says how it was made
 
 
 @dataclass(frozen=True)
@@ -19,20 +22,33 @@ class Output:
     samples_dir: Path | None = None
 
     def save(
-        self, picture: Picture, request: Txt2ImgRequest, context: NameContext, suffix: str = ""
+        self,
+        picture: Picture,
+        request: Txt2ImgRequest,
+        context: NameContext,
+        suffix: str = "",
+        hooks: Hooks = NO_HOOKS,
     ) -> tuple[Picture, str | None]:
-        """The picture with its path, or without one and a sentence that says why it could not be saved."""
+        """The picture with its path, or without one and a sentence that says why it could not be saved.
+
+        What hooks change on the way goes into the file alone.
+        """
         is_grid = picture.kind is PictureKind.GRID
         if is_grid:
             folder = grids_folder(request.settings, self.data_dir)
         else:
             folder = self.samples_dir or samples_folder(request.settings, self.data_dir)
+        file = FileToSave(picture.image, {INFOTEXT: picture.infotext}, is_grid)
+        hooks.before_saving(file)
+        items = {name: text for name, text in file.infos.items() if name != INFOTEXT}
+        infotext = file.infos.get(INFOTEXT, "")
         try:
-            path = save_image(
-                picture.image, folder, request.settings, context, picture.infotext, is_grid=is_grid, suffix=suffix
+            file.path = path = save_image(
+                file.image, folder, request.settings, context, infotext, is_grid=is_grid, suffix=suffix, items=items
             )
         except OutputError as error:
             return picture, f"{error} The picture is kept here until the page is closed: save it by hand."
+        hooks.saved(file)
         return replace(picture, path=path), None
 
 

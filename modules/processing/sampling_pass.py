@@ -9,6 +9,7 @@ import torch
 from modules.models.loaded import LoadedModel
 from modules.processing.conditioning import EncodedPrompts
 from modules.processing.guidance import Guidance, GuidanceOptions, conditioned
+from modules.processing.hooks import GuidanceHooks
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SCHEDULES, EtaSource, SamplerSpec
 from modules.sampling.denoisers import Prediction, denoise_for
@@ -110,6 +111,7 @@ def build_guidance(
     prompts: EncodedPrompts,
     check: Callable[[], None],
     check_nan: bool,
+    hooks: GuidanceHooks | None = None,
 ) -> Guidance:
     """The denoiser of this pass, with guidance."""
     settings = plan.settings
@@ -127,7 +129,7 @@ def build_guidance(
         check_nan=check_nan,
     )
     denoise = conditioned(make, model.predict)
-    return Guidance(denoise, prompts.prompts, prompts.negatives, options, prompts.empty, check)
+    return Guidance(denoise, prompts.prompts, prompts.negatives, options, prompts.empty, check, hooks)
 
 
 def plan_first(plan: PassPlan, schedule: DiscreteSchedule) -> SamplingPlan:

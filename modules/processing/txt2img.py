@@ -1,6 +1,7 @@
 """txt2img, from a request to a result: encode, sample, perhaps sample again larger, decode, save."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
@@ -8,9 +9,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.devices import memory_info
 from modules.errors import Interrupted, Skipped
 from modules.images.grid import fits_grid, grid_rows, image_grid
+from modules.memory.timeline import MemoryTimeline
 from modules.models.loaded import LoadedModel
 from modules.networks.applying import Survival
 from modules.networks.tags import LORA_KINDS
@@ -21,18 +22,21 @@ from modules.processing.engine import Engine
 from modules.processing.events import Events
 from modules.processing.hires_pass import HiresPass
 from modules.processing.hires_size import old_first_pass_size
+from modules.processing.hooks import NO_HOOKS, Batch, Hooks, PassStart, Sheet
 from modules.processing.networks import ActiveNetworks
 from modules.processing.output import Output, name_context
 from modules.processing.pixels import preview_image, to_images
 from modules.processing.precision import PrecisionWish
+from modules.processing.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
 from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_first
-from modules.processing.texts import prepare_text
+from modules.processing.texts import PromptText, prepare_text
 from modules.processing.tiling import circular_padding
 from modules.processing.token_merging import merged_tokens
 from modules.processing.upscaling import PIXEL_UPSCALERS, check_upscaler, upscale_image
 from modules.processing.vae_rules import vae_rules_of
+from modules.processing.watching import Watched
 from modules.prompting.extra_networks import NetworkTags
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import StepInfo
@@ -41,8 +45,8 @@ from modules.version import PROGRAM_VERSION
 KNOWN_NETWORKS = (*LORA_KINDS, "hypernet")
 
 
-def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Events) -> Result:
-    """Make the pictures of a request. Holds the engine's lock throughout.
+def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Events, hooks: Hooks = NO_HOOKS) -> Result:
+    """Make the pictures of a request. Holds the engine's lock throughout. `hooks` take part.
 
     Seeds must be fixed (not -1). An interrupt ends the job with the pictures that are finished; any other
     `FeatherweightError` is raised.
@@ -51,13 +55,14 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
     request = _with_old_hires_sizes(request)
     if request.hires is not None:
         check_upscaler(request.hires.upscaler, engine.upscalers.catalogue.names)
-    with engine.lock, torch.inference_mode():
+    with engine.lock, torch.inference_mode(), MemoryTimeline(engine.machine.device) as timeline:
+        events = Watched(events, timeline)
         events.phase("loading model")
         began = time.monotonic()
         wanted = request.checkpoint or request.settings.text("sd_model_checkpoint") or None
         wish = PrecisionWish.of(request.settings)
         model = engine.model(wanted, wish)
-        job = _Job(request, engine, model, engine.conditioner(wanted, wish), output, events)
+        job = _Job(request, engine, model, engine.conditioner(wanted, wish), output, events, hooks, timeline=timeline)
         job.timings["load"] = time.monotonic() - began
         model.vae_runner.rules = vae_rules_of(request.settings)
         way = attention_of(request.settings, engine.machine, model)
@@ -65,6 +70,7 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
         with (
             circular_padding(job.model.modules, request.tiling),
             using_attention((model.unet, model.vae), way.attention),
+            recovering(model, way.attention),
         ):
             return job.run()
 
@@ -89,6 +95,10 @@ class _Job:
     conditioner: Conditioner
     output: Output
     events: Events
+    timeline: MemoryTimeline = field(kw_only=True)
+    hooks: Hooks = NO_HOOKS
+    batches: dict[int, Batch] = field(default_factory=dict)  # by number: those that have begun
+    encoded_texts: list[str] = field(default_factory=list)  # of the batch that runs
     began: datetime = field(default_factory=lambda: datetime.now().astimezone())
     timings: dict[str, float] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
@@ -134,23 +144,44 @@ class _Job:
     # -- one batch ---------------------------------------------------------------------------------------------------
 
     def _batch(self, batch: int) -> None:
-        latents = self._sample(batch)
+        self.batches[batch] = facts = self._new_batch(batch)
+        self.hooks.before_batch(facts)
+        latents = self.hooks.sampled(self._sample(facts))
         self.events.phase("decoding")
         began = time.monotonic()
-        for index in range(latents.shape[0]):
-            self.events.check()
-            self._finish(self.model.decode(latents[index : index + 1]), batch, index)
+        decoded = self._decoded(latents)
+        if self.hooks.wants_whole_batches:
+            unit = [((picture[0].float() + 1.0) / 2.0).clamp(0.0, 1.0) for picture in decoded]
+            decoded = (picture[None] * 2.0 - 1.0 for picture in self.hooks.decoded(facts, unit))
+        for index, picture in enumerate(decoded):
+            self._finish(picture, batch, index)
         self._count_time("decode", began)
 
-    def _sample(self, batch: int) -> Tensor:
+    def _decoded(self, latents: Tensor) -> Iterator[Tensor]:
+        """The pictures [1,3,H,W] of latents, one after the other, each decoded when it is asked for."""
+        for index in range(latents.shape[0]):
+            self.events.check()
+            yield self.model.decode(latents[index : index + 1])
+
+    def _new_batch(self, batch: int) -> Batch:
+        request = self.request
+        count = request.batch_size
+        return Batch(batch, [request.prompt] * count, [request.negative_prompt] * count, *self._seeds(batch))
+
+    def _sample(self, facts: Batch) -> Tensor:
         """The clean latents of a batch, [B,C,h,w]."""
         request, settings = self.request, self.request.settings
-        self._activate_networks(self.prompt.tags)
+        batch = facts.number
+        prompts = [self._prepared(text) for text in facts.prompts]
+        negatives = [self._prepared_negative(text) for text in facts.negative_prompts]
+        self.encoded_texts = [text.encoded for text in (*prompts, *negatives)]
+        self._activate_networks(prompts[0].tags)
+        self.hooks.networks_active(facts, prompts[0].tags)
+        self.hooks.batch(facts)
         began = time.monotonic()
         self.events.phase("encoding prompts")
-        count = request.batch_size
         encoded = self.conditioner.encode(
-            [self.prompt.encoded] * count, [self.negative.encoded] * count, self.plan.evaluations, settings
+            [text.encoded for text in prompts], [text.encoded for text in negatives], self.plan.evaluations, settings
         )
         self._count_time("encode", began)
         began = time.monotonic()
@@ -168,26 +199,35 @@ class _Job:
         )
         walk = plan_first(self.plan, self.schedule)
         guidance = build_guidance(
-            self.plan, self.model, self.schedule, encoded, self.events.check, self.model.plan.check_nan
+            self.plan,
+            self.model,
+            self.schedule,
+            encoded,
+            self.events.check,
+            self.model.plan.check_nan,
+            self.hooks.guidance,
         )
+        first = noise.first()
+        self.hooks.before_sampling(PassStart(first, first, encoded.prompts, encoded.negatives))
         self.pass_steps = len(walk.sigmas) - 1
         self.events.phase("sampling")
         with merged_tokens(self.model.unet, settings.number("token_merging_ratio")):
             latents = walk.run(
                 guidance,
-                walk.start(noise.first()),
+                walk.start(first),
                 walk.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
                 self._on_step,
             )
         self.facts.did_pad |= guidance.did_pad
         self.events.step(self.steps_before + self.pass_steps)
         if self.hires is not None:
-            latents = self._second_pass(self.hires, latents, batch)
+            latents = self._second_pass(self.hires, latents, facts)
         self._count_time("sample", began)
         return latents
 
-    def _second_pass(self, hires: HiresPass, latents: Tensor, batch: int) -> Tensor:
-        settings = self.request.settings
+    def _second_pass(self, hires: HiresPass, latents: Tensor, facts: Batch) -> Tensor:
+        settings, batch = self.request.settings, facts.number
+        self.hooks.before_hires()
         if settings.flag("save_images_before_highres_fix") and self.request.save_images:
             self._save_before_hires(latents, batch)
         first_steps = self.pass_steps
@@ -202,11 +242,13 @@ class _Job:
             latents,
             self.conditioner,
             (seeds, subseeds, self._seed_resize()),
+            (facts.prompts, facts.negative_prompts),
             self.plan.evaluations,
             self.events.check,
             self._on_step,
             self.model.plan.check_nan,
             self._enlarge,
+            self.hooks,
         )
         self.facts.did_pad |= did_pad
         self.steps_before -= first_steps
@@ -237,10 +279,13 @@ class _Job:
 
     def _finish(self, decoded: Tensor, batch: int, index: int) -> None:
         """Pixels, infotext, file."""
-        (image,) = to_images(decoded)
-        seeds, subseeds = self._seeds(batch)
-        text = self._infotext(seeds[index], subseeds[index])
-        picture = Picture(image, text, seeds[index], subseeds[index])
+        with self.timeline.during("save"):
+            self._keep(decoded, batch, index)
+
+    def _keep(self, decoded: Tensor, batch: int, index: int) -> None:
+        (image,) = self.model.recovery.run("save", lambda: to_images(decoded))
+        image = self.hooks.picture(image, index)
+        picture = self._picture(image, batch, index)
         if self.request.save_images and self.request.settings.flag("samples_save"):
             picture = self._save(picture, batch, index)
         self.pictures.append(picture)
@@ -250,6 +295,8 @@ class _Job:
 
     def _seeds(self, batch: int) -> tuple[list[int], list[int]]:
         """Seeds count up over the whole job; with a variation strength only the variation seeds do."""
+        if batch in self.batches:
+            return self.batches[batch].seeds, self.batches[batch].subseeds
         request = self.request
         numbers = range(batch * request.batch_size, (batch + 1) * request.batch_size)
         fixed = request.subseed_strength > 0
@@ -266,11 +313,28 @@ class _Job:
             return None
         return height // self.model.downscale, width // self.model.downscale
 
-    def _infotext(self, seed: int, subseed: int) -> str:
-        model, size_px = self.model, self.request.size_px
-        main = main_fields(self.request, model.info, size_px, seed, subseed, model.plan, model.vae_info)
-        extra = extra_fields(self.request, self.prompt.shown, self.negative.shown, self.facts)
-        return infotext(self.prompt.shown, self.negative.shown, main, extra)
+    def _picture(self, image: Image.Image, batch: int, index: int) -> Picture:
+        """A picture with its infotext; where hooks made more pictures than there were seeds, those begin again."""
+        facts = self.batches[batch]
+        index %= len(facts.seeds)
+        seed, subseed = facts.seeds[index], facts.subseeds[index]
+        self.facts.extra |= self.hooks.extra_params()
+        prompt = self._prepared(facts.prompts[index]).shown
+        negative = self._prepared_negative(facts.negative_prompts[index]).shown
+        model = self.model
+        recovered = recovery_names(self.model.recovery)
+        if recovered:
+            self.facts.extra["Memory recovery"] = recovered
+        main = main_fields(self.request, model.info, self.request.size_px, seed, subseed, model.plan, model.vae_info)
+        extra = extra_fields(self.request, prompt, negative, self.facts)
+        return Picture(image, infotext(prompt, negative, main, extra), seed, subseed)
+
+    def _prepared(self, text: str) -> PromptText:
+        return self.prompt if text == self.request.prompt else prepare_text(text, self.request.settings)
+
+    def _prepared_negative(self, text: str) -> PromptText:
+        known = text == self.request.negative_prompt
+        return self.negative if known else prepare_text(text, self.request.settings, with_networks=False)
 
     def _save(self, picture: Picture, batch: int, index: int, suffix: str = "") -> Picture:
         info = self.model.info
@@ -281,17 +345,15 @@ class _Job:
             iteration=batch,
             vae_filename=self.model.vae_info.name.partition(".")[0] if self.model.vae_info else "",
         )
-        picture, problem = self.output.save(picture, self.request, context, suffix)
+        picture, problem = self.output.save(picture, self.request, context, suffix, self.hooks)
         if problem and problem not in self.notices:
             self.notices.append(problem)
         return picture
 
     def _save_before_hires(self, latents: Tensor, batch: int) -> None:
-        seeds, subseeds = self._seeds(batch)
         for index in range(latents.shape[0]):
             (image,) = to_images(self.model.decode(latents[index : index + 1]))
-            text = self._infotext(seeds[index], subseeds[index])
-            self._save(Picture(image, text, seeds[index], subseeds[index]), batch, index, "-before-highres-fix")
+            self._save(self._picture(image, batch, index), batch, index, "-before-highres-fix")
 
     def _add_grid(self) -> None:
         """A grid of several samples, first in the list."""
@@ -302,9 +364,12 @@ class _Job:
             return
         if (len(images) < 2 and settings.flag("grid_only_if_multiple")) or not fits_grid(images, settings):
             return
-        sheet = image_grid(images, grid_rows(len(images), settings, self.request.batch_size))
+        sheet = Sheet(images, grid_rows(len(images), settings, self.request.batch_size))
+        self.hooks.sheet(sheet)
         first = self.pictures[0]
-        grid = Picture(sheet, first.infotext, first.seed, first.subseed, kind=PictureKind.GRID)
+        grid = Picture(
+            image_grid(sheet.images, sheet.rows), first.infotext, first.seed, first.subseed, kind=PictureKind.GRID
+        )
         if settings.flag("grid_save"):
             grid = self._save(grid, 0, 0)
         if settings.flag("return_grid"):
@@ -313,7 +378,10 @@ class _Job:
     def _activate_networks(self, tags: NetworkTags) -> None:
         """Put the networks of a prompt on the model; nothing happens if they are there already."""
         began = time.monotonic()
-        active = self.engine.networks.activate(self.model, tags, self.request.settings)
+        self.events.phase("loading networks")
+        active = self.model.recovery.run(
+            "networks", lambda: self.engine.networks.activate(self.model, tags, self.request.settings)
+        )
         self.conditioner.networks = active
         self.survival = active.survival
         self.facts.extra |= active.fields
@@ -334,7 +402,7 @@ class _Job:
         self.conditioner.use_embeddings({**networks.embeddings.usable([width]), **bundled})
         if not self.request.settings.flag("textual_inversion_add_hashes_to_infotext"):
             return
-        used = self.conditioner.embeddings_in(self.prompt.encoded, self.negative.encoded)
+        used = self.conditioner.embeddings_in(*self.encoded_texts)
         used = [item for item in used if item.name not in bundled]
         if used:
             self.facts.extra["TI hashes"] = ", ".join(f"{item.name}: {item.short_hash}" for item in used)
@@ -346,14 +414,17 @@ class _Job:
         request, info, vae = self.request, self.model.info, self.model.vae_info
         width, height = request.size_px
         seeds, subseeds = self._all_seeds()
-        samples = len(seeds)
+        batches = [self.batches.get(number) or self._new_batch(number) for number in range(request.batch_count)]
         extra = extra_fields(request, self.prompt.shown, self.negative.shown, self.facts)
         label = schedule_label(request.sampler, request.scheduler)
+        memory = self.timeline.record()
         return Result(
             pictures=tuple(self.pictures),
             info=GenerationInfo(
-                prompts=(self.prompt.shown,) * samples,
-                negative_prompts=(self.negative.shown,) * samples,
+                prompts=tuple(self._prepared(text).shown for item in batches for text in item.prompts),
+                negative_prompts=tuple(
+                    self._prepared_negative(text).shown for item in batches for text in item.negative_prompts
+                ),
                 seeds=seeds,
                 subseeds=subseeds,
                 subseed_strength=request.subseed_strength,
@@ -378,15 +449,10 @@ class _Job:
                 clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
                 version=PROGRAM_VERSION,
             ),
-            notices=tuple(self.notices),
+            notices=(*self.notices, *recovery_notices(self.model.recovery)),
             timings_s=self.timings,
-            peak_memory_bytes=_peak_memory(self.model.device),
+            peak_memory_bytes=memory.peak().allocated,
+            memory=memory,
             interrupted=self.interrupted,
             network_survival=asdict(self.survival) if self.survival is not None else None,
         )
-
-
-def _peak_memory(device: torch.device) -> int | None:
-    """The device's peak since the program began, where it counts one."""
-    allocated = memory_info(device)["cuda"].get("allocated")
-    return allocated["peak"] if isinstance(allocated, dict) else None

@@ -1,0 +1,206 @@
+"""What may take part in a running job, at which moments, and with what. Processing calls it and owns the protocol;
+extensions' scripts stand behind it (`modules.scripts.hooks`). Nothing here knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from PIL import Image
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass
+class Batch:
+    """One batch as it is about to be made; the lists have an entry for each picture and may be changed."""
+
+    number: int
+    prompts: list[str]
+    negative_prompts: list[str]
+    seeds: list[int]
+    subseeds: list[int]
+
+
+@dataclass
+class PassStart:
+    """A pass of sampling before its first step. `x` and `noise` [B,C,h,w] may be changed in place; in a first pass
+    they are the same tensor, in a second `x` is the enlarged latents. `cond` and `uncond` are the encoded prompts."""
+
+    x: Tensor
+    noise: Tensor
+    cond: Any
+    uncond: Any
+    is_hires: bool = False
+
+
+@dataclass
+class NetworkInputs:
+    """What the network is about to be given at one evaluation; each field may be replaced by another of its shape.
+
+    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts;
+    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width].
+    """
+
+    x: Tensor
+    sigma: Tensor
+    text_cond: Tensor
+    text_uncond: Tensor
+    step: int
+    total_steps: int
+
+
+@dataclass
+class Denoised:
+    """What came out of an evaluation: before guidance [N+B,C,h,w], or after it [B,C,h,w]; `x` may be replaced."""
+
+    x: Tensor
+    step: int
+    total_steps: int
+
+
+@dataclass
+class ExtraNoise:
+    """Noise that is added to the latents of a second pass; `noise` may be replaced. `x` is noised, `xi` is clean."""
+
+    noise: Tensor
+    x: Tensor
+    xi: Tensor
+
+
+@dataclass
+class FileToSave:
+    """A picture on its way into a file. Before saving, image and infos may be replaced; after it `path` is set.
+
+    `infos` are the text entries: "parameters" is the infotext, others become text chunks of a PNG.
+    """
+
+    image: Image.Image
+    infos: dict[str, str]
+    is_grid: bool = False
+    path: Path | None = None
+
+
+@dataclass
+class Sheet:
+    """The pictures of a grid; the list and the number of rows may be changed."""
+
+    images: list[Image.Image]
+    rows: int
+
+
+class GuidanceHooks(Protocol):
+    """Called at every evaluation of the network."""
+
+    def before_network(self, inputs: NetworkInputs) -> None:
+        """Before the network is called."""
+
+    def after_network(self, outputs: Denoised) -> None:
+        """Before prompt and negative prompt are combined."""
+
+    def after_guidance(self, outputs: Denoised) -> None:
+        """When they are combined."""
+
+
+class Hooks(Protocol):
+    """The moments of a job, in their order. What is called must not raise for faults of its own."""
+
+    @property
+    def guidance(self) -> GuidanceHooks | None:
+        """None: nobody watches the evaluations, and nothing is prepared for them."""
+
+    @property
+    def wants_whole_batches(self) -> bool:
+        """Whether `decoded` does something; else each picture is finished as soon as it is decoded."""
+
+    def before_batch(self, batch: Batch) -> None:
+        """Before anything of a batch is computed."""
+
+    def networks_active(self, batch: Batch, networks: Mapping[str, Any]) -> None:
+        """The networks of the prompt (by kind) are on the model."""
+
+    def batch(self, batch: Batch) -> None:
+        """Before the prompts are encoded."""
+
+    def before_hires(self) -> None:
+        """The first pass is over, a second comes."""
+
+    def before_sampling(self, start: PassStart) -> None:
+        """Before the first step of a pass."""
+
+    def extra_noise(self, noise: ExtraNoise) -> None:
+        """Before extra noise is added to the start of a second pass."""
+
+    def sampled(self, latents: Tensor) -> Tensor:
+        """The latents [B,C,h,w] to be decoded, from those of the last pass."""
+
+    def decoded(self, batch: Batch, pictures: list[Tensor]) -> list[Tensor]:
+        """The pictures [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
+
+    def picture(self, image: Image.Image, index: int) -> Image.Image:
+        """A picture in place of a finished one; `index` counts within the batch."""
+
+    def extra_params(self) -> Mapping[str, Any]:
+        """What belongs into the infotext by now."""
+
+    def before_saving(self, file: FileToSave) -> None:
+        """Before a picture is written."""
+
+    def saved(self, file: FileToSave) -> None:
+        """A picture was written to `file.path`."""
+
+    def sheet(self, sheet: Sheet) -> None:
+        """Before a grid is put together."""
+
+
+@dataclass(frozen=True)
+class NoHooks:
+    """Hooks of a job in which nobody takes part."""
+
+    guidance: GuidanceHooks | None = None
+    wants_whole_batches: bool = False
+
+    def before_batch(self, batch: Batch) -> None:
+        return
+
+    def networks_active(self, batch: Batch, networks: Mapping[str, Any]) -> None:
+        return
+
+    def batch(self, batch: Batch) -> None:
+        return
+
+    def before_hires(self) -> None:
+        return
+
+    def before_sampling(self, start: PassStart) -> None:
+        return
+
+    def extra_noise(self, noise: ExtraNoise) -> None:
+        return
+
+    def sampled(self, latents: Tensor) -> Tensor:
+        return latents
+
+    def decoded(self, batch: Batch, pictures: list[Tensor]) -> list[Tensor]:
+        return pictures
+
+    def picture(self, image: Image.Image, index: int) -> Image.Image:
+        return image
+
+    def extra_params(self) -> Mapping[str, Any]:
+        return {}
+
+    def before_saving(self, file: FileToSave) -> None:
+        return
+
+    def saved(self, file: FileToSave) -> None:
+        return
+
+    def sheet(self, sheet: Sheet) -> None:
+        return
+
+
+NO_HOOKS = NoHooks()

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
-from modules.processing.conditioning import Conditioner
+from modules.processing.conditioning import Conditioner, EncodedPrompts
 from modules.processing.hires_size import HiresSize, hires_size
 from modules.processing.hooks import NO_HOOKS, ExtraNoise, Hooks, PassStart
 from modules.processing.pixels import from_images, to_images
@@ -58,24 +58,36 @@ class HiresPass:
         """Steps of the pass, for progress."""
         return max(len(self.walk.sigmas) - 1, 0) if self.walk else 0
 
+    def encode(
+        self, conditioner: Conditioner, first_prompts: tuple[Sequence[str], Sequence[str]], first_evaluations: int
+    ) -> EncodedPrompts:
+        """The pass's prompts under the networks that are active now.
+
+        `first_prompts` are the prompts and negative prompts of the first pass, one an image.
+        """
+        settings = self.request.settings
+        prompts, negatives = first_prompts
+        return conditioner.encode(
+            [prepare_text(self.hires.prompt or text, settings).encoded for text in prompts],
+            [prepare_text(self.hires.negative_prompt or text, settings, False).encoded for text in negatives],
+            first_evaluations,
+            settings,
+            hires_steps=self.plan.evaluations,
+        )
+
     def run(
         self,
         model: LoadedModel,
         latents: Tensor,
-        conditioner: Conditioner,
+        encoded: EncodedPrompts,
         batch_seeds: BatchSeeds,
-        first_prompts: tuple[Sequence[str], Sequence[str]],
-        first_evaluations: int,
         check: Callable[[], None],
         on_step: OnStep,
         check_nan: bool,
         enlarge: Enlarge,
         hooks: Hooks = NO_HOOKS,
     ) -> tuple[Tensor, bool]:
-        """The larger clean latents, and whether conditionings were padded.
-
-        `first_prompts` are the prompts and negative prompts of the first pass, one an image.
-        """
+        """The larger clean latents, and whether conditionings were padded. `encoded` is what `encode` gave."""
         settings = self.request.settings
         latents = self._cut(self._enlarge(model, latents, enlarge))
         if self.walk is None:
@@ -90,14 +102,6 @@ class HiresPass:
             self.plan.sampler,
             settings,
             model.device,
-        )
-        prompts, negatives = first_prompts
-        encoded = conditioner.encode(
-            [prepare_text(self.hires.prompt or text, settings).encoded for text in prompts],
-            [prepare_text(self.hires.negative_prompt or text, settings, False).encoded for text in negatives],
-            first_evaluations,
-            settings,
-            hires_steps=self.plan.evaluations,
         )
         schedule = noise_schedule(model, settings)
         guidance = build_guidance(self.plan, model, schedule, encoded, check, check_nan, hooks.guidance)

@@ -16,7 +16,7 @@ from modules.models.loaded import LoadedModel
 from modules.networks.applying import Survival
 from modules.networks.tags import LORA_KINDS
 from modules.processing.attention import attention_of, using_attention
-from modules.processing.conditioning import Conditioner
+from modules.processing.conditioning import Conditioner, EncodedPrompts
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.engine import Engine
 from modules.processing.events import Events
@@ -234,16 +234,13 @@ class _Job:
         self.steps_before += first_steps
         self.pass_steps = hires.steps
         seeds, subseeds = self._seeds(batch)
-        if hires.request.hires is not None and hires.request.hires.prompt:
-            self._activate_networks(prepare_text(hires.request.hires.prompt, settings).tags)
+        encoded = self._encode_hires(hires, facts)
         self.events.phase("sampling larger")
         latents, did_pad = hires.run(
             self.model,
             latents,
-            self.conditioner,
+            encoded,
             (seeds, subseeds, self._seed_resize()),
-            (facts.prompts, facts.negative_prompts),
-            self.plan.evaluations,
             self.events.check,
             self._on_step,
             self.model.plan.check_nan,
@@ -253,6 +250,17 @@ class _Job:
         self.facts.did_pad |= did_pad
         self.steps_before -= first_steps
         return latents
+
+    def _encode_hires(self, hires: HiresPass, facts: Batch) -> EncodedPrompts:
+        """Put the second pass's networks on the model and encode its prompts, by a setting the other way round."""
+        settings = self.request.settings
+        wanted = (facts.prompts, facts.negative_prompts), self.plan.evaluations
+        early = None
+        if settings.flag("hires_fix_use_firstpass_conds"):
+            early = hires.encode(self.conditioner, *wanted)
+        if hires.hires.prompt:
+            self._activate_networks(prepare_text(hires.hires.prompt, settings).tags)
+        return early or hires.encode(self.conditioner, *wanted)
 
     def _enlarge(self, image: Image.Image, name: str, size_px: tuple[int, int]) -> Image.Image:
         """Between the passes, by an upscaler on pixels."""

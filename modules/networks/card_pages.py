@@ -38,6 +38,7 @@ def hypernetwork_page(folder: Path, catalogue: NetworkCatalogue) -> CardPage:
         tag="hypernet",
         notes=tuple(note for note in IN_TAG if note != "sd version"),
         list_files=lambda listing, settings: network_files(catalogue, by_alias=False),
+        hash_of=lambda file: network_hash_of(catalogue, file),
     )
 
 
@@ -51,6 +52,7 @@ def checkpoint_page(folders: Sequence[Path], catalogue: CheckpointCatalogue) -> 
         is_for_prompt=False,
         notes=("description", "vae", "notes"),
         list_files=lambda listing, settings: checkpoint_files(catalogue),
+        hash_of=lambda file: file.search[0][:10],
     )
 
 
@@ -66,6 +68,7 @@ def lora_page(folders: Sequence[Path], catalogue: NetworkCatalogue) -> CardPage:
         list_files=lambda listing, settings: network_files(
             catalogue, by_alias=settings.text("lora_preferred_name") != FILENAME
         ),
+        hash_of=lambda file: network_hash_of(catalogue, file),
     )
 
 
@@ -95,6 +98,11 @@ def network_files(catalogue: NetworkCatalogue, by_alias: bool) -> list[ModelFile
         )
         for info in entries
     ]
+
+
+def network_hash_of(catalogue: NetworkCatalogue, file: ModelFile) -> str:
+    """The short hash of a network file; taken now, if nobody asked before."""
+    return next((catalogue.short_hash_of(info) for info in catalogue.entries if info.path == file.path), "")
 
 
 def fits_tag(text: str) -> bool:

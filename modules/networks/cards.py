@@ -42,6 +42,7 @@ class CardPage:
     tag: str = ""  # "lora": a click puts <lora:reference:weight> into the prompt; "": the reference alone
     is_for_prompt: bool = True
     notes: tuple[str, ...] = ("description", "notes")  # the keys that the editor shows
+    hash_of: Callable[[ModelFile], str] = lambda file: ""  # as infotexts have it; "" where none is known
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class CardLibrary:
         if page_id not in self.pages:
             raise UnknownNameError.of("page of cards", page_id, self.pages)
         return self.pages[page_id]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of all pages: where previews may lie."""
+        return tuple(folder for page in self.pages.values() for folder in page.folders)
 
     def cards(self, page_id: str, settings: Settings) -> list[Card]:
         """Look at the page's folders now; the cards in the order of their paths."""

@@ -81,7 +81,14 @@ def _walk(directory: str) -> Iterator[tuple[str, dict[str, os.DirEntry[str]]]]:
             found = list(entries)
     except OSError:
         return
-    yield directory, {entry.name: entry for entry in found if entry.is_file()}
+    yield directory, {entry.name: entry for entry in found if _is_file(entry)}
     for entry in sorted(found, key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a ring of links
+        return False

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from modules.api import examples
 from modules.api.documentation import documented
-from modules.errors import FeatherweightError, UnknownNameError
+from modules.errors import FeatherweightError
 from modules.images.encode import encode_image
 from modules.images.saving import save_image
 from modules.jobs.job import Job
@@ -26,6 +26,8 @@ from modules.prompting.chunks import Tokenizer
 from modules.prompting.counter import count_prompt
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
+from modules.ui.card_routes import card_routes
+from modules.ui.job_pictures import picture_of
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import scales_line
 
@@ -94,7 +96,7 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/picture", response_class=Response, responses=PICTURE_REPLIES)
     def picture(id_task: str, index: int) -> Response:
         """One picture as PNG with its infotext."""
-        found = _picture(services, id_task, index)
+        found = picture_of(services, id_task, index)
         name = found.path.stem if found.path else f"{found.seed}"
         headers = {
             "Cache-Control": "private, max-age=86400",
@@ -106,17 +108,18 @@ def page_routes(services: Services) -> APIRouter:
     @routes.post("/save-picture", **documented(examples.SAVED_PICTURE, errors={404: NO_JOB}))
     def save_picture(body: PictureBody) -> dict[str, Any]:
         """Save a picture once more, into the folder of the Save button, with a line in log.csv."""
-        path = _save_chosen(services, services.queue.get(body.id_task), _picture(services, body.id_task, body.index))
+        path = _save_chosen(services, services.queue.get(body.id_task), picture_of(services, body.id_task, body.index))
         return {"path": str(path)}
 
     @routes.post("/open-folder", **documented(examples.OPENED_FOLDER, errors={404: NO_JOB}))
     def open_folder(body: PictureBody, request: Request) -> dict[str, Any]:
         """Open the folder of a picture in the file manager of this machine, if the page runs on it."""
-        path = _picture(services, body.id_task, body.index).path
+        path = picture_of(services, body.id_task, body.index).path
         folder = path.parent if path else services.paths.outputs_dir
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and _open(folder)}
 
+    routes.include_router(card_routes(services))
     return routes
 
 
@@ -155,17 +158,6 @@ def _result_reply(job: Job) -> dict[str, Any]:
             for index, picture in enumerate(pictures)
         ],
     }
-
-
-def _pictures(job: Job) -> tuple[Picture, ...]:
-    return job.result().pictures if job.status.is_final else job.pictures
-
-
-def _picture(services: Services, id_task: str, index: int) -> Picture:
-    pictures = _pictures(services.queue.get(id_task))
-    if not 0 <= index < len(pictures):
-        raise UnknownNameError(f"The job has {len(pictures)} pictures; there is no number {index}.")
-    return pictures[index]
 
 
 def _save_chosen(services: Services, job: Job, picture: Picture) -> Path:

@@ -1,0 +1,221 @@
+"""What the cards of models ask the server: the list, a preview, what is known of a file, and changes of what is noted.
+
+Files are named by the keys of their cards, and a key is only looked up, so that no request can name a path.
+"""
+
+import hashlib
+import json
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from modules.api.documentation import documented
+from modules.errors import UnknownNameError
+from modules.images.encode import encode_image
+from modules.networks.card_pages import checkpoint_page, embedding_page, hypernetwork_page, lora_page
+from modules.networks.cards import Card, CardLibrary, card_json
+from modules.networks.network_file import read_metadata
+from modules.networks.notes import write_notes
+from modules.networks.previews import EMBEDDED, Preview, embedded_preview, read_preview, write_preview
+from modules.networks.training_facts import readable_metadata, training_facts, training_tags, version_of_family
+from modules.services import Services
+from modules.settings.values import Settings
+from modules.ui.job_pictures import picture_of
+
+NO_CARD = "There is no card '0/ink.safetensors' on the page 'lora'. Refresh the cards."
+CARD: dict[str, Any] = {
+    "key": "0/styles/ink.safetensors",
+    "name": "ink",
+    "folder": "styles",
+    "description": "ink drawings",
+    "prompt": "<lora:ink-v2:0.8>",
+    "tag": "<lora:ink-v2:",
+    "activation": "ink drawing",
+    "negative": "",
+    "version": "SD1",
+    "stamp": "1767225600000000000",
+    "created": 1767225600.0,
+    "modified": 1767225600.0,
+    "search": "ink\nink.safetensors\nink-v2\nink drawings",
+}
+LIST: dict[str, Any] = {
+    "page": "lora",
+    "cards": [CARD],
+    "version": "SD1",
+    "folders": ["models/Lora"],
+    "suffixes": [".safetensors"],
+    "settings": {"extra_networks_card_width": 0},
+}
+DETAILS: dict[str, Any] = {
+    "name": "ink",
+    "path": "models/Lora/styles/ink.safetensors",
+    "facts": {"Size": "18.1 MB", "Rank": "8"},
+    "tags": [["ink drawing", 40]],
+    "metadata": {"ss_network_dim": "8"},
+    "fields": ["description", "sd version", "activation text", "preferred weight", "negative text", "notes"],
+    "notes": {"activation text": "ink drawing", "preferred weight": 0.8},
+    "vaes": ["Automatic", "None"],
+}
+PICTURE_REPLIES: dict[int | str, dict[str, Any]] = {
+    **documented(errors={404: NO_CARD})["responses"],
+    200: {"description": "The picture.", "content": {"image/png": {"example": "(PNG)"}}},
+}
+CARD_SETTINGS = (
+    *("extra_networks_show_hidden_directories", "extra_networks_dir_button_function", "extra_networks_hidden_models"),
+    *("extra_networks_card_width", "extra_networks_card_height", "extra_networks_card_text_scale"),
+    *("extra_networks_card_show_desc", "extra_networks_card_description_is_html"),
+    *("extra_networks_card_order_field", "extra_networks_card_order"),
+    *("extra_networks_tree_view_style", "extra_networks_tree_view_default_enabled"),
+    *("extra_networks_tree_view_default_width", "extra_networks_add_text_separator"),
+    *("lora_show_all", "lora_hide_unknown_for_versions"),
+)
+
+
+class CardBody(BaseModel):
+    """One card."""
+
+    page: str = Field(examples=["lora"])
+    key: str = Field(examples=["0/styles/ink.safetensors"])
+
+
+class NotesBody(CardBody):
+    """POST /internal/extra-networks/notes."""
+
+    changes: dict[str, Any] = Field(description="by note; null removes one", examples=[{"preferred weight": 0.8}])
+
+
+class PreviewBody(CardBody):
+    """POST /internal/extra-networks/preview: a picture of a job."""
+
+    id_task: str = Field(examples=["task(abc)"])
+    index: int = 0
+
+
+def card_library(services: Services) -> CardLibrary:
+    """The four pages of cards, over the program's own catalogues and folders."""
+    paths, networks = services.paths, services.engine.networks
+    return CardLibrary(
+        (
+            embedding_page(paths.embeddings_dir),
+            hypernetwork_page(paths.hypernetwork_dir, networks.hypernetworks),
+            checkpoint_page(paths.checkpoint_dirs, services.catalogue),
+            lora_page(paths.lora_dirs, networks.catalogue),
+        )
+    )
+
+
+def card_routes(services: Services) -> APIRouter:
+    """The routes below /internal/extra-networks."""
+    routes = APIRouter(prefix="/extra-networks")
+    library = card_library(services)
+
+    def found(page: str, key: str) -> Card:
+        return library.card(page, key, services.settings.current)
+
+    def changed(page: str, key: str) -> dict[str, Any]:
+        """The card after a change, from a new look at the folders."""
+        settings = services.settings.current
+        library.cards(page, settings)
+        return card_json(library.page(page), found(page, key), settings)
+
+    @routes.get("", **documented(LIST, errors={404: "Unknown page of cards 'x'. Known: lora, checkpoints."}))
+    def cards(page: str, request: Request) -> Response:
+        """All cards of a page, from a look at its folders. An ETag saves sending the list while it is the same."""
+        settings = services.settings.current
+        shown = [card_json(library.page(page), card, settings) for card in library.cards(page, settings)]
+        content = {**_page_json(services, library, page, settings), "cards": shown}
+        return _cached(json.dumps(content).encode(), "application/json", request, "private, no-cache")
+
+    @routes.get("/preview", response_class=Response, responses=PICTURE_REPLIES)
+    def preview(page: str, key: str, request: Request) -> Response:
+        """The picture of a card."""
+        card = found(page, key)
+        shown = _preview(card, library)
+        return _cached(shown.data, shown.media_type, request, "private, max-age=604800")
+
+    @routes.get("/details", **documented(DETAILS, errors={404: NO_CARD}))
+    def details(page: str, key: str) -> dict[str, Any]:
+        """What is known of a file: its metadata, the words it was trained on, what the user noted."""
+        card = found(page, key)
+        metadata = _metadata(card)
+        return {
+            "name": card.file.name,
+            "path": str(card.file.path),
+            "facts": {**_file_facts(card, library.page(page).hash_of(card.file)), **training_facts(metadata)},
+            "tags": [list(item) for item in training_tags(metadata)],
+            "metadata": readable_metadata(metadata),
+            "fields": list(library.page(page).notes),
+            "notes": card.notes,
+            "vaes": services.engine.vaes.choices(),
+        }
+
+    @routes.post("/notes", **documented(CARD, errors={404: NO_CARD, 507: "The notes ink.json could not be saved."}))
+    def notes(body: NotesBody) -> dict[str, Any]:
+        """Change what is noted in NAME.json beside a file; answers the card as it is now."""
+        write_notes(found(body.page, body.key).file.path, body.changes)
+        return changed(body.page, body.key)
+
+    @routes.post("/preview", **documented(CARD, errors={404: NO_CARD, 507: "The preview could not be saved."}))
+    def replace_preview(body: PreviewBody) -> dict[str, Any]:
+        """Make a picture of a job the preview of a file; answers the card as it is now."""
+        card = found(body.page, body.key)
+        picture = picture_of(services, body.id_task, body.index)
+        write_preview(card.file.path, encode_image(picture.image, "png", picture.infotext))
+        return changed(body.page, body.key)
+
+    @routes.post("/checkpoint", **documented({"title": "ink.safetensors [5fe1d58aba]"}, errors={404: NO_CARD}))
+    def checkpoint(body: CardBody) -> dict[str, str]:
+        """Choose the checkpoint of a card; it is loaded in the background, after the job that runs now."""
+        title = found(body.page, body.key).file.reference
+        services.settings.update({"sd_model_checkpoint": services.catalogue.get(title).title})
+        return {"title": title}
+
+    return routes
+
+
+def _page_json(services: Services, library: CardLibrary, page_id: str, settings: Settings) -> dict[str, Any]:
+    page = library.page(page_id)
+    model = services.engine.status.model
+    values = settings.to_json()
+    return {
+        "page": page.id,
+        "version": version_of_family(model.family) if model else "",
+        "folders": [str(folder) for folder in page.folders],
+        "suffixes": list(page.suffixes),
+        "settings": {key: values[key] for key in CARD_SETTINGS},
+    }
+
+
+def _cached(data: bytes, media_type: str, request: Request, cache_control: str) -> Response:
+    """The bytes, or 304 without them where the browser has exactly these."""
+    tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": cache_control, "X-Content-Type-Options": "nosniff"}
+    known = [item.strip().removeprefix("W/") for item in request.headers.get("if-none-match", "").split(",")]
+    if tag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=media_type, headers=headers)
+
+
+def _preview(card: Card, library: CardLibrary) -> Preview:
+    if card.preview is not None:
+        return read_preview(card.preview, library.folders)
+    shown = embedded_preview(read_metadata(card.file.path)) if card.file.has_embedded_preview else None
+    if shown is None:
+        raise UnknownNameError(f"{card.file.name} has no preview.")
+    return shown
+
+
+def _metadata(card: Card) -> dict[str, str]:
+    metadata = dict(card.file.metadata) or read_metadata(card.file.path)
+    return {key: value for key, value in metadata.items() if key not in EMBEDDED}
+
+
+def _file_facts(card: Card, short_hash: str) -> dict[str, str]:
+    facts = {
+        "File": card.file.path.name,
+        "Size": f"{card.size_bytes / 1e6:,.1f} MB",
+        "Modified": time.strftime("%Y-%m-%d %H:%M", time.localtime(card.modified)),
+    }
+    return {**facts, "Hash": short_hash} if short_hash else facts

@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "precision-report": "modules.cli.precision:report",
     "precision-compare": "modules.cli.comparison:main",
     "convert": "modules.cli.precision:convert",
+    "merge": "modules.cli.merge:main",
 }
 
 

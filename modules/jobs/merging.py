@@ -1,0 +1,84 @@
+"""Merging as the page and the command line ask for it: a wish becomes a request at once, the work runs as a task."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.merging.wish import MergeRequest, MergeWish, resolve
+from modules.models.vaes import VaeCatalogue
+from modules.processing.precision import storage_rules
+
+if TYPE_CHECKING:
+    from modules.models.merging.merge import MergeResult, Progress
+
+NEEDED = "modules.models.loading"  # what imports diffusers and transformers
+
+
+@dataclass(frozen=True)
+class Merger:
+    """Merges checkpoints of a catalogue into `folder`. Imports torch when it works, not before.
+
+    `import_lock` is held while packages are imported that a load in the background may import too: their lazy modules
+    must not meet halfway.
+    """
+
+    catalogue: CheckpointCatalogue
+    vaes: VaeCatalogue
+    folder: Path
+    configs_dir: Path
+    hashing: bool = True
+    import_lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def resolve(self, wish: MergeWish) -> MergeRequest:
+        """Check a wish, see `merging.wish.resolve`. Imports no torch."""
+        return resolve(wish, self.catalogue, self.vaes, self.folder)
+
+    def run(
+        self,
+        request: MergeRequest,
+        progress: Progress,
+        skip: Sequence[str] = (),
+        text_encoders: bool = True,
+    ) -> MergeResult:
+        """Merge in the calling thread, see `merging.merge.merge`; afterwards the catalogue knows the result.
+
+        In an 8-bit format, layers that one of the patterns `skip` finds, and without `text_encoders` those, stay in 16
+        bits.
+        """
+        self._import()
+        from modules.models.merging.merge import merge
+
+        rules = storage_rules(request.storage, tuple(skip))
+        result = merge(request, self.configs_dir, rules, self._hashed, progress, text_encoders)
+        self.catalogue.refresh()
+        return result
+
+    def metadata_of(self, names: Sequence[str]) -> dict[str, str]:
+        """What the metadata of these models' files say together; where they differ, the first one's."""
+        infos = [self.catalogue.get(name) for name in names if name]
+        self._import()
+        from modules.models.merging.recipe import copied_metadata
+        from modules.models.tensor_source import open_tensors
+
+        tables = []
+        for info in infos:
+            with open_tensors(info.path) as file:
+                tables.append(file.metadata)
+        return copied_metadata(tables)
+
+    def _hashed(self, info: CheckpointInfo, on_read: Callable[[int], None]) -> CheckpointInfo:
+        return self.catalogue.with_hash(info, on_read) if self.hashing else info
+
+    def _import(self) -> None:
+        if hasattr(sys.modules.get(NEEDED), "load_model"):
+            return  # it is complete, and the lock may be held by a long job
+        with self.import_lock:
+            from modules.models.merging import merge as _merge
+
+            assert _merge

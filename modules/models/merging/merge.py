@@ -1,0 +1,285 @@
+"""A merge from beginning to end: hash the models, read, put together, convert, write. Tensor by tensor, so that the
+models may be much larger than the memory; the file appears when it is complete, or not at all."""
+
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from modules.atomic_files import output_error, write_atomic
+from modules.errors import CheckpointError, InvalidValueError, OutputError
+from modules.memory.formats import FORMATS
+from modules.memory.storage import StorageRules
+from modules.models.catalogue import CheckpointInfo
+from modules.models.conversion import (
+    PlannedTensor,
+    declare_planned,
+    encode_planned,
+    plan_tensors,
+    rest_dtype,
+    scale_key_of,
+)
+from modules.models.filling import LEFT_OVER, SCALE_NAMES
+from modules.models.merging.merged import MergedSource
+from modules.models.merging.recipe import merge_metadata
+from modules.models.merging.sources import BakedSource, WideSource
+from modules.models.merging.wish import MergeRequest, refuse_taken
+from modules.models.tensor_source import TensorSource, open_tensors
+from modules.models.tensor_writer import TensorWriter
+from modules.models.vae_source import VaeSource
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[float, float, str], None]
+"""done, total (bytes), and what happens now; what it raises ends the merge without a trace."""
+Declared = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+METADATA_SLACK_BYTES = 1024
+LISTED_NAMES = 3
+
+
+@dataclass
+class MergeResult:
+    """What came of a merge. `notices` are sentences for the user."""
+
+    path: Path
+    tensors: int
+    size_bytes: int
+    seconds: float
+    notices: list[str] = field(default_factory=list)
+
+
+def merge(
+    request: MergeRequest,
+    configs_dir: Path,
+    rules: StorageRules,
+    hashed: Callable[[CheckpointInfo, Callable[[int], None]], CheckpointInfo],
+    progress: Progress = lambda done, total, phase: None,
+    text_encoders: bool = True,
+) -> MergeResult:
+    """Merge and write the result.
+
+    `rules` say how the result is stored, as for a conversion (`text_encoders`: those too). `hashed` gives a model with
+    its sha256, telling how many bytes it has read; or as it is, where no hashes are wanted. Raises `CheckpointError`
+    for files that are damaged or do not fit together, `InvalidValueError`, `OutputError`, and whatever `progress`
+    raises; nothing is left behind then.
+    """
+    began = time.monotonic()
+    refuse_taken(request)
+    with ExitStack() as stack:
+        work = _open(request, rules, stack)
+        planned = _plan(work, request, configs_dir, rules, text_encoders)
+        declared, names = _declare(work.source, planned, rules, request.discard)
+        size = sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape in declared.values())
+        _refuse_full_disk(request.target, size)
+        models = _hash_models(request, hashed, progress, size)
+        metadata = merge_metadata(request, models.infos, work.metadata, work.extra_channels)
+        room = sum(len(name) * 6 + len(value.encode()) * 6 for name, value in metadata.items()) + METADATA_SLACK_BYTES
+        yaml = _YamlBeside(request)
+        infinite = []
+        with yaml, TensorWriter(request.target, declared, room) as writer:
+            done = 0
+            for index, name in enumerate(names):
+                progress(models.read_bytes + done, models.read_bytes + size, f"{index} of {len(names)} tensors")
+                for key, tensor in _written(work.source, name, planned.get(name), declared):
+                    if _became_infinite(tensor):
+                        infinite.append(key)
+                    writer.write(key, tensor)
+                    done += tensor.numel() * tensor.element_size()
+            progress(models.read_bytes + done, models.read_bytes + size, "finishing the file")
+            writer.metadata = metadata
+            refuse_taken(request)  # again: a long merge leaves time for another file of that name
+            yaml.write()
+    result = MergeResult(
+        request.target, len(names), request.target.stat().st_size, time.monotonic() - began, work.notices
+    )
+    if infinite:
+        result.notices.append(
+            f"{len(infinite)} tensors hold numbers that are not finite as {request.storage} ({_some(infinite)}): "
+            "merge again with bf16 or fp32, or look for a damaged model."
+        )
+    log.info("Merged %s in %.1f s", request.target.name, result.seconds)
+    return result
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The opened files: `source` is what is written, before it is converted."""
+
+    source: TensorSource
+    metadata: Sequence[Mapping[str, str]]
+    extra_channels: int | None
+    notices: list[str]
+
+
+@dataclass(frozen=True)
+class _Hashed:
+    infos: tuple[CheckpointInfo, ...]
+    read_bytes: int  # how much was read for it: counts as work that is done
+
+
+def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work:
+    files = [stack.enter_context(open_tensors(info.path)) for info in request.models]
+    notices: list[str] = []
+    extra_channels = None
+    source: TensorSource = files[0]
+    if len(files) > 1:
+        merged = MergedSource(request.method, request.multiplier, *(WideSource(file) for file in files))
+        extra_channels = merged.extra_channels
+        if merged.kept:
+            notices.append(
+                f"{len(merged.kept)} tensors stay as they are in {files[0].path.name}, because another model has no "
+                f"such tensor: {_some(merged.kept)}."
+            )
+        source = merged
+    elif not _is_narrow(rules):
+        source = WideSource(source)  # in 8 bits what is in 8 bits already stays so, and is not rounded twice
+    if request.vae is not None:
+        vae = stack.enter_context(VaeSource(request.vae.path))
+        _refuse_other_vae(source, vae)
+        source = BakedSource(source, WideSource(vae))
+    return _Work(source, [file.metadata for file in files], extra_channels, notices)
+
+
+def _is_narrow(rules: StorageRules) -> bool:
+    return FORMATS.get(rules.storage).dtype.itemsize == 1
+
+
+def _refuse_other_vae(source: TensorSource, vae: TensorSource) -> None:
+    if not vae.entries:
+        raise CheckpointError(f"{vae.path.name} holds no VAE. Choose a VAE file, or a checkpoint that has one.")
+    for name, entry in vae.entries.items():
+        own = source.entries.get(name)
+        if own is not None and own.shape != entry.shape:
+            raise CheckpointError(
+                f"The VAE {vae.path.name} does not fit {source.path.name}: {name} is {list(entry.shape)}, not "
+                f"{list(own.shape)}. Choose a VAE of the model's family."
+            )
+
+
+def _plan(
+    work: _Work, request: MergeRequest, configs_dir: Path, rules: StorageRules, text_encoders: bool
+) -> dict[str, PlannedTensor]:
+    """For an 8-bit result: what becomes of each tensor that the model's modules need."""
+    if not _is_narrow(rules):
+        return {}
+    _, planned = plan_tensors(work.source, request.models[0], configs_dir, rules, text_encoders)
+    return {item.assignment.original_key: item for item in planned}
+
+
+def _declare(
+    source: TensorSource,
+    planned: Mapping[str, PlannedTensor],
+    rules: StorageRules,
+    discard: re.Pattern[str] | None,
+) -> tuple[Declared, list[str]]:
+    """What will be written, scales included, and the names of the source's tensors among it."""
+    rest = rest_dtype(rules.storage)
+    names = [
+        name
+        for name in source.entries
+        if not name.endswith((*SCALE_NAMES, *LEFT_OVER)) and not (discard and discard.search(name))
+    ]
+    if not names:
+        raise InvalidValueError(
+            f"Discard weights: {discard.pattern if discard else ''!r} is found in every name, so nothing would be left."
+        )
+    declared: Declared = {}
+    for name in names:
+        if name in planned:
+            declared |= declare_planned(source, planned[name], rest)
+        else:
+            entry = source.entries[name]
+            # Schedules (no dot in their names) are a thousand numbers that other programs compute with.
+            cast = entry.dtype.is_floating_point and "." in name
+            declared[name] = (rest if cast else entry.dtype, entry.shape)
+    return declared, names
+
+
+def _written(
+    source: TensorSource, name: str, planned: PlannedTensor | None, declared: Declared
+) -> list[tuple[str, Tensor]]:
+    """What is written for a tensor: itself, and its scale."""
+    dtype = declared[name][0]
+    if planned is None:
+        return [(name, source.read(name).to(dtype))]
+    tensor, encoded = encode_planned(source, planned)
+    if encoded is None:
+        return [(name, tensor.to(dtype))]
+    scale = [] if encoded.scale is None else [(scale_key_of(name), encoded.scale)]
+    return [(name, encoded.data), *scale]
+
+
+def _became_infinite(tensor: Tensor) -> bool:
+    wide = tensor.is_floating_point() and tensor.element_size() > 1
+    return wide and not bool(torch.isfinite(tensor).all())
+
+
+def _hash_models(
+    request: MergeRequest,
+    hashed: Callable[[CheckpointInfo, Callable[[int], None]], CheckpointInfo],
+    progress: Progress,
+    size: int,
+) -> _Hashed:
+    """The recipe names its models by hash; without a recipe none is computed."""
+    if not (request.save_metadata and request.add_recipe):
+        return _Hashed(request.models, 0)
+    total = sum(info.size_bytes for info in request.models if not info.sha256)
+    before = 0
+    infos = []
+    for info in request.models:
+        infos.append(
+            hashed(info, lambda count, b=before, i=info: progress(b + count, total + size, f"hashing {i.name}"))  # type: ignore[misc]
+        )
+        before += 0 if info.sha256 else info.size_bytes
+    return _Hashed(tuple(infos), total)
+
+
+def _refuse_full_disk(target: Path, size: int) -> None:
+    folder = next(path for path in target.parents if path.is_dir())
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise output_error(target.name, folder, error) from error
+    if free < size:
+        raise OutputError(
+            f"{target.name} needs {size / 1e9:.2f} GB, but in {folder} only {free / 1e9:.2f} GB are free. Free some "
+            "space, or choose a smaller format."
+        )
+
+
+class _YamlBeside:
+    """The YAML beside the result: written before the result appears, gone again if it does not."""
+
+    def __init__(self, request: MergeRequest) -> None:
+        self._source = request.config_path
+        self._path = request.target.with_suffix(".yaml")
+        self._is_ours = False
+
+    def write(self) -> None:
+        """Copy it, if there is one."""
+        if self._source is None or self._path.exists():
+            return
+        try:
+            write_atomic(self._path, self._source.read_bytes())
+        except OSError as error:
+            raise output_error(self._path.name, self._path.parent, error) from error
+        self._is_ours = True
+
+    def __enter__(self) -> "_YamlBeside":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._is_ours:
+            self._path.unlink(missing_ok=True)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    return ", ".join(names[:LISTED_NAMES]) + more

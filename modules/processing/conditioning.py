@@ -8,11 +8,11 @@ from torch import Tensor
 from modules.models.loaded import LoadedModel
 from modules.networks.embeddings import Embedding
 from modules.processing.networks import ActiveNetworks
+from modules.processing.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.clip_encoder import ClipTextEncoder
 from modules.prompting.conditioning import ComposedConditioning, PromptEncoder, ScheduledConditioning, Timing
 from modules.prompting.embeddings import EmbeddingTable
-from modules.prompting.emphasis import Emphasis
 from modules.prompting.encode import TextOptions, TextTower
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
@@ -57,11 +57,7 @@ class Conditioner:
         encoded once.
         """
         timing = Timing(steps, hires_steps, settings.flag("use_old_scheduling"))
-        options = TextOptions(
-            emphasis=Emphasis(settings.text("emphasis")),
-            comma_backtrack=settings.whole("comma_padding_backtrack"),
-            clip_skip=settings.whole("CLIP_stop_at_last_layers"),
-        )
+        options = text_options(settings)
         encoder = PromptEncoder((self._tower,), options)
         if not settings.flag("persistent_cond_cache"):
             self.clear()
@@ -122,6 +118,7 @@ class Conditioner:
             hires_steps=timing.hires_steps,
             old_timelines=timing.old_timelines,
             emphasis=options.emphasis,
+            old_emphasis=options.old_emphasis,
             comma_backtrack=options.comma_backtrack,
             clip_skip=options.clip_skip,
             embeddings=tuple(sorted((name, item.file_hash) for name, item in self._embeddings.items())),

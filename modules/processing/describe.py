@@ -115,6 +115,8 @@ def extra_fields(request: Txt2ImgRequest, prompt: str, negative_prompt: str, fac
     emphasis = settings.text("emphasis")
     if emphasis != Emphasis.ORIGINAL and any("(" in text or "[" in text for text in texts):
         fields["Emphasis"] = emphasis
+    if settings.flag("use_old_emphasis_implementation"):
+        fields["Old emphasis"] = True
     fields |= _sampler_fields(spec, settings)
     fields |= _schedule_fields(spec, request.scheduler, settings)
     if settings.number("s_min_uncond") > 0:
@@ -156,6 +158,8 @@ def _hires_fields(request: Txt2ImgRequest, hires: HiresRequest) -> dict[str, obj
     if hires.steps:
         fields["Hires steps"] = hires.steps
     fields["Hires upscaler"] = hires.upscaler
+    if hires.prompt and request.settings.flag("hires_fix_use_firstpass_conds"):
+        fields["Hires conds of first pass"] = True
     return fields
 
 

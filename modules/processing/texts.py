@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from modules.prompting.comments import strip_comments
+from modules.prompting.emphasis import Emphasis
+from modules.prompting.encode import TextOptions
 from modules.prompting.extra_networks import NetworkTags, extract_networks
 from modules.settings.values import Settings
 
@@ -26,3 +28,13 @@ def prepare_text(text: str, settings: Settings, with_networks: bool = True) -> P
         return PromptText(shown, shown, {})
     encoded, tags = extract_networks(shown)
     return PromptText(shown, encoded, tags)
+
+
+def text_options(settings: Settings) -> TextOptions:
+    """How the settings want texts encoded."""
+    return TextOptions(
+        emphasis=Emphasis(settings.text("emphasis")),
+        comma_backtrack=settings.whole("comma_padding_backtrack"),
+        clip_skip=settings.whole("CLIP_stop_at_last_layers"),
+        old_emphasis=settings.flag("use_old_emphasis_implementation"),
+    )

@@ -41,6 +41,7 @@ class ResultIdentity:
     hires_steps: int | None = None
     old_timelines: bool = False
     emphasis: Emphasis = Emphasis.ORIGINAL
+    old_emphasis: bool = False
     comma_backtrack: int = 20
     clip_skip: int = 1
     text_encoder: str = ""  # what the checkpoint alone does not say: a replaced encoder, the tokenizer, layers

@@ -1,6 +1,6 @@
 """Tokens in chunks of 75: the unit that CLIP can encode, framed by a start and an end token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -18,6 +18,10 @@ class Tokenizer(Protocol):
     start_id: int
     end_id: int
     comma_id: int | None
+
+    @property
+    def bracket_weights(self) -> Mapping[int, float]:
+        """What tokens with brackets weigh under the old emphasis; see `old_emphasis.bracket_weights`."""
 
     def encode(self, text: str) -> Sequence[int]: ...
 

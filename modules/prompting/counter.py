@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from modules.prompting.chunks import EmbeddingFinder, TokenCount, Tokenizer, chunk_prompt, count_tokens
+from modules.prompting.chunks import EmbeddingFinder, TokenCount, Tokenizer, count_tokens
 from modules.prompting.comments import strip_comments
 from modules.prompting.composition import split_composition
-from modules.prompting.encode import TextOptions
+from modules.prompting.encode import TextOptions, chunks_of
 from modules.prompting.extra_networks import extract_networks
 from modules.prompting.schedule import parse_schedule
 
@@ -30,8 +30,5 @@ def count_prompt(
     text, _ = extract_networks(strip_comments(text) if comments else text)
     parts = [text] if is_negative else [part.text for part in split_composition(text)]
     texts = {entry.text for part in parts for entry in parse_schedule(part, steps)}
-    counts = [
-        count_tokens(chunk_prompt(tokenizer, each, options.emphasis, options.comma_backtrack, embeddings))
-        for each in texts
-    ]
+    counts = [count_tokens(chunks_of(tokenizer, each, options, embeddings)) for each in texts]
     return max(counts, key=lambda counted: counted.count)

@@ -7,8 +7,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from modules.prompting.chunks import EmbeddingFinder, PromptChunk, Tokenizer, chunk_prompt, empty_chunk
+from modules.prompting.chunks import (
+    CHUNK_LENGTH,
+    EmbeddingFinder,
+    PromptChunk,
+    Tokenizer,
+    chunk_prompt,
+    empty_chunk,
+)
 from modules.prompting.emphasis import Emphasis, apply_emphasis
+from modules.prompting.old_emphasis import chunk_prompt_old
 
 # Chunks encoded in one call: enough to keep a device busy, few enough for a prompt with hundreds of texts.
 CHUNKS_PER_CALL = 32
@@ -59,11 +67,13 @@ class TextTower:
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How text becomes an encoding: the settings `emphasis`, `comma_padding_backtrack`, `CLIP_stop_at_last_layers`."""
+    """How text becomes an encoding: the settings `emphasis`, `comma_padding_backtrack`, `CLIP_stop_at_last_layers` and
+    `use_old_emphasis_implementation`."""
 
     emphasis: Emphasis = Emphasis.ORIGINAL
     comma_backtrack: int = 20
     clip_skip: int = 1
+    old_emphasis: bool = False  # see old_emphasis.py
 
 
 def encode_group(
@@ -86,9 +96,7 @@ def encode_groups(
     """`encode_group` for several schedules with one pass through the encoder; equal chunks are encoded once."""
     empty = empty_chunk(tower.tokenizer, tower.pad_id)
     chunked = {
-        text: chunk_prompt(
-            tower.tokenizer, text, options.emphasis, options.comma_backtrack, tower.embeddings, tower.pad_id
-        )
+        text: chunks_of(tower.tokenizer, text, options, tower.embeddings, tower.pad_id)
         for group in groups
         for text in group
     }
@@ -101,6 +109,20 @@ def encode_groups(
         weights = None if counts is None else torch.tensor(counts[index], dtype=torch.float32)
         result.append(_assemble(encoded, chunks, rows, options.emphasis, weights))
     return result
+
+
+def chunks_of(
+    tokenizer: Tokenizer,
+    text: str,
+    options: TextOptions,
+    embeddings: EmbeddingFinder | None = None,
+    pad_id: int | None = None,
+) -> list[PromptChunk]:
+    """The chunks of one text as the options say; see `chunk_prompt` and `chunk_prompt_old`."""
+    if options.old_emphasis:
+        weights = tokenizer.bracket_weights
+        return [chunk_prompt_old(tokenizer, weights, text, options.emphasis, embeddings, pad_id)]
+    return chunk_prompt(tokenizer, text, options.emphasis, options.comma_backtrack, embeddings, pad_id)
 
 
 def encode_chunks(tower: TextTower, chunks: Sequence[PromptChunk], options: TextOptions) -> Tensor:
@@ -137,7 +159,7 @@ def _encode_batch(tower: TextTower, chunks: list[PromptChunk], clip_skip: int) -
     injections: list[Injection] = []
     if tower.embeddings is not None:
         injections = [
-            Injection(row, fix.offset + 1, tower.embeddings.vectors(fix.name))
+            Injection(row, fix.offset + 1, tower.embeddings.vectors(fix.name)[: CHUNK_LENGTH - fix.offset + 1])
             for row, chunk in enumerate(chunks)
             for fix in chunk.fixes
         ]

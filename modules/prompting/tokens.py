@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
 from tokenizers.models import BPE
 
 from modules.prompting.cleanup import clean_text
+from modules.prompting.old_emphasis import bracket_weights
 from modules.prompting.vocabulary import (
     END_OF_WORD,
     END_TOKEN,
@@ -37,6 +39,7 @@ class ClipTokenizer:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         ids = vocabulary.ids
+        self._ids = ids
         self.start_id = ids[START_TOKEN]
         self.end_id = ids[END_TOKEN]
         self.comma_id: int | None = ids.get("," + END_OF_WORD)
@@ -57,6 +60,11 @@ class ClipTokenizer:
     def from_folder(cls, folder: Path) -> "ClipTokenizer":
         """With `vocab.json` and `merges.txt` from a folder; `CheckpointError` if they can't be read."""
         return cls(read_folder_vocabulary(folder))
+
+    @cached_property
+    def bracket_weights(self) -> dict[int, float]:
+        """What tokens with brackets weigh under the old emphasis; made when it is first asked for."""
+        return bracket_weights(self._ids)
 
     def encode(self, text: str) -> Sequence[int]:
         """Token ids of any text; the empty text has none."""

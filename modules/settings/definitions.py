@@ -20,7 +20,7 @@ __all__ = ["DIRECTORY_KEYS", "SETTINGS", "Kind", "Section", "Setting", "SettingV
 # Accepted, kept and recorded, but not shown until something in the program listens to them.
 WITHOUT_EFFECT = frozenset(
     {
-        *("enable_batch_seeds", "use_old_emphasis_implementation", "hires_fix_use_firstpass_conds"),
+        "enable_batch_seeds",
         "include_styles_into_token_counters",
         "show_progress_grid",
         "add_user_name_to_info",

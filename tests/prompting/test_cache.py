@@ -31,6 +31,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "hires_steps": st.none() | numbers,
     "old_timelines": st.booleans(),
     "emphasis": st.sampled_from(Emphasis),
+    "old_emphasis": st.booleans(),
     "comma_backtrack": numbers,
     "clip_skip": st.integers(1, 12),
     "text_encoder": texts,

@@ -4,13 +4,17 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   const place = form.querySelector("output");
   const query = new URLSearchParams();
-  for (const input of form.querySelectorAll("input[name]")) if (input.value) query.set(input.name, input.value);
+  let path = form.dataset.path;
+  for (const input of form.querySelectorAll("input[name]")) {
+    if (path.includes(`{${input.name}}`)) path = path.replace(`{${input.name}}`, encodeURIComponent(input.value));
+    else if (input.value) query.set(input.name, input.value);
+  }
   const body = form.querySelector("textarea");
   const options = { method: form.dataset.method };
   if (body) Object.assign(options, { body: body.value, headers: { "Content-Type": "application/json" } });
   place.textContent = "waiting ...";
   try {
-    const reply = await fetch(form.dataset.path + (query.size ? `?${query}` : ""), options);
+    const reply = await fetch(path + (query.size ? `?${query}` : ""), options);
     const isJson = (reply.headers.get("content-type") || "").includes("json");
     const text = isJson ? JSON.stringify(await reply.json(), null, 2) : `(${reply.headers.get("content-type")})`;
     const pre = document.createElement("pre");

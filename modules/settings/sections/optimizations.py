@@ -146,7 +146,12 @@ SETTINGS = (
         hint="Switches the options below as the version in a pasted infotext needs them.",
     ),
     COMPATIBILITY.flag(
-        "use_old_emphasis_implementation", "Use the old emphasis implementation", False, hint="For old seeds."
+        "use_old_emphasis_implementation",
+        "Use the old emphasis implementation",
+        False,
+        infotext="Old emphasis",
+        hint="For old seeds: each bracket weighs what comes after it, (written:1.2) weights are plain text, and a "
+        "prompt ends at 75 tokens.",
     ),
     COMPATIBILITY.flag("use_old_karras_scheduler_sigmas", "Use the old Karras sigmas, 0.1 to 10", False),
     COMPATIBILITY.flag(
@@ -162,7 +167,11 @@ SETTINGS = (
         hint="The old behaviour; else they are those of the first pass.",
     ),
     COMPATIBILITY.flag(
-        "hires_fix_use_firstpass_conds", "Hires fix: second pass uses the extra networks of the first pass", False
+        "hires_fix_use_firstpass_conds",
+        "Hires fix: encode the prompts of the second pass with the extra networks of the first",
+        False,
+        infotext="Hires conds of first pass",
+        hint="Matters only where the hires prompt names other networks.",
     ),
     COMPATIBILITY.flag(
         "use_old_scheduling",

@@ -1,0 +1,78 @@
+"""Settings that change a picture: what they do to it, and that it says so and can be made again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from modules.images.infotext import parse_infotext
+from modules.images.infotext_settings import override_settings_from
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.results import Picture
+from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
+from tests.recordings import tiny_engine
+
+OLD = {"use_old_emphasis_implementation": True}
+EARLY = {"hires_fix_use_firstpass_conds": True}
+HIRES = HiresRequest(scale=1.5, steps=2, denoising_strength=0.7)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
+    yield engine
+    engine.unload()
+
+
+def made(
+    engine: Engine, prompt: str, settings: dict[str, Any] | None = None, hires_prompt: str | None = None
+) -> Picture:
+    unsaved = {"samples_save": False, "return_grid": False, "sd_model_checkpoint": "tiny-sd1.safetensors"}
+    request = Txt2ImgRequest(
+        prompt=prompt,
+        width=64,
+        height=64,
+        steps=3,
+        seed=5,
+        subseed=0,
+        sampler="Euler",
+        hires=None if hires_prompt is None else replace(HIRES, prompt=hires_prompt),
+        settings=Settings().with_changes({**unsaved, **(settings or {})}),
+    )
+    return txt2img(request, engine, Output(Path()), Silent()).pictures[0]
+
+
+def same(first: Picture, second: Picture) -> bool:
+    return bool((np.asarray(first.image) == np.asarray(second.image)).all())
+
+
+def pasted(picture: Picture) -> dict[str, Any]:
+    """The settings that pasting the picture's infotext would override."""
+    return override_settings_from(parse_infotext(picture.infotext), Settings())
+
+
+def test_old_emphasis_weighs_by_brackets_and_knows_no_written_weights(engine: Engine) -> None:
+    new = made(engine, "a (red:1.1) cat")
+    assert same(made(engine, "a (red) cat", OLD), new)
+    assert not same(made(engine, "a (red:1.5) cat", OLD), made(engine, "a (red:1.5) cat"))
+    assert same(made(engine, "a (red:1.1) cat"), new)
+
+
+def test_old_emphasis_is_recorded_and_pasted(engine: Engine) -> None:
+    assert pasted(made(engine, "a (red) cat", OLD))["use_old_emphasis_implementation"] is True
+    assert "use_old_emphasis_implementation" not in pasted(made(engine, "a (red) cat"))
+
+
+def test_hires_prompts_can_be_encoded_with_the_networks_of_the_first_pass(engine: Engine) -> None:
+    on_both, on_unet = "a cat <lora:tiny-lora-a:1:1>", "a cat <lora:tiny-lora-a:0:1>"
+    early = made(engine, "a cat", EARLY, on_both)
+    assert same(early, made(engine, "a cat", {}, on_unet))
+    assert not same(early, made(engine, "a cat", {}, on_both))
+    assert pasted(early)["hires_fix_use_firstpass_conds"] is True

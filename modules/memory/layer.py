@@ -46,10 +46,17 @@ class SideBranches(Protocol):
 
 
 class Fetch(Protocol):
-    """Brings stored bytes that do not rest in the layer (they are in main memory, or on disk)."""
+    """Brings stored bytes that do not rest in the layer (they are in main memory, or on disk). In the layer is an empty
+    shell of the weight's shape and stored dtype then; see `modules.memory.streaming`."""
 
     def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
-        """Stored data and scale of a parameter, on any device."""
+        """Stored data and scale of a parameter, on any device. Data may be narrower than what the layer stores."""
+
+    def dtype(self, layer: nn.Module, name: str) -> torch.dtype | None:
+        """In which dtype the data will come; None: it rests in the layer after all."""
+
+    def replace(self, layer: nn.Module, name: str, data: Tensor) -> bool:
+        """Put other data to rest in the place of a parameter's; False: it rests in the layer."""
 
 
 @dataclass
@@ -85,6 +92,9 @@ def manage(
     """
     known = stored_state(layer)
     own_class: Any = known.own_class if known else type(layer)
+    if known and known.fetch is not None:  # what rests elsewhere must go on being asked for
+        elsewhere = {name: known.formats[name] for name in known.formats if known.fetch.dtype(layer, name) is not None}
+        formats = {**elsewhere, **formats}
     state = Stored(dict(formats), compute_dtype, own_class, device, cast_inputs)
     if known:
         state.changes, state.branches = known.changes, known.branches
@@ -117,9 +127,11 @@ def unmanage(layer: nn.Module) -> None:
 
 
 def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None:
-    """Place stored data (and its scale) into a layer."""
-    parameter = data if isinstance(data, nn.Parameter) else nn.Parameter(data, requires_grad=False)
-    layer._parameters[name] = parameter
+    """Place stored data (and its scale) into a layer, or where its data rests."""
+    state = stored_state(layer)
+    rests_elsewhere = state is not None and state.fetch is not None and state.fetch.replace(layer, name, data)
+    if not rests_elsewhere:
+        layer._parameters[name] = data if isinstance(data, nn.Parameter) else nn.Parameter(data, requires_grad=False)
     if scale is not None:
         layer._buffers[name + SCALE_SUFFIX] = scale
     else:
@@ -127,9 +139,13 @@ def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None
 
 
 def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
-    """Stored data and scale as they rest in the layer."""
+    """Stored data and scale as they rest in the layer; a copy of data that rests elsewhere."""
     data = layer._parameters[name]
     assert data is not None, f"{name} is not there"
+    state = stored_state(layer)
+    if state is not None and state.fetch is not None:
+        brought, scale = state.fetch(layer, name)
+        return brought.to(data.dtype, copy=True), scale
     return data.data, layer._buffers.get(name + SCALE_SUFFIX)
 
 
@@ -155,14 +171,28 @@ def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tenso
 def read_rows(layer: nn.Module, name: str, start: int, stop: int) -> Tensor:
     """Rows `start` to `stop` of a parameter, usable; only those are decoded. Works for layers that are not managed."""
     state = stored_state(layer)
-    if state is None or name not in state.formats:
+    if state is None or name not in state.formats or _is_whole(layer, name, state):
         rows: Tensor = getattr(layer, name)[start:stop]
         return rows
-    if state.changes:
-        return read_weight(layer, name)[start:stop]
     data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
     part = scale[start:stop] if scale is not None and scale.numel() > 1 else scale
     return decode(state, name, data[start:stop], part)
+
+
+def read_columns(layer: nn.Module, name: str, start: int, stop: int) -> Tensor:
+    """Columns `start` to `stop` (of the second dimension) of a parameter, usable; as `read_rows`."""
+    state = stored_state(layer)
+    if state is None or name not in state.formats or _is_whole(layer, name, state):
+        columns: Tensor = getattr(layer, name)[:, start:stop]
+        return columns
+    data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
+    part = data[:, start:stop]
+    return decode(state, name, part if part.dtype == state.compute_dtype else part.contiguous(), scale)
+
+
+def _is_whole(layer: nn.Module, name: str, state: Stored) -> bool:
+    """Whether a parameter is only to be had whole: changes are made to all of it, or it is decoded already."""
+    return bool(state.changes) or (id(layer), name) in _decoded_ahead()
 
 
 def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -229,15 +259,16 @@ def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
     state: Stored = layer.__dict__[STATE]
     data = layer._parameters[name]
     device = state.device or (data.device if data is not None else torch.device("cpu"))
+    if name not in state.formats:
+        return data
+    dtype = None if state.fetch is None else state.fetch.dtype(layer, name)
     reusable = (
         device.type == "cpu"
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and data is not None
-        and data.dtype != state.compute_dtype
+        and (dtype or data.dtype) != state.compute_dtype
     )
-    if name not in state.formats:
-        return data
     out = scratch(tuple(data.shape), state.compute_dtype) if reusable and data is not None else None
     return read_weight(layer, name, out)
 

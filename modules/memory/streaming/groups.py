@@ -1,0 +1,164 @@
+"""Which weights move together: a whole component, a block, or a single layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+from torch import Tensor, nn
+
+from modules.errors import InvalidValueError
+from modules.memory.streaming.source import Source, size_bytes
+
+ALIGNMENT = 64  # bytes: kernels take the same path as for a tensor of its own
+PIECE_BYTES = 64 << 20  # large groups move in pieces, so that nothing as large as a group must be in one row
+
+
+class Level(StrEnum):
+    """How finely a component is streamed."""
+
+    COMPONENT = "component"  # as a whole, when another one has had its turn
+    BLOCK = "block"
+    LAYER = "layer"
+
+
+@dataclass(eq=False)
+class Slot:
+    """One weight of one layer, and where it rests now. `first` is where it rested when streaming began; `via` is a
+    dtype that it goes through on its way, because it was converted twice."""
+
+    path: str
+    layer: nn.Module
+    name: str
+    source: Source
+    first: Source = field(init=False)
+    via: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        self.first = self.source
+
+
+@dataclass(eq=False)
+class Piece:
+    """Weights that lie in one row of memory when they are there; `offsets` in bytes."""
+
+    slots: list[Slot]
+    offsets: list[int]
+    size_bytes: int
+    host: Tensor | None = None  # the same row in pinned memory, where it rests there
+
+
+@dataclass(eq=False)
+class Group:
+    """What is brought in and let go together. `alone`: nothing is brought in ahead of it or beside it."""
+
+    index: int
+    path: str
+    slots: list[Slot]
+    alone: bool = False
+    pieces: list[Piece] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.arrange()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+    def arrange(self) -> None:
+        """Lay the weights out anew, in rows of up to `PIECE_BYTES` (a larger weight has its own)."""
+        self.pieces = []
+        for slot in self.slots:
+            count = -(-size_bytes(slot.source) // ALIGNMENT) * ALIGNMENT
+            if not self.pieces or self.pieces[-1].size_bytes + count > PIECE_BYTES:
+                self.pieces.append(Piece([], [], 0))
+            piece = self.pieces[-1]
+            piece.slots.append(slot)
+            piece.offsets.append(piece.size_bytes)
+            piece.size_bytes += count
+
+
+Resting = Mapping[tuple[int, str], Source]
+
+
+def make_groups(
+    components: Mapping[str, nn.Module],
+    sources: Resting,
+    levels: Mapping[str, Level],
+    blocks_per_group: int = 1,
+    largest_block_bytes: int | None = None,
+) -> list[Group]:
+    """Groups of all weights below `components` that have a source (by id of the layer, and name).
+
+    A block is an element of a ModuleList or Sequential, the outermost ones; `blocks_per_group` neighbours share a
+    group. With `largest_block_bytes` a larger one is taken apart, into the blocks and layers in it. What stands
+    outside of blocks, and a module that stands in several, moves layer by layer. Raises `InvalidValueError` for
+    numbers below 1.
+    """
+    if blocks_per_group < 1 or (largest_block_bytes is not None and largest_block_bytes < 1):
+        raise InvalidValueError(
+            f"Blocks in a group ({blocks_per_group}) and bytes of a block ({largest_block_bytes}) must be 1 or more."
+        )
+    groups: list[Group] = []
+    for name, root in components.items():
+        level = levels[name]
+        if level is Level.COMPONENT:
+            parts: list[tuple[str, list[nn.Module]]] = [(name, list(root.modules()))]
+        elif level is Level.BLOCK:
+            parts = list(_in_blocks(name, root, sources, blocks_per_group, largest_block_bytes))
+        else:
+            parts = [(_joined(name, path), [layer]) for path, layer in root.named_modules()]
+        paths = {id(layer): _joined(name, path) for path, layer in root.named_modules()}
+        for path, layers in parts:
+            slots = [slot for layer in layers for slot in _slots(paths[id(layer)], layer, sources)]
+            if slots:
+                groups.append(Group(len(groups), path, slots, alone=level is Level.COMPONENT))
+    return groups
+
+
+def _slots(path: str, layer: nn.Module, sources: Resting) -> Iterator[Slot]:
+    for name in layer._parameters:
+        source = sources.get((id(layer), name))
+        if source is not None:
+            yield Slot(path, layer, name, source)
+
+
+def _in_blocks(
+    name: str, root: nn.Module, sources: Resting, blocks_per_group: int, largest: int | None
+) -> Iterator[tuple[str, list[nn.Module]]]:
+    def size(module: nn.Module) -> int:
+        return sum(size_bytes(slot.source) for layer in module.modules() for slot in _slots("", layer, sources))
+
+    blocks = list(_blocks(root, lambda block: largest is None or size(block) <= largest))
+    seen: dict[int, int] = {}
+    for block in blocks:
+        for layer in block.modules():
+            seen[id(layer)] = seen.get(id(layer), 0) + 1
+    paths = {id(module): _joined(name, path) for path, module in root.named_modules()}
+    for begin in range(0, len(blocks), blocks_per_group):
+        together = blocks[begin : begin + blocks_per_group]
+        layers = _distinct(layer for block in together for layer in block.modules() if seen[id(layer)] == 1)
+        yield paths[id(together[0])], layers
+    for layer in root.modules():
+        if seen.get(id(layer), 0) != 1:
+            yield paths[id(layer)], [layer]
+
+
+def _blocks(module: nn.Module, is_small: Callable[[nn.Module], bool]) -> Iterator[nn.Module]:
+    """The outermost elements of containers that are small enough."""
+    for child in module.children():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and is_small(child):
+            yield child
+        else:
+            yield from _blocks(child, is_small)
+
+
+def _distinct(layers: Iterable[nn.Module]) -> list[nn.Module]:
+    return list({id(layer): layer for layer in layers}.values())
+
+
+def _joined(name: str, path: str) -> str:
+    return ".".join(part for part in (name, path) if part)

@@ -1,0 +1,242 @@
+"""The way of a group's bytes from where they rest to where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from modules.memory.streaming.buffers import Buffers
+from modules.memory.streaming.groups import Piece
+from modules.memory.streaming.source import size_bytes
+
+
+class Parcel(Protocol):
+    """A piece on its way."""
+
+    def wait(self) -> Tensor:
+        """Its bytes (uint8, at least as many as it has) on the device, for use in the present stream."""
+
+    def discard(self) -> None:
+        """It is not needed after all."""
+
+
+class Link(Protocol):
+    """Moves pieces to one device."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def send(self, piece: Piece, ahead: bool) -> Parcel:
+        """Begin to bring a piece; `ahead` of its use, this returns before the bytes are read."""
+
+    def release(self, flat: Tensor) -> None:
+        """What `Parcel.wait` gave is not needed any more, for work that is not queued yet."""
+
+    def close(self) -> None:
+        """Wait for what is under way, and free what is held."""
+
+
+def fill(piece: Piece, target: Tensor) -> None:
+    """Read the weights of a piece into `target`, uint8 on the processor."""
+    for slot, offset in zip(piece.slots, piece.offsets, strict=True):
+        slot.source.read_into(target[offset : offset + size_bytes(slot.source)])
+
+
+def _reader() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="featherweight-stream")
+
+
+# -- the processor: a thread reads the next piece while the present one computes ---------------------------------------
+
+
+class ReadingLink:
+    """Reads into buffers in main memory, which is where the processor computes.
+
+    With another `device` the bytes are copied there when they are needed, without a stream of its own.
+    """
+
+    def __init__(self, device: torch.device | None = None, spare_bytes: int = 0) -> None:
+        """`spare_bytes`: of buffers kept for the next pieces."""
+        self.device = device or torch.device("cpu")
+        self._buffers = Buffers(spare_bytes)
+        self._thread = _reader()
+
+    def send(self, piece: Piece, ahead: bool) -> Parcel:
+        """See `Link`."""
+        if ahead:
+            return _Read(self, self._thread.submit(self._read, piece))
+        done: Future[Tensor] = Future()
+        done.set_result(self._read(piece))
+        return _Read(self, done)
+
+    def release(self, flat: Tensor) -> None:
+        """See `Link`."""
+        if flat.device.type == "cpu":
+            self._buffers.give_back(flat)
+
+    def close(self) -> None:
+        """See `Link`."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._buffers.clear()
+
+    def _read(self, piece: Piece) -> Tensor:
+        buffer = self._buffers.take(piece.size_bytes)
+        fill(piece, buffer)
+        return buffer
+
+
+@dataclass
+class _Read:
+    link: ReadingLink
+    done: Future[Tensor]
+
+    def wait(self) -> Tensor:
+        buffer = self.done.result()
+        if self.link.device.type == "cpu":
+            return buffer
+        flat = buffer.to(self.link.device)
+        self.link.release(buffer)
+        return flat
+
+    def discard(self) -> None:
+        if not self.done.cancel():
+            self.done.add_done_callback(self._drop)
+
+    def _drop(self, done: Future[Tensor]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self.link.release(done.result())
+
+
+# -- graphics cards: a stream of its own -------------------------------------------------------------------------------
+
+
+class DeviceModule(Protocol):
+    """The part of `torch.cuda` (or `torch.xpu`) that is used here."""
+
+    def Stream(self, device: torch.device) -> Any: ...  # noqa: N802 - PyTorch's name
+    def current_stream(self, device: torch.device) -> Any: ...
+    def stream(self, stream: Any) -> AbstractContextManager[Any]: ...
+
+
+def pinned_memory(count: int) -> Tensor:
+    """Page-locked main memory, uint8, from which a card copies by itself. Raises RuntimeError where there is none."""
+    return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+
+
+class StreamLink:
+    """Copies on a stream of its own, while the present stream computes; the host waits for neither.
+
+    Pieces that rest in pinned memory (`Piece.host`) are copied at once; others are read into one of two pinned
+    buffers by a thread first. Memory on the card is asked for by the thread that computes, and the copy into it waits
+    for all work queued up to then: so memory that was let go a moment ago can be used again without the host waiting.
+    `record_stream` tells PyTorch's allocator about the present stream in addition, which is needed where several
+    threads compute with one module on streams of their own; it lets memory go a little later.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        record_stream: bool = False,
+        backend: DeviceModule | None = None,
+        pin: Callable[[int], Tensor] = pinned_memory,
+    ) -> None:
+        """`backend` and `pin` stand for the card in tests."""
+        self.device = device
+        self._record_stream = record_stream
+        self._backend: DeviceModule = backend or torch.get_device_module(device)
+        self._side = self._backend.Stream(device=device)
+        self._thread = _reader()
+        self._staging = [_Staging(pin), _Staging(pin)]
+
+    def send(self, piece: Piece, ahead: bool) -> Parcel:
+        """See `Link`."""
+        with self._backend.stream(self._side), torch.inference_mode(False):
+            flat = torch.empty(piece.size_bytes, dtype=torch.uint8, device=self.device)
+        freed = self._backend.current_stream(self.device).record_event()
+        parcel = _Copied(self, flat)
+        if piece.host is not None:
+            parcel.copied = self._copy(piece.host, flat, freed)
+        elif ahead:
+            parcel.reading = self._thread.submit(self._read_and_copy, piece, flat, freed)
+        else:
+            # Also in the thread: the staging buffers are its own.
+            parcel.copied = self._thread.submit(self._read_and_copy, piece, flat, freed).result()
+        return parcel
+
+    def release(self, flat: Tensor) -> None:
+        """See `Link`."""
+        if self._record_stream:
+            flat.record_stream(self._backend.current_stream(self.device))
+
+    def close(self) -> None:
+        """See `Link`."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        for staging in self._staging:
+            staging.settle()
+        self._staging.clear()
+
+    def arrive(self, flat: Tensor, copied: Any) -> Tensor:
+        """Make the present stream, not the host, wait for a copy."""
+        self._backend.current_stream(self.device).wait_event(copied)
+        return flat
+
+    def _read_and_copy(self, piece: Piece, flat: Tensor, freed: Any) -> Any:
+        staging = self._staging[0]
+        self._staging.reverse()
+        host = staging.of(piece.size_bytes)
+        fill(piece, host)
+        staging.copied = self._copy(host, flat, freed)
+        return staging.copied
+
+    def _copy(self, host: Tensor, flat: Tensor, freed: Any) -> Any:
+        with self._backend.stream(self._side):
+            self._side.wait_event(freed)
+            flat.copy_(host[: flat.numel()], non_blocking=True)
+            return self._side.record_event()
+
+
+@dataclass
+class _Copied:
+    link: StreamLink
+    flat: Tensor
+    copied: Any = None
+    reading: Future[Any] | None = None
+
+    def wait(self) -> Tensor:
+        if self.reading is not None:
+            self.copied = self.reading.result()
+        return self.link.arrive(self.flat, self.copied)
+
+    def discard(self) -> None:
+        # Its memory belongs to the side stream, on which the copy is queued: whoever gets it next comes after.
+        if self.reading is not None:
+            self.reading.cancel()
+
+
+class _Staging:
+    """A pinned buffer that is filled again when the copy out of it is done."""
+
+    def __init__(self, pin: Callable[[int], Tensor]) -> None:
+        self._pin = pin
+        self._buffer: Tensor | None = None
+        self.copied: Any = None
+
+    def of(self, count: int) -> Tensor:
+        """At least `count` bytes."""
+        self.settle()
+        if self._buffer is None or self._buffer.numel() < count:
+            self._buffer = None  # the old one is freed before the new one is made
+            self._buffer = self._pin(count)
+        return self._buffer[:count]
+
+    def settle(self) -> None:
+        """Wait until nothing is copied out of it any more."""
+        if self.copied is not None:
+            self.copied.synchronize()
+            self.copied = None

@@ -1,0 +1,233 @@
+"""Gives layers their weights as they use them: brings groups in, ahead where the order is known, and lets go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.memory.formats import FORMATS
+from modules.memory.formats.names import dtype_name
+from modules.memory.layer import SCALE_SUFFIX, stored_state
+from modules.memory.streaming.groups import Group, Slot
+from modules.memory.streaming.link import Link, Parcel
+from modules.memory.streaming.order import Order
+from modules.memory.streaming.rest import RestingPlace, shell_of
+from modules.memory.streaming.source import as_bytes, read, size_bytes
+
+
+@dataclass
+class StreamCounts:
+    """What happened since streaming began."""
+
+    uses: int = 0  # a group was needed that was not the one before
+    ready: int = 0  # ... and was there, or on its way
+    moved_bytes: int = 0
+    wasted: int = 0  # groups brought in ahead that were not needed
+
+
+class Streamer:
+    """The `Fetch` of all layers of some components. Groups are there from their first use until another group is used.
+
+    Threads may share it; a group that one of them lets go stays valid for the others as long as they hold its tensors.
+    """
+
+    def __init__(self, groups: Sequence[Group], link: Link, place: RestingPlace, ahead_bytes: int, kept_bytes: int):
+        """`ahead_bytes`: what may be under way beside the present group. `kept_bytes`: groups of so many bytes
+        together stay once they are there."""
+        self.groups = tuple(groups)
+        self.counts = StreamCounts()
+        self.failed = False  # weights cannot be had any more
+        self._link = link
+        self._place = place
+        self._ahead_bytes = ahead_bytes
+        self._order = Order()
+        self._slots = {(id(slot.layer), slot.name): (slot, group) for group in groups for slot in group.slots}
+        self._live: dict[Group, _Live] = {}
+        self._coming: dict[Group, list[Parcel]] = {}
+        self._current: Group | None = None
+        self._kept: set[Group] = set()
+        for group in groups:
+            if not group.alone and group.size_bytes <= kept_bytes:
+                kept_bytes -= group.size_bytes
+                self._kept.add(group)
+        self._lock = threading.RLock()
+
+    # -- what layers ask (the protocol `Fetch`) ----------------------------------------------------------------------
+
+    def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
+        """Stored data and scale of a parameter, on the device that computes."""
+        scale = layer._buffers.get(name + SCALE_SUFFIX)
+        found = self._slots.get((id(layer), name))
+        if found is None:
+            parameter = layer._parameters[name]
+            assert parameter is not None, f"{name} is not there"
+            return parameter.data, scale
+        slot, group = found
+        with self._lock:
+            _follow_cast(slot)
+            if group is not self._current or group not in self._live:
+                self._use(group)
+            data = self._live[group].tensors[slot]
+        return (data if slot.via is None else data.to(slot.via)), scale
+
+    def dtype(self, layer: nn.Module, name: str) -> torch.dtype | None:
+        """In which dtype the data will arrive; None for a parameter that rests in its layer."""
+        found = self._slots.get((id(layer), name))
+        return None if found is None else found[0].via or found[0].source.dtype
+
+    def replace(self, layer: nn.Module, name: str, data: Tensor) -> bool:
+        """Put other data in the place of a parameter; False for one that rests in its layer."""
+        found = self._slots.get((id(layer), name))
+        if found is None:
+            return False
+        slot, group = found
+        with self._lock:
+            self._forget(group)
+            first = slot.first
+            same = first.shape == data.shape and torch.equal(
+                as_bytes(read(first).to(data.dtype)), as_bytes(data.cpu().contiguous())
+            )
+            slot.source = first if same else self._place.keep(data)
+            slot.via = None
+            layer._parameters[name] = shell_of(data)
+            state = stored_state(layer)
+            if state is not None and data.element_size() > 1:
+                state.formats[name] = FORMATS.get(dtype_name(data.dtype))
+            group.arrange()
+        return True
+
+    def __deepcopy__(self, memo: object) -> Streamer:
+        raise InvalidValueError("A module whose weights are streamed cannot be copied. Remove the streaming first.")
+
+    # -- for those who stream ----------------------------------------------------------------------------------------
+
+    def has(self, layer: nn.Module, name: str) -> bool:
+        """Whether this parameter is streamed."""
+        return (id(layer), name) in self._slots
+
+    def read(self, layer: nn.Module, name: str) -> Tensor:
+        """A parameter as it rests, on the processor, in its own dtype; disturbs nothing that is under way."""
+        slot, _ = self._slots[id(layer), name]
+        parameter = layer._parameters[name]
+        assert parameter is not None
+        data = read(slot.source)
+        return (data if slot.via is None else data.to(slot.via)).to(parameter.dtype)
+
+    @property
+    def live_bytes(self) -> int:
+        """Of groups that are there or on their way."""
+        return sum(group.size_bytes for group in {*self._live, *self._coming})
+
+    @property
+    def rest_bytes(self) -> int:
+        """Of all that is streamed, as it rests; tied weights count once."""
+        return sum({id(slot.source): size_bytes(slot.source) for slot, _ in self._slots.values()}.values())
+
+    def let_go(self) -> None:
+        """Let go of every group, the kept ones too, and forget the order."""
+        with self._lock:
+            for group in {*self._live, *self._coming}:
+                self._forget(group)
+            self._order.forget()
+
+    def close(self) -> None:
+        """Let go and wait for what is under way. Nothing can be fetched afterwards."""
+        self.let_go()
+        self._link.close()
+        self._place.close()
+
+    # -- moving ------------------------------------------------------------------------------------------------------
+
+    def _use(self, group: Group) -> None:
+        """Have a group there, let go of what is not needed next, and begin to bring what is."""
+        self._order.use(group.index)
+        self.counts.uses += 1
+        self.counts.ready += group in self._live or group in self._coming
+        chain = self._chain(group)
+        for other in [*self._live, *self._coming]:
+            if other is not group and other not in chain and not (other in self._kept and other in self._live):
+                self.counts.wasted += other in self._coming
+                self._forget(other)
+        if group not in self._live:
+            self._arrive(group)
+        self._current = group
+        for coming in chain:
+            if coming not in self._live and coming not in self._coming:
+                self._coming[coming] = [self._link.send(piece, ahead=True) for piece in coming.pieces]
+
+    def _arrive(self, group: Group) -> None:
+        try:
+            parcels = self._coming.pop(group, None)
+            if parcels is None:
+                parcels = [self._link.send(piece, ahead=False) for piece in group.pieces]
+            flats = [parcel.wait() for parcel in parcels]
+        except FeatherweightError:
+            self.failed = True
+            raise
+        self.counts.moved_bytes += group.size_bytes
+        self._live[group] = _Live(flats, _views(group, flats))
+
+    def _chain(self, group: Group) -> list[Group]:
+        """The groups to have under way while this one is used."""
+        chain: list[Group] = []
+        if group.alone or self._ahead_bytes <= 0:
+            return chain
+        room = self._ahead_bytes
+        for index in self._order.expected():
+            following = self.groups[index]
+            if following in self._kept and following in self._live:
+                continue
+            if following.alone or following.size_bytes > room:
+                break
+            room -= following.size_bytes
+            chain.append(following)
+        return chain
+
+    def _forget(self, group: Group) -> None:
+        for parcel in self._coming.pop(group, ()):
+            parcel.discard()
+        live = self._live.pop(group, None)
+        if live is not None:
+            flats, live.flats = live.flats, []
+            live.tensors.clear()
+            while flats:
+                self._link.release(flats.pop())
+        if self._current is group:
+            self._current = None
+
+
+@dataclass
+class _Live:
+    """A group that is there: its rows, and the weights in them."""
+
+    flats: list[Tensor]
+    tensors: dict[Slot, Tensor]
+
+
+def _views(group: Group, flats: Sequence[Tensor]) -> dict[Slot, Tensor]:
+    return {
+        slot: flat[offset : offset + size_bytes(slot.source)].view(slot.source.dtype).view(slot.source.shape)
+        for piece, flat in zip(group.pieces, flats, strict=True)
+        for slot, offset in zip(piece.slots, piece.offsets, strict=True)
+    }
+
+
+def _follow_cast(slot: Slot) -> None:
+    """Take over another dtype that somebody gave the shell of a weight (`module.to(dtype)`), as the weight itself
+    would have taken it. Weights in 8 bits stay what they are."""
+    state, shell = stored_state(slot.layer), slot.layer._parameters[slot.name]
+    if state is None or shell is None or shell.dtype == state.formats[slot.name].dtype:
+        return
+    before = state.formats[slot.name].dtype
+    if before.itemsize == 1:
+        slot.layer._parameters[slot.name] = nn.Parameter(shell.to(before), requires_grad=False)
+        return
+    if slot.source.dtype != before and slot.via is None:
+        slot.via = before  # it was rounded to this dtype first
+    state.formats[slot.name] = FORMATS.get(dtype_name(shell.dtype))
+    state.compute_dtype = shell.dtype

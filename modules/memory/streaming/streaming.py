@@ -1,0 +1,258 @@
+"""Streaming of weights: a model that is larger than the device's memory, or than main memory, computes all the same.
+
+`stream` makes it so for any modules, and returns the handle that undoes it. What moves are the stored bytes (fp8 is
+half of fp16), which `modules.memory.layer` decodes on the device that computes. Weights rest in main memory, in the
+checkpoint file itself, or in files of an offload folder.
+
+The aim is that of diffusers' pull requests 10503, 10516 and 11682 (group offloading, streams, disk). Theirs moves
+parameters in and out by hooks on forward passes; here a layer asks for a weight when it uses it, so whoever reads a
+weight without calling its layer gets it too, and an exception in a forward pass leaves nothing to tidy up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from modules.errors import InvalidValueError
+from modules.memory.formats import FORMATS
+from modules.memory.formats.names import dtype_name
+from modules.memory.layer import STATE, manage, stored_state
+from modules.memory.streaming.groups import Group, Level, make_groups
+from modules.memory.streaming.link import Link, ReadingLink, StreamLink, fill, pinned_memory
+from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.source import RamSource, size_bytes
+from modules.memory.streaming.streamer import StreamCounts, Streamer
+
+WITH_STREAMS = ("cuda", "xpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """How weights move.
+
+    `blocks_per_group` and `largest_block_bytes`: see `make_groups`. `ahead_bytes` may be under way beside the group
+    in use (None: as much as the largest group has; 0: nothing). Groups of `kept_bytes` in all stay on the device.
+    On cards: `pinned_bytes` of weights rest in page-locked memory and are copied without the processor's help
+    (None: all; the rest goes through two pinned buffers), `own_stream` copies while the device computes,
+    `record_stream` is for several threads that compute in streams of their own.
+    """
+
+    blocks_per_group: int = 1
+    largest_block_bytes: int | None = None
+    ahead_bytes: int | None = None
+    kept_bytes: int = 0
+    pinned_bytes: int | None = 0
+    own_stream: bool = True
+    record_stream: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("ahead_bytes", "kept_bytes", "pinned_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise InvalidValueError(f"{name} of a stream is {value}; it must be 0 or more.")
+
+
+@dataclass
+class StreamHandle:
+    """Streaming of some components, and the way back."""
+
+    components: dict[str, nn.Module]
+    device: torch.device
+    streamer: Streamer
+    _only_streamed: set[int] = field(default_factory=set)  # ids of layers that are managed for no other reason
+    _hooks: list[Any] = field(default_factory=list)
+
+    @property
+    def counts(self) -> StreamCounts:
+        """What happened so far."""
+        return self.streamer.counts
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """What moves together."""
+        return self.streamer.groups
+
+    @property
+    def rest_bytes(self) -> int:
+        """Bytes of all streamed weights, as they rest."""
+        return self.streamer.rest_bytes
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of those that are on the device now, or on their way."""
+        return self.streamer.live_bytes
+
+    def let_go(self) -> None:
+        """Free the device of all streamed weights; the next use brings them back."""
+        self.streamer.let_go()
+
+    def remove(self) -> None:
+        """Put every weight back into its layer, on the device, bit for bit. Safe to call twice."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        for group in self.groups:
+            for slot in group.slots:
+                state = stored_state(slot.layer)
+                if state is None or state.fetch is not self.streamer:
+                    continue  # it was given its weights back already
+                data = self.streamer.read(slot.layer, slot.name).to(self.device)
+                slot.layer._parameters[slot.name] = nn.Parameter(data, requires_grad=False)
+        for layer in _layers(self.groups):
+            state = stored_state(layer)
+            if state is not None and state.fetch is self.streamer:
+                state.fetch, state.device = None, None
+                if id(layer) in self._only_streamed and not state.changes and state.branches is None:
+                    layer.__class__ = state.own_class
+                    del layer.__dict__[STATE]
+        self.streamer.close()
+
+    def close(self) -> None:
+        """Free everything without putting anything back: for components that nobody will use again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.streamer.close()
+
+    def __enter__(self) -> StreamHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def stream(
+    components: nn.Module | Mapping[str, nn.Module],
+    device: torch.device,
+    level: Level | Mapping[str, Level] = Level.LAYER,
+    options: StreamOptions | None = None,
+    place: RestingPlace | None = None,
+    link: Link | None = None,
+) -> StreamHandle:
+    """Stream the weights of some modules to `device`; what is small, and all buffers, lie there for good.
+
+    `level` says how finely, for each component. Weights that `place` has taken already (while a file was loaded) stay
+    where they rest; the others go there now. Without a place they rest in main memory. Gradients for streamed weights
+    there are none: raises `InvalidValueError` for parameters that require them, and for modules that are streamed
+    already.
+    """
+    named = {"": components} if isinstance(components, nn.Module) else dict(components)
+    levels = dict.fromkeys(named, level) if isinstance(level, Level) else dict(level)
+    options = options or StreamOptions()
+    place = place or RestingPlace()
+    _refuse(named.values())
+    for root in named.values():
+        for layer in root.modules():
+            for name in layer._parameters:
+                place.take(layer, name)
+            _move_rest(layer, device)
+    place.finish()
+    groups = make_groups(named, place.sources, levels, options.blocks_per_group, options.largest_block_bytes)
+    ahead = options.ahead_bytes
+    if ahead is None:
+        ahead = max((group.size_bytes for group in groups if not group.alone), default=0)
+    streamer = Streamer(groups, link or _link(device, options, ahead), place, ahead, options.kept_bytes)
+    handle = StreamHandle(named, device, streamer)
+    _attach(handle)
+    if device.type in WITH_STREAMS and options.own_stream and link is None:
+        _pin(groups, options.pinned_bytes)
+    return handle
+
+
+def _refuse(roots: Iterable[nn.Module]) -> None:
+    for root in roots:
+        for path, layer in root.named_modules():
+            state = stored_state(layer)
+            if state is not None and state.fetch is not None:
+                raise InvalidValueError(f"{path or 'The module'} is streamed already. Remove that first.")
+            for name, parameter in layer._parameters.items():
+                if parameter is not None and parameter.requires_grad:
+                    raise InvalidValueError(
+                        f"{'.'.join(filter(None, (path, name)))} requires a gradient, and streamed weights cannot be trained. "
+                        "Call requires_grad_(False) first."
+                    )
+
+
+def _move_rest(layer: nn.Module, device: torch.device) -> None:
+    for parameter in layer._parameters.values():
+        if parameter is not None and not parameter.is_meta:
+            parameter.data = parameter.data.to(device)
+    for name, buffer in layer._buffers.items():
+        if buffer is not None and not buffer.is_meta:
+            layer._buffers[name] = buffer.to(device)
+
+
+def _link(device: torch.device, options: StreamOptions, spare_bytes: int) -> Link:
+    if device.type in WITH_STREAMS and options.own_stream:
+        return StreamLink(device, options.record_stream)
+    return ReadingLink(device, spare_bytes)
+
+
+def _attach(handle: StreamHandle) -> None:
+    """Have every layer ask the streamer for its weights."""
+    for layer in _layers(handle.groups):
+        known = stored_state(layer)
+        names = [name for name in layer._parameters if handle.streamer.has(layer, name)]
+        dtypes = {name: _dtype(layer, name) for name in names}
+        if known is None:
+            handle._only_streamed.add(id(layer))
+            formats = {name: FORMATS.get(dtype_name(dtype)) for name, dtype in dtypes.items()}
+            state = manage(layer, formats, dtypes[names[0]], cast_inputs=False)
+        else:
+            more = {name: FORMATS.get(dtype_name(dtypes[name])) for name in names if name not in known.formats}
+            formats = {**more, **known.formats}
+            state = manage(layer, formats, known.compute_dtype, known.device, known.cast_inputs) if more else known
+        state.fetch, state.device = handle.streamer, handle.device
+        hooked: Any = layer  # PyTorch leaves the types of these two open
+        handle._hooks.append(hooked.register_state_dict_post_hook(_Saved(handle.streamer, tuple(names))))
+        handle._hooks.append(hooked.register_load_state_dict_pre_hook(_refuse_load))
+
+
+@dataclass
+class _Saved:
+    """Puts the weights in the place of their shells in a state dict."""
+
+    streamer: Streamer
+    names: tuple[str, ...]
+
+    def __call__(self, layer: nn.Module, state_dict: dict[str, Any], prefix: str, _: object) -> None:
+        for name in self.names:
+            if self.streamer.has(layer, name) and prefix + name in state_dict:
+                state_dict[prefix + name] = self.streamer.read(layer, name)
+
+
+def _refuse_load(*_: object) -> None:
+    raise InvalidValueError("Weights cannot be loaded into a module that is streamed. Remove the streaming first.")
+
+
+def _pin(groups: Iterable[Group], pinned_bytes: int | None) -> None:
+    """Put the pieces that rest in main memory into pinned memory, as far as the budget goes."""
+    for group in groups:
+        for piece in group.pieces:
+            if not all(isinstance(slot.source, RamSource) for slot in piece.slots):
+                continue
+            if pinned_bytes is not None:
+                if piece.size_bytes > pinned_bytes:
+                    continue
+                pinned_bytes -= piece.size_bytes
+            piece.host = pinned_memory(piece.size_bytes)
+            fill(piece, piece.host)
+            for slot, offset in zip(piece.slots, piece.offsets, strict=True):
+                part = piece.host[offset : offset + size_bytes(slot.source)]
+                slot.source = RamSource(part.view(slot.source.dtype).view(slot.source.shape))
+                slot.first = slot.source
+
+
+def _layers(groups: Iterable[Group]) -> list[nn.Module]:
+    return list({id(slot.layer): slot.layer for group in groups for slot in group.slots}.values())
+
+
+def _dtype(layer: nn.Module, name: str) -> torch.dtype:
+    parameter = layer._parameters[name]
+    assert parameter is not None
+    return parameter.dtype

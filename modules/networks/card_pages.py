@@ -12,6 +12,14 @@ from modules.networks.embeddings import PICTURE_SUFFIXES, TENSOR_SUFFIXES, read_
 from modules.networks.folders import Listing
 from modules.networks.network_file import SUFFIXES, NetworkError
 
+TITLES = {
+    "textual_inversion": "Textual Inversion",
+    "hypernetworks": "Hypernetworks",
+    "checkpoints": "Checkpoints",
+    "lora": "Lora",
+}
+"""All pages by id, in the order of the reference UI."""
+
 FILENAME = "Filename"
 IN_TAG = (*("description", "sd version", "activation text"), *("preferred weight", "negative text", "notes"))
 
@@ -21,7 +29,7 @@ def embedding_page(folder: Path) -> CardPage:
     files = EmbeddingFiles()
     return CardPage(
         id="textual_inversion",
-        title="Textual Inversion",
+        title=TITLES["textual_inversion"],
         folders=(folder,),
         suffixes=TENSOR_SUFFIXES,
         list_files=lambda listing, settings: files.of(listing),
@@ -32,7 +40,7 @@ def hypernetwork_page(folder: Path, catalogue: NetworkCatalogue) -> CardPage:
     """`<hypernet:name:weight>`."""
     return CardPage(
         id="hypernetworks",
-        title="Hypernetworks",
+        title=TITLES["hypernetworks"],
         folders=(folder,),
         suffixes=(".pt",),
         tag="hypernet",
@@ -46,7 +54,7 @@ def checkpoint_page(folders: Sequence[Path], catalogue: CheckpointCatalogue) -> 
     """A click chooses the checkpoint."""
     return CardPage(
         id="checkpoints",
-        title="Checkpoints",
+        title=TITLES["checkpoints"],
         folders=tuple(folders),
         suffixes=CHECKPOINT_SUFFIXES,
         is_for_prompt=False,
@@ -60,7 +68,7 @@ def lora_page(folders: Sequence[Path], catalogue: NetworkCatalogue) -> CardPage:
     """`<lora:name:weight>`, by the alias in the file or by the file's name, as the setting says."""
     return CardPage(
         id="lora",
-        title="Lora",
+        title=TITLES["lora"],
         folders=tuple(folders),
         suffixes=SUFFIXES,
         tag="lora",

@@ -1,0 +1,56 @@
+"""Sub-tabs of a form: Generation, and one for each kind of model cards. The page's script fills the cards."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+
+import gradio as gr
+
+from modules.networks.card_pages import TITLES
+from modules.services import Services
+from modules.settings.values import Settings
+
+ORDERS = ("Path", "Name", "Date Created", "Date Modified")
+PANEL = """
+<section class="fw-networks" data-tab="{tab}" data-page="{page}" aria-label="{title}">
+  <div class="fw-networks-bar">
+    <input type="search" id="{tab}_{page}_extra_search" placeholder="Search" aria-label="Search {title}"
+           autocomplete="off" spellcheck="false">
+    <label class="fw-networks-sort">Sort by
+      <select id="{tab}_{page}_extra_sort">{orders}</select></label>
+    <button type="button" id="{tab}_{page}_extra_sort_dir" data-do="direction" aria-label="Ascending">↑</button>
+    <button type="button" id="{tab}_{page}_extra_tree_view" data-do="folders" aria-pressed="false">Folders</button>
+    <button type="button" id="{tab}_{page}_extra_refresh" data-do="refresh" aria-label="Look for new files">↻</button>
+    <span class="fw-networks-count" aria-live="polite"></span>
+  </div>
+  <p class="fw-networks-status" role="status"></p>
+  <div class="fw-networks-body">
+    <nav id="{tab}_{page}_tree" class="fw-networks-folders" aria-label="Folders of {title}" hidden></nav>
+    <div id="{tab}_{page}_cards" class="fw-cards" role="list" aria-label="{title}"></div>
+  </div>
+</section>
+"""
+
+
+@contextmanager
+def extra_networks_tabs(services: Services, tab: str = "txt2img") -> Iterator[None]:
+    """Open the sub-tabs; what is built inside of the `with` becomes the tab Generation."""
+    with gr.Tabs(elem_id=f"{tab}_extra_tabs"):
+        with gr.Tab("Generation", id=f"{tab}_generation", elem_id=f"{tab}_generation"):
+            yield
+        for page in ordered_pages(services.settings.current):
+            with gr.Tab(TITLES[page], id=f"{tab}_{page}", elem_id=f"{tab}_{page}", elem_classes=["extra-page"]):
+                gr.HTML(panel_html(tab, page))
+
+
+def ordered_pages(settings: Settings) -> list[str]:
+    """Ids of the pages: those that the setting names first, then the others."""
+    wanted = [name.strip().lower() for name in settings.text("ui_extra_networks_tab_reorder").split(",")]
+    rank = {name: number for number, name in reversed(list(enumerate(wanted)))}
+    return sorted(TITLES, key=lambda page: min(rank.get(name, len(wanted)) for name in (page, TITLES[page].lower())))
+
+
+def panel_html(tab: str, page: str) -> str:
+    """An empty panel of cards."""
+    orders = "".join(f"<option>{escape(order)}</option>" for order in ORDERS)
+    return PANEL.format(tab=tab, page=page, title=escape(TITLES[page]), orders=orders)

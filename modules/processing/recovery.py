@@ -33,7 +33,7 @@ STAGES = {
     "enlarge": "enlarging the picture",
     "save": "making the picture",
 }
-FIRST_SLICES, MOST_SLICES = 4, 256
+SLICES = 64  # of pictures, heads and queries together
 TILE_SIDES_PX = (512, 256, 128)
 ADVICE = (
     "Choose a smaller size or batch, FP8 weight, or start with --lowvram; other programs may hold memory as well. "
@@ -89,17 +89,17 @@ def recovery_notices(recovery: Recovery) -> list[str]:
 
 
 def _slices(model: LoadedModel, attention: Attention | None) -> Rung:
-    """Attention in 4, 16, 64 and 256 slices."""
-    count = 1
+    """Attention a slice at a time."""
+    is_on = False
 
     def climb() -> Step | None:
-        nonlocal count
-        if count >= MOST_SLICES:
+        nonlocal is_on
+        if is_on:
             return None
-        count *= FIRST_SLICES
+        is_on = True
         stack = ExitStack()
-        stack.enter_context(using_attention((model.unet, model.vae), in_slices(attention or _sdp, count)))
-        return Step(f"with attention in {count} slices", stack.close)
+        stack.enter_context(using_attention((model.unet, model.vae), in_slices(attention or _sdp, SLICES)))
+        return Step(f"with attention in {SLICES} slices", stack.close)
 
     return Rung("query slices", frozenset({"denoise", "decode", "encode"}), climb)
 

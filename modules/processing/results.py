@@ -1,12 +1,17 @@
 """What a job gives back: pictures with their infotexts, and the facts about how they were made."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
+
+if TYPE_CHECKING:
+    from modules.memory.timeline import MemoryRecord
 
 
 class PictureKind(StrEnum):
@@ -67,7 +72,8 @@ class Result:
     info: GenerationInfo
     notices: tuple[str, ...] = ()  # sentences for the user: what was ignored, degraded or could not be saved
     timings_s: Mapping[str, float] = field(default_factory=dict)
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None  # of the graphics card's allocator, during this job
+    memory: MemoryRecord | None = None  # stage by stage
     interrupted: bool = False
     network_survival: Mapping[str, Any] | None = None  # how much of the LoRAs arrived: retention, noise, worst layers
 

@@ -1,0 +1,217 @@
+"""Jobs that run out of memory at every stage, once and again, and still give the same picture."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from modules.errors import MemoryShortageError
+from modules.images.infotext import parse_infotext
+from modules.models.unet_running import UnetRunner, rows_of
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.recovery import recovering, recovery_names, recovery_notices
+from modules.processing.results import Result
+from modules.processing.txt2img import txt2img
+from tests.processing.recorded import request_of
+from tests.recordings import tiny_engine
+
+PAYLOAD: dict[str, Any] = {
+    "prompt": "a red cat on a chair",
+    "negative_prompt": "blurry",
+    "seed": 7,
+    "steps": 3,
+    "cfg_scale": 7,
+    "width": 64,
+    "height": 64,
+    "sampler_name": "Euler a",  # fresh noise at every step
+    "batch_size": 2,
+}
+HIRES = {**PAYLOAD, "enable_hr": True, "hr_upscaler": "Lanczos", "hr_scale": 2, "denoising_strength": 0.6}
+LORA = {**PAYLOAD, "prompt": "a red cat <lora:tiny-lora-a:0.8>"}
+RUNGS = 20  # more than there are
+NAME = "tiny-sd1.safetensors"
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
+    yield engine
+    engine.unload()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def fresh_prompts(engine: Engine) -> None:
+    """Nothing is in the prompt cache."""
+    engine.conditioner(NAME).clear()
+
+
+def make(engine: Engine, folder: Path, payload: dict[str, Any], settings: dict[str, Any] | None = None) -> Result:
+    request = request_of({**payload, "override_settings": settings or {}})
+    return txt2img(request, engine, Output(folder), Silent())
+
+
+def pixels(result: Result) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.stack([np.asarray(picture.image).astype(np.int64) for picture in result.samples])
+
+
+class Failing:
+    """A function that runs out of memory the first `times` of its calls after the first `after`."""
+
+    def __init__(self, function: Callable[..., Any], times: int, after: int = 0) -> None:
+        self.function, self.left, self.after = function, times, after
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.after:
+            self.after -= 1
+        elif self.left:
+            self.left -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return self.function(*args, **kwargs)
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, where: str, times: int, after: int = 0) -> Failing:
+    """Have the function at this dotted path run out of memory."""
+    module_name, _, rest = where.partition(":")
+    owner: Any = __import__(module_name, fromlist=["_"])
+    *path, name = rest.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+    failing = Failing(getattr(owner, name), times, after)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: failing(*args, **kwargs))
+    return failing
+
+
+STAGES = {
+    "networks": ("modules.networks.applying:NetworkApplier.apply", LORA),
+    "text": ("modules.prompting.clip_encoder:ClipTextEncoder.encode", PAYLOAD),
+    "denoise": ("modules.models.loaded:LoadedModel._predict", PAYLOAD),
+    "encode": ("modules.models.vae_running:VaeRunner._moments", HIRES),
+    "decode": ("modules.models.vae_running:VaeRunner._decode", PAYLOAD),
+    "save": ("modules.processing.txt2img:to_images", PAYLOAD),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.usefixtures("fresh_prompts")
+def test_once_at_any_stage_freeing_gives_the_very_same_picture(
+    stage: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, payload = STAGES[stage]
+    expected = make(engine, tmp_path, payload)
+    engine.conditioner(NAME).clear()
+    if stage == "networks":
+        make(engine, tmp_path, PAYLOAD)  # takes the network off again
+    failing = fail(monkeypatch, where, 1)
+    result = make(engine, tmp_path, payload)
+    assert failing.left == 0
+    assert np.array_equal(pixels(result), pixels(expected))
+    assert [item.infotext for item in result.samples] == [item.infotext for item in expected.samples]
+    assert any("Memory ran out" in notice and "with freed memory" in notice for notice in result.notices)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize(
+    ("times", "rungs"), [(2, "query slices"), (3, "query slices, halved batch"), (4, "query slices, halved batch")]
+)
+def test_each_rung_while_denoising_gives_the_same_picture(
+    times: int, rungs: str, after: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = make(engine, tmp_path, PAYLOAD)
+    fail(monkeypatch, STAGES["denoise"][0], times, after)
+    result = make(engine, tmp_path, PAYLOAD)
+    # Kernels for fewer rows add up in another order; slices of attention do not.
+    assert np.abs(pixels(result) - pixels(expected)).max() <= (1 if "batch" in rungs else 0)
+    assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == rungs
+    assert make(engine, tmp_path, PAYLOAD).notices == expected.notices  # nothing of it is left for the next job
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 5])
+def test_each_rung_while_decoding_gives_the_same_picture(
+    times: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = {**PAYLOAD, "width": 320, "height": 192, "steps": 1, "batch_size": 1}
+    expected = make(engine, tmp_path, payload)
+    fail(monkeypatch, STAGES["decode"][0], times)
+    result = make(engine, tmp_path, payload)
+    apart = np.abs(pixels(result) - pixels(expected))
+    assert apart.max() <= (1 if times > 2 else 0)  # tiles: the sums of a norm are added up in another order
+    names = str(parse_infotext(result.samples[0].infotext)["Memory recovery"])
+    assert ("tiled VAE" in names) == (times > 2)
+
+
+def test_the_processor_is_the_last_rung_and_everything_comes_back(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a device that can be left (here the processor itself stands for it)."""
+    expected = make(engine, tmp_path, PAYLOAD)
+    model = engine.model(NAME)
+    before = {name: (p.device, p.dtype, p.data_ptr()) for name, p in model.unet.named_parameters()}
+    real = recovering
+    monkeypatch.setattr(
+        "modules.processing.txt2img.recovering", lambda model, attention: real(model, attention, leave_device=True)
+    )
+    fail(monkeypatch, STAGES["denoise"][0], 6)
+    result = make(engine, tmp_path, PAYLOAD)
+    assert np.abs(pixels(result) - pixels(expected)).max() <= 1
+    names = "networks take turns, query slices, halved batch, processor"
+    assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == names
+    assert {name: (p.device, p.dtype, p.data_ptr()) for name, p in model.unet.named_parameters()} == before
+    assert model.unet_runner == UnetRunner(rows=model.unet_runner.rows)
+
+
+@pytest.mark.parametrize("stage", ["text", "denoise", "decode"])
+@pytest.mark.usefixtures("fresh_prompts")
+def test_when_nothing_helps_the_job_fails_in_a_sentence_and_the_next_one_works(
+    stage: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, payload = STAGES[stage]
+    expected = make(engine, tmp_path, payload)
+    engine.conditioner(NAME).clear()
+    with monkeypatch.context() as patch:
+        fail(patch, where, RUNGS)
+        with pytest.raises(MemoryShortageError, match=f"Memory ran out .{stage}: CUDA out of memory.*smaller size"):
+            make(engine, tmp_path, payload)
+    engine.conditioner(NAME).clear()
+    result = make(engine, tmp_path, payload)
+    assert np.array_equal(pixels(result), pixels(expected))
+    assert result.notices == expected.notices
+
+
+def test_fp8_weights_recover_too(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fp8 = {"fp8_storage": "Enable"}
+    payload = {**LORA, "prompt": "a red cat <lora:tiny-lora-a:0.8>"}
+    expected = make(engine, tmp_path, payload, fp8)
+    fail(monkeypatch, STAGES["denoise"][0], 4)
+    result = make(engine, tmp_path, payload, fp8)
+    assert np.abs(pixels(result) - pixels(expected)).max() <= 1
+    assert "halved batch" in str(parse_infotext(result.samples[0].infotext)["Memory recovery"])
+
+
+def test_other_errors_are_not_taken_for_memory(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr("modules.models.loaded.LoadedModel._predict", broken)
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        make(engine, tmp_path, PAYLOAD)
+
+
+def test_what_is_said_about_it(engine: Engine) -> None:
+    with recovering(engine.model(NAME), None) as recovery:
+        assert recovery_names(recovery) is None and recovery_notices(recovery) == []
+
+
+def test_rows_of_nested_conditionings() -> None:
+    tensor = torch.arange(4)
+    value = {"a": tensor, "b": (tensor, None, 3), "c": [torch.tensor(5)]}
+    found = rows_of(value, 1, 3)
+    assert found["a"].tolist() == [1, 2] and found["b"][0].tolist() == [1, 2]
+    assert found["b"][1:] == (None, 3) and int(found["c"][0]) == 5

@@ -16,6 +16,7 @@ from modules.prompting.styles import Style, StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
 from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
+from modules.ui.extra_networks import extra_networks_tabs
 from modules.ui.form import FIELDS, SAME_SAMPLER, SAME_SCHEDULER, pasted_form, request_of
 from modules.ui.messages import error_box, note_box
 from modules.ui.output_panel import build_output_panel
@@ -51,7 +52,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
                 choices=_style_names(services), multiselect=True, label="Styles", elem_id="txt2img_styles"
             )
     notice = gr.HTML(elem_id="txt2img_notice")
-    with gr.Row(elem_id="txt2img_body"):
+    with extra_networks_tabs(services), gr.Row(elem_id="txt2img_body"):
         with gr.Column(scale=1, elem_id="txt2img_settings"):
             _build_parameters(services, form)
             _build_hires(services, form)

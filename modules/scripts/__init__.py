@@ -1,0 +1,11 @@
+"""The extension API; `import modules.scripts as scripts` gives an extension what it subclasses."""
+
+from modules.scripts.script import (
+    AlwaysVisible,
+    PostprocessBatchListArgs,
+    PostprocessImageArgs,
+    PostSampleArgs,
+    Script,
+)
+
+__all__ = ["AlwaysVisible", "PostSampleArgs", "PostprocessBatchListArgs", "PostprocessImageArgs", "Script"]

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.scripts.callbacks import Callbacks
+from modules.scripts.program import Program
 from modules.scripts.script import Script
 
 log = logging.getLogger(__name__)
@@ -25,11 +27,15 @@ class ScriptLibrary:
 
     scripts: list[Script] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    program: Program = field(default_factory=Program)
 
     @classmethod
-    def load(cls, folders: Iterable[Path], disabled: Iterable[str] = ()) -> ScriptLibrary:
+    def load(
+        cls, folders: Iterable[Path], disabled: Iterable[str] = (), program: Program | None = None
+    ) -> ScriptLibrary:
         """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled."""
-        library = cls()
+        library = cls(program=program or Program())
         off = set(disabled)
         for folder in folders:
             for extension in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -73,7 +79,8 @@ class ScriptLibrary:
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
-            spec.loader.exec_module(module)
+            with self.callbacks.collecting(f"{extension}/{file.name}"):
+                spec.loader.exec_module(module)
             found = [
                 item()
                 for item in vars(module).values()
@@ -81,9 +88,11 @@ class ScriptLibrary:
             ]
             for script in found:
                 script.filename = str(file)
+                script.program = self.program
                 script.title()
         except Exception as error:  # an extension may do anything; the program goes on without it
             sys.modules.pop(name, None)
+            self.callbacks.forget(f"{extension}/{file.name}")
             log.exception("The script %s of the extension %s could not be loaded.", file.name, extension)
             self.faults.append(f"{extension}/{file.name}: {type(error).__name__}: {error}")
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,10 @@ from PIL import Image
 
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
+from modules.prompting.styles import StyleBook
 
-Make = Callable[[Txt2ImgRequest], Result]
-"""Makes the pictures of a request."""
+Make = Callable[["StableDiffusionProcessing"], "Processed"]
+"""Makes the pictures of a job, as it is now."""
 
 SaveGrid = Callable[[Picture, Txt2ImgRequest, Result], Picture]
 """Saves a grid and gives it back with its path."""
@@ -73,11 +74,31 @@ class StableDiffusionProcessing:
     width: int
     height: int
     tiling: bool
+    hr_prompt: str
+    hr_negative_prompt: str
 
-    def __init__(self, request: Txt2ImgRequest, make: Make, save_grid: SaveGrid | None = None) -> None:
+    def __init__(
+        self,
+        request: Txt2ImgRequest,
+        make: Make,
+        save_grid: SaveGrid | None = None,
+        read_styles: Callable[[], StyleBook] = lambda: StyleBook(()),
+    ) -> None:
         self._request = request
         self._make = make
         self._save_grid = save_grid
+        self._read_styles = read_styles
+        self._listed: tuple[list[Any], ...] = ([], [], [], [])
+        self.is_hr_pass = False
+        self.iteration = 0
+        self.prompts: list[str] = []
+        self.negative_prompts: list[str] = []
+        self.seeds: list[int] = []
+        self.subseeds: list[int] = []
+        self.all_prompts: list[str] = []
+        self.all_negative_prompts: list[str] = []
+        self.all_seeds: list[int] = []
+        self.all_subseeds: list[int] = []
         for name, field in FIELDS.items():
             setattr(self, name, getattr(request, field))
         hires = request.hires or HiresRequest()
@@ -98,6 +119,35 @@ class StableDiffusionProcessing:
         twin.override_settings = dict(self.override_settings)
         twin.extra_generation_params = dict(self.extra_generation_params)
         return twin
+
+    def apply_styles(self, names: Sequence[str]) -> None:
+        """Put these styles around the prompts, and into the record. Raises `UnknownNameError`."""
+        book = self._read_styles()
+        self.prompt = book.apply_to_prompt(self.prompt, names)
+        self.negative_prompt = book.apply_to_negative(self.negative_prompt, names)
+        if self.hr_prompt:
+            self.hr_prompt = book.apply_to_prompt(self.hr_prompt, names)
+        if self.hr_negative_prompt:
+            self.hr_negative_prompt = book.apply_to_negative(self.hr_negative_prompt, names)
+        self.styles = (*self.styles, *names)
+
+    def list_pictures(self) -> None:
+        """Fill `all_prompts`, `all_seeds` and so on, an entry for each picture of the job."""
+        count = self.n_iter * self.batch_size
+        self.all_prompts = [self.prompt] * count
+        self.all_negative_prompts = [self.negative_prompt] * count
+        fixed = self.subseed_strength > 0
+        self.all_seeds = [self.seed + (0 if fixed else number) for number in range(count)]
+        self.all_subseeds = [self.subseed + number for number in range(count)]
+        self._listed = tuple(list(entries) for entries in self._lists())
+
+    def changed_lists(self) -> tuple[list[Any] | None, ...]:
+        """Prompts, negative prompts, seeds, variation seeds as scripts changed them; None for those they left."""
+        pairs = zip(self._lists(), self._listed, strict=True)
+        return tuple(None if list(now) == before else list(now) for now, before in pairs)
+
+    def _lists(self) -> tuple[list[Any], ...]:
+        return self.all_prompts, self.all_negative_prompts, self.all_seeds, self.all_subseeds
 
     def save_grids(self, processed: Processed, count: int = 1) -> None:
         """Save the first `count` pictures as grids, if the settings and the job say that grids are saved."""
@@ -161,8 +211,8 @@ class Processed:
 
 
 def process_images(p: StableDiffusionProcessing) -> Processed:
-    """Make the pictures of a job as it is now."""
-    return Processed(p._make(p.to_request()))
+    """Make the pictures of a job as it is now; the hooks of always-on scripts are called."""
+    return p._make(p)
 
 
 def copy_of(p: StableDiffusionProcessing) -> StableDiffusionProcessing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -16,9 +15,10 @@ from modules.processing.events import Events
 from modules.processing.output import Output, name_context
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import Picture, Result
+from modules.scripts.hooks import JobHooks, Participants
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.processing import Processed, StableDiffusionProcessing
-from modules.scripts.script import PostprocessImageArgs, Script
+from modules.scripts.script import Script
 
 log = logging.getLogger(__name__)
 
@@ -31,24 +31,30 @@ def run_with_scripts(
     from modules.processing.txt2img import txt2img
 
     cells = _Cells(events)
-    notices: list[str] = []
+    participants = Participants(library.alwayson, library.callbacks, request)
+    notices = participants.notices
 
-    def make(wanted: Txt2ImgRequest) -> Result:
-        return txt2img(wanted, engine, output, cells.next())
+    def make(job: StableDiffusionProcessing) -> Processed:
+        for hook in ("setup", "before_process"):
+            participants.call(hook, job)
+        job.list_pictures()
+        participants.call("process", job)
+        made = txt2img(job.to_request(), engine, output, cells.next(), JobHooks(participants, job))
+        processed = Processed(made)
+        participants.call("postprocess", job, processed)
+        return processed
 
     def save_grid(picture: Picture, wanted: Txt2ImgRequest, made: Result) -> Picture:
         info = made.info
         began = datetime.now().astimezone()
         context = name_context(wanted, info.checkpoint_name, info.checkpoint_hash, info.seeds, began)
-        saved, problem = output.save(picture, wanted, replace(context, seed=picture.seed))
+        hooks = JobHooks(participants, p)
+        saved, problem = output.save(picture, wanted, replace(context, seed=picture.seed), hooks=hooks)
         if problem:
             notices.append(problem)
         return saved
 
-    p = StableDiffusionProcessing(request, make, save_grid)
-    hooks = _Hooks(library.alwayson, request, notices)
-    hooks.call("before_process", p)
-    hooks.call("process", p)
+    p = StableDiffusionProcessing(request, make, save_grid, library.program.styles)
     processed = None
     if request.script:
         script = library.find(request.script)
@@ -57,13 +63,7 @@ def run_with_scripts(
             cells.count = max(1, expected(p, *request.script_args))
         processed = _run(script, p, request.script_args)
     if processed is None:
-        processed = Processed(make(p.to_request()))
-    for index, picture in enumerate(processed.pictures):
-        args = PostprocessImageArgs(picture, index)
-        hooks.call("postprocess_image", p, args)
-        if args.image is not picture.image:
-            processed.pictures[index] = replace(picture, image=args.image)
-    hooks.call("postprocess", p, processed)
+        processed = make(p)
     result = processed.to_result()
     return replace(result, notices=(*result.notices, *notices))
 
@@ -79,25 +79,6 @@ def _run(script: Script, p: StableDiffusionProcessing, args: tuple[Any, ...]) ->
             f"The script {script.title()!r} failed: {type(error).__name__}: {error}. Check its arguments; "
             f"the file is {script.filename}."
         ) from error
-
-
-class _Hooks:
-    """Calls a hook of all always-on scripts; one that fails is not called again in this job."""
-
-    def __init__(self, scripts: list[Script], request: Txt2ImgRequest, notices: list[str]) -> None:
-        given = {title.lower(): args for title, args in request.alwayson_args.items()}
-        self._scripts = {script.title(): (script, given.get(script.title().lower(), ())) for script in scripts}
-        self._notices = notices
-
-    def call(self, hook: str, *objects: object) -> None:
-        for title, (script, args) in list(self._scripts.items()):
-            method: Callable[..., None] = getattr(script, hook)
-            try:
-                method(*objects, *args)
-            except Exception as error:  # somebody else's code must not cost the picture
-                log.exception("%s of %s failed", hook, title)
-                self._notices.append(f"The script {title!r} failed in {hook} ({error}) and was left out.")
-                del self._scripts[title]
 
 
 class _Cells:

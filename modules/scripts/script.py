@@ -1,11 +1,19 @@
-"""What an extension's script is: a class with the names that authors of scripts for the reference UI know."""
+"""What an extension's script is: a class with the names that authors of scripts for the reference UI know.
+
+The hooks of an always-on script are called in the order in which they stand here. `p` is the job, `args` are the values
+of the components that `ui` returned, in their order; facts of a batch come as keywords.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from modules.scripts.program import Program
+
 if TYPE_CHECKING:
-    from modules.processing.results import Picture
+    from PIL import Image
+    from torch import Tensor
+
     from modules.scripts.processing import Processed, StableDiffusionProcessing
 
 AlwaysVisible = object()
@@ -15,12 +23,12 @@ AlwaysVisible = object()
 class Script:
     """Subclass it in a file below `scripts/` of an extension's folder.
 
-    A selectable script overrides `run`; one that `show` declares `AlwaysVisible` overrides the hooks it needs. `args`
-    are the values of the components that `ui` returned, in their order.
+    A selectable script overrides `run`; one that `show` declares `AlwaysVisible` overrides the hooks it needs.
     """
 
     filename: str = ""  # set by the program
     built: list[Any] | None = None  # its components, for their defaults; set by the program
+    program: Program = Program()  # which names there are; set by the program
 
     def title(self) -> str:
         """The name on the page and in the API."""
@@ -38,14 +46,49 @@ class Script:
         """Make the pictures of a job in place of the program; None: the program makes them with `p` as it is now."""
         return None
 
+    def setup(self, p: StableDiffusionProcessing, *args: Any) -> None:
+        """First of all; `p` may be changed."""
+
     def before_process(self, p: StableDiffusionProcessing, *args: Any) -> None:
         """Before anything of a job is computed; `p` may be changed."""
 
     def process(self, p: StableDiffusionProcessing, *args: Any) -> None:
-        """After `before_process` of all scripts; `p` may be changed."""
+        """After `before_process` of all scripts; `p` may be changed, and `p.all_prompts`, `p.all_negative_prompts`,
+        `p.all_seeds`, `p.all_subseeds` hold an entry for each picture of the job, which may be changed too."""
+
+    def before_process_batch(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
+        """Before a batch: `batch_number`, `prompts`, `seeds`, `subseeds`. The lists may be changed."""
+
+    def after_extra_networks_activate(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
+        """The networks of the prompts are on the model; facts as above and `extra_network_data`, by kind."""
+
+    def process_batch(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
+        """Before the prompts of a batch are encoded; facts as above."""
+
+    def process_before_every_sampling(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
+        """Before each pass: `x` and `noise` [B,C,h,w], which may be changed in place, `c` and `uc`, the prompts."""
+
+    def before_hr(self, p: StableDiffusionProcessing, *args: Any) -> None:
+        """The first pass of hires fix is over, the second comes."""
+
+    def post_sample(self, p: StableDiffusionProcessing, ps: PostSampleArgs, *args: Any) -> None:
+        """After sampling; `ps.samples` (latents [B,C,h,w]) may be replaced."""
+
+    def postprocess_batch(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
+        """After decoding: `images` [B,3,H,W] in 0 to 1, which may be changed in place; and the facts of a batch."""
+
+    def postprocess_batch_list(
+        self, p: StableDiffusionProcessing, pp: PostprocessBatchListArgs, *args: Any, **facts: Any
+    ) -> None:
+        """As above with `pp.images`, a list of [3,H,W]; pictures may be added and taken away."""
 
     def postprocess_image(self, p: StableDiffusionProcessing, pp: PostprocessImageArgs, *args: Any) -> None:
-        """For each finished picture; `pp.image` may be replaced."""
+        """For each finished picture, before it is saved; `pp.image` may be replaced."""
+
+    def postprocess_image_after_composite(
+        self, p: StableDiffusionProcessing, pp: PostprocessImageArgs, *args: Any
+    ) -> None:
+        """After that; `pp.image` may be replaced."""
 
     def postprocess(self, p: StableDiffusionProcessing, processed: Processed, *args: Any) -> None:
         """After the job; pictures may be added to `processed`."""
@@ -56,9 +99,23 @@ class Script:
         return self.show(False) is AlwaysVisible
 
 
-class PostprocessImageArgs:
-    """A finished picture on its way."""
+class PostSampleArgs:
+    """Latents on their way to the decoder, [B,C,h,w]."""
 
-    def __init__(self, picture: Picture, index: int = 0) -> None:
-        self.image = picture.image
+    def __init__(self, samples: Tensor) -> None:
+        self.samples = samples
+
+
+class PostprocessBatchListArgs:
+    """The decoded pictures of a batch, each [3,H,W] in 0 to 1."""
+
+    def __init__(self, images: list[Tensor]) -> None:
+        self.images = images
+
+
+class PostprocessImageArgs:
+    """A finished picture on its way; `index` counts within its batch."""
+
+    def __init__(self, image: Image.Image, index: int = 0) -> None:
+        self.image = image
         self.index = index

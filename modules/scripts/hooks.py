@@ -1,0 +1,226 @@
+"""Scripts and callbacks of extensions at the moments of a job: implements `modules.processing.hooks.Hooks`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from modules.processing.hooks import (
+    Batch,
+    Denoised,
+    ExtraNoise,
+    FileToSave,
+    GuidanceHooks,
+    NetworkInputs,
+    PassStart,
+    Sheet,
+)
+from modules.processing.requests import Txt2ImgRequest
+from modules.scripts.callbacks import (
+    AfterCFGCallbackParams,
+    Callbacks,
+    CFGDenoisedParams,
+    CFGDenoiserParams,
+    ExtraNoiseParams,
+    ImageGridLoopParams,
+    ImageSaveParams,
+    Moment,
+)
+from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.script import PostprocessBatchListArgs, PostprocessImageArgs, PostSampleArgs, Script
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+class Participants:
+    """All who take part in one job: always-on scripts with their arguments, and callbacks. One that fails is left out
+    of the rest of the job, with a notice."""
+
+    def __init__(self, scripts: list[Script], callbacks: Callbacks, request: Txt2ImgRequest) -> None:
+        given = {title.lower(): args for title, args in request.alwayson_args.items()}
+        self._scripts = {script.title(): (script, given.get(script.title().lower(), ())) for script in scripts}
+        self._callbacks = callbacks
+        self._faulty: set[int] = set()
+        self.notices: list[str] = []
+
+    def call(self, hook: str, p: Any, *objects: Any, **facts: Any) -> None:
+        """Call a hook of all scripts: `hook(p, *objects, *args, **facts)`."""
+        for title, (script, args) in list(self._scripts.items()):
+            if getattr(type(script), hook) is getattr(Script, hook):
+                continue
+            method: Callable[..., None] = getattr(script, hook)
+            try:
+                method(p, *objects, *args, **facts)
+            except Exception as error:  # somebody else's code must not cost the picture
+                log.exception("%s of %s failed", hook, title)
+                self.notices.append(f"The script {title!r} failed in {hook} ({error}) and was left out.")
+                del self._scripts[title]
+
+    def tell(self, moment: Moment, params: Any) -> None:
+        """Call the callbacks of a moment."""
+        for entry in self._callbacks.at(moment):
+            if id(entry) in self._faulty:
+                continue
+            try:
+                entry.function(params)
+            except Exception as error:  # as above
+                log.exception("The callback %s of %s failed", moment.value, entry.label)
+                self.notices.append(f"The extension {entry.label} failed in {moment.value} ({error}), was left out.")
+                self._faulty.add(id(entry))
+
+    def overrides(self, *hooks: str) -> bool:
+        """Whether a script has one of these hooks."""
+        return any(
+            getattr(type(script), hook) is not getattr(Script, hook)
+            for script, _ in self._scripts.values()
+            for hook in hooks
+        )
+
+    def listens(self, *moments: Moment) -> bool:
+        """Whether there is a callback for one of these moments."""
+        return any(self._callbacks.at(moment) for moment in moments)
+
+
+class JobHooks:
+    """The moments of one run of txt2img, for the job `p`."""
+
+    def __init__(self, participants: Participants, p: StableDiffusionProcessing) -> None:
+        self._participants = participants
+        self._p = p
+        evaluations = (Moment.CFG_DENOISER, Moment.CFG_DENOISED, Moment.CFG_AFTER_CFG)
+        self.guidance: GuidanceHooks | None = (
+            _GuidanceCallbacks(participants) if participants.listens(*evaluations) else None
+        )
+        self.wants_whole_batches = participants.overrides("postprocess_batch", "postprocess_batch_list")
+
+    def before_batch(self, batch: Batch) -> None:
+        self._take_lists(batch)
+        p = self._p
+        p.iteration = batch.number
+        p.prompts, p.negative_prompts = batch.prompts, batch.negative_prompts
+        p.seeds, p.subseeds = batch.seeds, batch.subseeds
+        self._participants.call("before_process_batch", p, **_facts(batch))
+        for mine, theirs in (
+            (p.prompts, batch.prompts),
+            (p.negative_prompts, batch.negative_prompts),
+            (p.seeds, batch.seeds),
+            (p.subseeds, batch.subseeds),
+        ):
+            _take(mine, theirs)
+
+    def networks_active(self, batch: Batch, networks: Mapping[str, Any]) -> None:
+        self._participants.call(
+            "after_extra_networks_activate", self._p, **_facts(batch), extra_network_data=dict(networks)
+        )
+
+    def batch(self, batch: Batch) -> None:
+        self._participants.call("process_batch", self._p, **_facts(batch))
+
+    def before_hires(self) -> None:
+        self._p.is_hr_pass = True
+        self._participants.call("before_hr", self._p)
+
+    def before_sampling(self, start: PassStart) -> None:
+        self._p.is_hr_pass = start.is_hires
+        self._participants.call(
+            "process_before_every_sampling", self._p, x=start.x, noise=start.noise, c=start.cond, uc=start.uncond
+        )
+
+    def extra_noise(self, noise: ExtraNoise) -> None:
+        params = ExtraNoiseParams(noise.noise, noise.x, noise.xi)
+        self._participants.tell(Moment.EXTRA_NOISE, params)
+        noise.noise = params.noise
+
+    def sampled(self, latents: Tensor) -> Tensor:
+        samples = PostSampleArgs(latents)
+        self._participants.call("post_sample", self._p, samples)
+        return samples.samples
+
+    def decoded(self, batch: Batch, pictures: list[Tensor]) -> list[Tensor]:
+        import torch
+
+        whole = torch.stack(pictures)
+        self._participants.call("postprocess_batch", self._p, images=whole, **_facts(batch))
+        images = PostprocessBatchListArgs(list(whole))
+        self._participants.call("postprocess_batch_list", self._p, images, **_facts(batch))
+        return images.images
+
+    def picture(self, image: Image.Image, index: int) -> Image.Image:
+        args = PostprocessImageArgs(image, index)
+        self._participants.call("postprocess_image", self._p, args)
+        self._participants.call("postprocess_image_after_composite", self._p, args)
+        return args.image
+
+    def extra_params(self) -> Mapping[str, Any]:
+        return self._p.extra_generation_params
+
+    def before_saving(self, file: FileToSave) -> None:
+        params = ImageSaveParams(file.image, self._p, "", file.infos)
+        self._participants.tell(Moment.BEFORE_IMAGE_SAVED, params)
+        file.image, file.infos = params.image, {str(key): str(value) for key, value in params.pnginfo.items()}
+
+    def saved(self, file: FileToSave) -> None:
+        self._participants.tell(Moment.IMAGE_SAVED, ImageSaveParams(file.image, self._p, str(file.path), file.infos))
+
+    def sheet(self, sheet: Sheet) -> None:
+        columns = -(-len(sheet.images) // sheet.rows)
+        params = ImageGridLoopParams(sheet.images, columns, sheet.rows)
+        self._participants.tell(Moment.IMAGE_GRID, params)
+        sheet.images = list(params.imgs)
+        if params.rows != sheet.rows or params.cols != columns:
+            sheet.rows = max(1, min(params.rows, len(sheet.images)))
+
+    def _take_lists(self, batch: Batch) -> None:
+        """Prompts and seeds that `process` wrote into `p.all_prompts` and the like, one for each picture of the job."""
+        size = len(batch.seeds)
+        part = slice(batch.number * size, (batch.number + 1) * size)
+        lists: tuple[list[Any], ...] = (batch.prompts, batch.negative_prompts, batch.seeds, batch.subseeds)
+        for mine, theirs in zip(self._p.changed_lists(), lists, strict=True):
+            if mine is not None:
+                _take(mine[part], theirs)
+
+
+class _GuidanceCallbacks:
+    """The callbacks at every evaluation."""
+
+    def __init__(self, participants: Participants) -> None:
+        self._participants = participants
+
+    def before_network(self, inputs: NetworkInputs) -> None:
+        params = CFGDenoiserParams(
+            inputs.x, None, inputs.sigma, inputs.step, inputs.total_steps, inputs.text_cond, inputs.text_uncond, self
+        )
+        self._participants.tell(Moment.CFG_DENOISER, params)
+        inputs.x, inputs.sigma = params.x, params.sigma
+        inputs.text_cond, inputs.text_uncond = params.text_cond, params.text_uncond
+
+    def after_network(self, outputs: Denoised) -> None:
+        params = CFGDenoisedParams(outputs.x, outputs.step, outputs.total_steps)
+        self._participants.tell(Moment.CFG_DENOISED, params)
+        outputs.x = params.x
+
+    def after_guidance(self, outputs: Denoised) -> None:
+        params = AfterCFGCallbackParams(outputs.x, outputs.step, outputs.total_steps)
+        self._participants.tell(Moment.CFG_AFTER_CFG, params)
+        outputs.x = params.x
+
+
+def _take(mine: Sequence[Any], theirs: list[Any]) -> None:
+    """Take over what a script wrote, if there is an entry for each picture."""
+    if len(mine) == len(theirs):
+        theirs[:] = mine
+
+
+def _facts(batch: Batch) -> dict[str, Any]:
+    return {
+        "batch_number": batch.number,
+        "prompts": batch.prompts,
+        "seeds": batch.seeds,
+        "subseeds": batch.subseeds,
+    }

@@ -1,0 +1,40 @@
+"""Toy extensions and a tiny engine for tests of the extension API."""
+
+from pathlib import Path
+from typing import Any
+
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.results import Result
+from modules.scripts.library import ScriptLibrary
+from modules.scripts.running import run_with_scripts
+from modules.settings.values import Settings
+from tests.recordings import TINY
+
+
+def small_request(**values: Any) -> Txt2ImgRequest:
+    """Two Euler steps of a small picture; `settings` is a mapping."""
+    settings = Settings().with_changes({"samples_save": False, "grid_save": False, **values.pop("settings", {})})
+    common: dict[str, Any] = {"prompt": "a red cat", "steps": 2, "sampler": "Euler", "seed": 5, "subseed": 1}
+    common["checkpoint"] = TINY.name
+    return Txt2ImgRequest(**{**common, "width": 64, "height": 64, "settings": settings, **values})
+
+
+def small_hires() -> HiresRequest:
+    """A second pass of one step."""
+    return HiresRequest(scale=1.5, steps=1, denoising_strength=1.0)
+
+
+def extension(folder: Path, source: str, name: str = "toy") -> ScriptLibrary:
+    """A library with one extension of one file."""
+    path = folder / name / "scripts"
+    path.mkdir(parents=True)
+    (path / "script.py").write_text(source)
+    return ScriptLibrary.load([folder])
+
+
+def run(wanted: Txt2ImgRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:
+    """Run a request with the library's scripts."""
+    return run_with_scripts(wanted, engine, Output(folder), Silent(), library)

@@ -182,6 +182,11 @@ class Job:
         assert self._result is not None, "result() asked of a job that is not final"
         return self._result
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the job ended with a result, complete or what it had when it was interrupted."""
+        return self._result is not None
+
     def progress(self, position: int = 0) -> Progress:
         """Where the job stands now. `eta_s` follows from the steps so far; None before the first one."""
         with self._lock:

@@ -85,6 +85,12 @@ class JobQueue:
         with self._condition:
             return self._jobs.get(task_id)
 
+    def last_done(self) -> Job | None:
+        """The job that ended last with a result, of those that are remembered; None where there is none."""
+        with self._condition:
+            done = [job for job in self._jobs.values() if job.status in (JobStatus.DONE, JobStatus.INTERRUPTED)]
+        return next((job for job in reversed(done) if job.has_result), None)
+
     @property
     def running(self) -> Job | None:
         """The job that computes now."""
@@ -202,4 +208,5 @@ def _outcome(result: Result) -> dict[str, object]:
         ],
         "notices": list(result.notices),
         "timings_s": dict(result.timings_s),
+        "memory": result.memory.summary() if result.memory is not None else None,
     }

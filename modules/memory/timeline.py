@@ -66,6 +66,10 @@ class MemoryRecord:
                 most = _most(most, item.peak)
         return most
 
+    def summary(self) -> dict[str, dict[str, int | None]]:
+        """The peak of each stage, in the order in which they first came."""
+        return {stage: asdict(self.peak(stage)) for stage in dict.fromkeys(item.stage for item in self.stages)}
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON: device, begin, peak, stages, samples (each a list [seconds, stage, rss, allocated, reserved])."""
         return {

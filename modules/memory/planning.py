@@ -1,0 +1,101 @@
+"""What a piece of work will need, learnt from what it needed before: corrections to predicted bytes, kept on disk.
+
+A prediction counts tensors (`rehearsal`). What really comes on top (workspaces of kernels, blocks that the allocator
+cannot use again) depends on device and program, and is learnt from real runs: a straight line through what was
+measured over what was predicted, and close to a size that was measured, that measurement itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.atomic_files import write_atomic
+
+log = logging.getLogger(__name__)
+
+KEPT = 16  # observations of a key; the oldest go first
+CLOSE = 0.03  # predictions that differ by less are the same work
+STEEPEST, FLATTEST = 3.0, 0.5  # of a line: more than that is noise
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Bytes that were predicted for a stage, and that it took."""
+
+    predicted: int
+    measured: int
+
+
+class Corrections:
+    """Observations by key (device, family, dtype, stage ...). Thread safe. `path` None: in memory only.
+
+    A file that cannot be read is started anew, one that cannot be written is only logged: a plan is never worth an
+    error.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known = _read(path) if path is not None else {}
+
+    def count(self, key: str) -> int:
+        """How many observations there are."""
+        with self._lock:
+            return len(self._known.get(key, ()))
+
+    def correct(self, key: str, predicted: int, extra: int = 0) -> int:
+        """What work of `predicted` bytes will take. Without observations: `predicted` and `extra`."""
+        with self._lock:
+            known = list(self._known.get(key, ()))
+        return corrected(known, predicted) if known else predicted + extra
+
+    def learn(self, key: str, predicted: int, measured: int) -> None:
+        """Remember a real run, and write the file."""
+        with self._lock:
+            known = [*self._known.get(key, ()), Observation(predicted, measured)][-KEPT:]
+            self._known = {**self._known, key: known}
+            if self._path is None:
+                return
+            content = {name: [[o.predicted, o.measured] for o in items] for name, items in self._known.items()}
+            try:
+                write_atomic(self._path, json.dumps({"version": VERSION, "observations": content}).encode())
+            except OSError as error:
+                log.warning("What was learnt about memory could not be written to %s: %s", self._path, error)
+
+
+def corrected(known: list[Observation], predicted: int) -> int:
+    """What `predicted` bytes become by what was observed; `known` is not empty."""
+    close = [item.measured for item in known if abs(item.predicted - predicted) <= CLOSE * max(predicted, 1)]
+    if close:
+        recent = close[-3:]
+        return round(sum(recent) / len(recent))
+    count = len(known)
+    mean_x = sum(item.predicted for item in known) / count
+    mean_y = sum(item.measured for item in known) / count
+    spread = sum((item.predicted - mean_x) ** 2 for item in known)
+    slope = 1.0
+    if spread > 0:
+        slope = sum((item.predicted - mean_x) * (item.measured - mean_y) for item in known) / spread
+        slope = min(max(slope, FLATTEST), STEEPEST)
+    return max(0, round(mean_y + slope * (predicted - mean_x)))
+
+
+def _read(path: Path) -> dict[str, list[Observation]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] != VERSION:
+            return {}
+        return {
+            str(key): [Observation(int(predicted), int(measured)) for predicted, measured in items]
+            for key, items in content["observations"].items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s cannot be read and is started anew: %s", path, error)
+        return {}

@@ -1,0 +1,104 @@
+"""Run a network without computing anything, and count the bytes that its tensors would take.
+
+The real code runs on tensors that have a shape, a dtype and a device but no memory (PyTorch's `FakeTensorMode`), so
+that every temporary, every list of skipped features and every slice is counted as it would live and die. What kernels
+take inside of themselves (workspaces, reordered copies) is not seen; corrections learnt from real runs add that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Rehearsal:
+    """Modules and tensors without memory. Not thread safe; hold a lock where threads share one."""
+
+    def __init__(self) -> None:
+        self._mode = FakeTensorMode()
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """While open, in this thread, everything that is made has no memory, and nothing is computed."""
+        with torch.no_grad(), self._mode:
+            yield
+
+    def tensor(self, *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
+        """A tensor for `measure`."""
+        with self.open():
+            return torch.empty(shape, dtype=dtype, device=device)
+
+    def place(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+        """Give the parameters and buffers of `module` (usually on the meta device) a device and, where they are
+        floating, a dtype; they still have no memory. Changed in place: the module can only be rehearsed with."""
+        with self.open():
+            for layer in module.modules():
+                for name, parameter in layer._parameters.items():
+                    if parameter is not None:
+                        layer._parameters[name] = nn.Parameter(_empty(parameter, device, dtype), requires_grad=False)
+                for name, buffer in layer._buffers.items():
+                    if buffer is not None:
+                        layer._buffers[name] = _empty(buffer, device, dtype)
+
+    def measure(self, run: Callable[[], object]) -> Mapping[str, int]:
+        """The most bytes, by kind of device ("cpu", "cuda"), of tensors that `run` makes and that live at one time.
+
+        Tensors that were there before, weights among them, do not count. A test of a value (`bool(tensor)`) is taken
+        for true.
+        """
+        counter = _Counter()
+        with self.open(), counter:
+            run()
+        return counter.peak
+
+
+def _empty(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.empty(tensor.shape, dtype=dtype if tensor.is_floating_point() else tensor.dtype, device=device)
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the storages that operations make, until they die."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live: dict[str, int] = {}
+        self.peak: dict[str, int] = {}
+        self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return args[0].dtype == torch.bool or 1
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, Tensor):
+                self._know(value, counted=False)
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor):
+                self._know(value, counted=True)
+        for kind, size in self.live.items():
+            self.peak[kind] = max(self.peak.get(kind, 0), size)
+        return result
+
+    def _know(self, tensor: Tensor, counted: bool) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        kind, size = tensor.device.type, storage.nbytes() if counted else 0
+
+        def forget(_: object) -> None:
+            self.live[kind] -= size
+            self._known.pop(key, None)
+
+        self.live[kind] = self.live.get(kind, 0) + size
+        self._known[key] = weakref.ref(storage, forget)

@@ -1,0 +1,70 @@
+"""Counting the bytes of a run that never happens."""
+
+import threading
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from modules.memory.rehearsal import Rehearsal
+
+KB = 1024
+CPU = torch.device("cpu")
+
+
+class Toy(nn.Module):
+    """Two linear layers with a wide middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(F.gelu(self.up(x)))
+        return result
+
+
+def toy(rehearsal: Rehearsal, dtype: torch.dtype = torch.float32) -> Toy:
+    with torch.device("meta"):
+        module = Toy()
+    rehearsal.place(module, CPU, dtype)
+    return module
+
+
+def test_the_peak_is_that_of_tensors_alive_together() -> None:
+    rehearsal = Rehearsal()
+    module, x = toy(rehearsal), rehearsal.tensor(64, 256)
+    wide, narrow = 64 * 1024 * 4, 64 * 256 * 4
+    assert rehearsal.measure(lambda: module(x)) == {"cpu": 2 * wide}  # before and after gelu; later one of them dies
+    assert rehearsal.measure(lambda: x + 1) == {"cpu": narrow}
+    assert rehearsal.measure(lambda: [x + 1 for _ in range(3)]) == {"cpu": 3 * narrow}
+
+
+def test_half_precision_is_half_and_views_cost_nothing() -> None:
+    rehearsal = Rehearsal()
+    module, x = toy(rehearsal, torch.bfloat16), rehearsal.tensor(64, 256, dtype=torch.bfloat16)
+    assert rehearsal.measure(lambda: module(x)) == {"cpu": 2 * 64 * 1024 * 2}
+    assert rehearsal.measure(lambda: x.view(-1)[3:].t()) == {"cpu": 0}
+
+
+def test_devices_are_counted_apart_without_being_there() -> None:
+    rehearsal = Rehearsal()
+    x = rehearsal.tensor(KB, KB, device="cuda")
+    peak = rehearsal.measure(lambda: (x * 2).cpu())
+    assert peak == {"cuda": 4 * KB * KB, "cpu": 4 * KB * KB}
+
+
+def test_a_value_that_is_asked_for_is_taken_for_true() -> None:
+    rehearsal = Rehearsal()
+    x = rehearsal.tensor(4)
+    assert rehearsal.measure(lambda: x * 2 if torch.isfinite(x).all() else None)["cpu"] > 0
+
+
+def test_other_threads_go_on_computing() -> None:
+    rehearsal, found = Rehearsal(), []
+    with rehearsal.open():
+        thread = threading.Thread(target=lambda: found.append(torch.ones(3).sum().item()))
+        thread.start()
+        thread.join()
+    assert found == [3.0]
+    assert torch.ones(3).sum().item() == 3.0

@@ -12,6 +12,7 @@ from modules.api.auth import SessionUser
 from modules.cli.flags import Flags
 from modules.services import Services
 from modules.ui.header import build_header
+from modules.ui.merger_tab import build_merger_tab
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
@@ -19,7 +20,12 @@ from modules.ui.theme import build_theme
 from modules.ui.txt2img_tab import build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("core.js", "progress.js", "gallery.js", "prompt.js", "hotkeys.js", "lightbox.js", "start.js")
+SCRIPTS = (
+    *("core.js", "attention.js", "progress.js", "gallery.js", "prompt.js", "hotkeys.js", "lightbox.js"),
+    *("safe_html.js", "networks_prompt.js", "networks_cards.js", "networks_editor.js", "survival.js"),
+    "start.js",
+)
+STYLES = ("style.css", "extra_networks.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -28,12 +34,14 @@ def build_page(services: Services) -> gr.Blocks:
     with gr.Blocks(
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
-        build_header(services, page)
+        checkpoint = build_header(services, page)
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
                 form = build_txt2img_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
                 build_png_info_tab(services, form, tabs)
+            with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
+                build_merger_tab(services, page, checkpoint)
             with gr.Tab("Settings", id="settings", elem_id="tab_settings"):
                 build_settings_tab(services, page)
         text = f'{services.version} · <a href="docs">API</a> · nothing leaves this machine'
@@ -55,7 +63,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         ssr_mode=False,
         footer_links=[],
         theme=build_theme(),
-        css_paths=[ASSETS / "style.css"],
+        css_paths=[ASSETS / name for name in STYLES],
         head=_head(services.flags),
         allowed_paths=[],
         max_file_size="256mb",

@@ -13,11 +13,12 @@ from modules.ui.txt2img_tab import HIDDEN_EVENT
 FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
 
 
-def build_header(services: Services, page: gr.Blocks) -> None:
-    """Build the header row. Choosing stores the setting; the model is loaded (again) in the background."""
+def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
+    """Build the header row; returns the field of the checkpoint. Choosing stores the setting; the model is loaded
+    (again) in the background."""
     with gr.Row(elem_id="quicksettings"):
         gr.HTML('<h1 class="fw-brand">Featherweight</h1>', elem_id="fw_brand")
-        checkpoint = gr.Dropdown(
+        checkpoint: gr.Dropdown = gr.Dropdown(
             choices=_titles(services),
             value=wanted_checkpoint(services) or None,
             label="Stable Diffusion checkpoint",
@@ -51,18 +52,21 @@ def build_header(services: Services, page: gr.Blocks) -> None:
 
     def look() -> Any:
         services.catalogue.refresh()
-        return current_choice()
-
-    def current_choice() -> Any:
-        return gr.update(choices=_titles(services), value=wanted_checkpoint(services) or None)
+        return checkpoint_choice(services)
 
     def current_choices() -> tuple[Any, str]:
-        return current_choice(), services.settings.current.text("fp8_storage")
+        return checkpoint_choice(services), services.settings.current.text("fp8_storage")
 
     fp8.input(lambda value: store("fp8_storage", value), inputs=[fp8], **HIDDEN_EVENT)
     checkpoint.input(choose, inputs=[checkpoint], **HIDDEN_EVENT)
     refresh.click(look, outputs=[checkpoint], **HIDDEN_EVENT)
     page.load(current_choices, outputs=[checkpoint, fp8], **HIDDEN_EVENT)
+    return checkpoint
+
+
+def checkpoint_choice(services: Services) -> Any:
+    """What the header's field shows after the list of checkpoints has changed."""
+    return gr.update(choices=_titles(services), value=wanted_checkpoint(services) or None)
 
 
 def _titles(services: Services) -> list[str]:

@@ -1,0 +1,126 @@
+"""The Checkpoint Merger tab in a real browser: a merge, its progress, a reload, cancelling, and refusals."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import uvicorn
+from playwright import sync_api
+from safetensors.torch import load_file
+
+from modules.api.app import build_api
+from modules.jobs.tasks import Task
+from modules.services import Services
+from modules.ui.app import mount_page
+from tests.fakes import fake_services
+from tests.models.merging.toys import UNET, Toys, toy
+from tests.ui.test_page import ARGUMENTS, CHROMIUM
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
+]
+LIST = "ul[role=listbox]"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data") / "models" / "Stable-diffusion"
+    folder.mkdir(parents=True)
+    Toys(folder).add_three()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def services(folder: Path) -> Iterator[Services]:
+    services = fake_services(folder.parent.parent)
+    yield services
+    services.tasks.close()
+    services.queue.close()
+
+
+@pytest.fixture(scope="module")
+def page(services: Services) -> Iterator[sync_api.Page]:
+    with sync_api.sync_playwright() as playwright:  # first: building the page would start an event loop of its own
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(mount_page(build_api(services), services), log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.05)
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.set_default_timeout(30_000)
+        open_tab(page, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        yield page
+        browser.close()
+        server.should_exit = True
+        thread.join(10)
+
+
+def open_tab(page: sync_api.Page, address: str) -> None:
+    page.goto(address)
+    page.click("button[role=tab]:has-text('Checkpoint Merger')")
+    page.wait_for_selector("#modelmerger_merge", state="visible")
+
+
+def choose(page: sync_api.Page, field: str, text: str) -> None:
+    page.click(f"#{field} input")
+    page.click(f"{LIST} li:has-text('{text}')")
+
+
+def test_a_merge_on_the_page_is_a_new_checkpoint_everywhere(page: sync_api.Page, folder: Path) -> None:
+    page.click("#modelmerger_merge")
+    page.wait_for_selector("#modelmerger_result :text('needs a model A')")
+    choose(page, "modelmerger_primary_model_name", "a.safetensors")
+    choose(page, "modelmerger_secondary_model_name", "b.safetensors")
+    choose(page, "modelmerger_storage", "fp32")
+    page.fill("#modelmerger_custom_name textarea, #modelmerger_custom_name input", "mine")
+    page.fill("#modelmerger_interp_amount input[type=number]", "0.5")
+    page.click("#modelmerger_merge")
+    page.wait_for_selector("#modelmerger_result :text('mine.safetensors is ready')")
+    tensors = load_file(folder / "mine.safetensors")
+    assert torch.equal(tensors[UNET], toy(0)[UNET].float() * 0.5 + toy(1)[UNET].float() * 0.5)
+    for field in ("setting_sd_model_checkpoint", "modelmerger_tertiary_model_name"):
+        if field.startswith("modelmerger"):
+            page.click("#modelmerger_interp_method label:has-text('Add difference')")
+            page.wait_for_selector("#modelmerger_interp_description :text('A + (B − C) × M')")
+            page.wait_for_selector(f"#{field} input:enabled")
+        page.click(f"#{field} input")
+        page.wait_for_selector(f"{LIST} li:has-text('mine.safetensors')")
+        page.keyboard.press("Escape")
+    page.click("#modelmerger_merge")
+    page.wait_for_selector("#modelmerger_result :text('needs a model C')")
+
+
+def test_progress_survives_a_reload_and_can_be_cancelled(page: sync_api.Page, services: Services) -> None:
+    def work(task: Task) -> dict[str, object]:
+        for _ in range(600):
+            task.progress(1, 4, "1 of 4 tensors")
+            time.sleep(0.05)
+        return {}
+
+    task = services.tasks.submit("merge", "Merging long.safetensors", work)
+    open_tab(page, page.url)
+    page.wait_for_selector("#modelmerger_result [role=progressbar]")
+    assert "Merging long.safetensors: 25% · 1 of 4 tensors" in page.inner_text("#modelmerger_result")
+    page.click("#modelmerger_cancel:enabled")
+    page.wait_for_selector("#modelmerger_result :text('Cancelled by the user')")
+    page.wait_for_selector("#modelmerger_cancel:disabled")
+    assert task.wait(5)
+
+
+def test_metadata_of_the_chosen_models_is_read(page: sync_api.Page, folder: Path) -> None:
+    Toys(folder).add("told.safetensors", toy(9), {"author": "me"})
+    page.click("#refresh_checkpoint_A")
+    choose(page, "modelmerger_primary_model_name", "told.safetensors")
+    page.click("#modelmerger_metadata button:has-text('Metadata')")
+    page.click("#modelmerger_read_metadata")
+    page.wait_for_function(
+        "[...document.querySelectorAll('textarea')].some(t => t.value.includes('\"author\": \"me\"'))"
+    )

@@ -67,7 +67,8 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             settings=services.settings.current,
         )
         check_names(request, services.catalogue)
-        from modules.processing.comparison import as_html, as_json, compare
+        from modules.processing.comparison import as_json, compare
+        from modules.processing.comparison_page import as_html
 
         formats = arguments.format or FORMATS
         output = Output(arguments.output.parent)

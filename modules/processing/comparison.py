@@ -2,14 +2,12 @@
 
 For every format a picture of each prompt, how far it is from the first format's (PSNR, SSIM, the largest difference
 of latents at each step), seconds a step, bytes of the weights, and the peak of memory where the device counts it.
+`modules.processing.comparison_page` shows it.
 """
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-import json
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +17,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from modules.errors import Interrupted, UnknownNameError
+from modules.memory.formats import FORMATS
 from modules.processing.engine import Engine
 from modules.processing.events import Events
 from modules.processing.output import Output
@@ -30,21 +30,39 @@ from modules.sampling.types import StepInfo
 UNSTORED = "16 bit"
 SSIM_SIDE = 8
 PEAK = 255.0
+YIELD_S = 0.05  # between two formats, so that a job that waits for the engine gets it
 
 
 @dataclass
 class Row:
     """One format. Lists have an entry for each prompt; `latent_differences` one list a prompt, an entry a step."""
 
-    storage: str
+    storage: str  # as asked for
+    label: str = ""  # for people: how the weights really lay in memory
     pictures: list[Image.Image] = field(default_factory=list)
     latents: list[list[Tensor]] = field(default_factory=list)
     psnr_db: list[float] = field(default_factory=list)
     ssim: list[float] = field(default_factory=list)
     latent_differences: list[list[float]] = field(default_factory=list)
-    seconds_per_step: float = 0.0
+    step_seconds: list[float] = field(default_factory=list)
     weight_bytes: int = 0
+    fp16_bytes: int = 0  # what the weights would be in 16 bits
     peak_memory_bytes: int | None = None
+
+    @property
+    def seconds_per_step(self) -> float:
+        """The median of all steps; 0 where none was timed."""
+        return statistics.median(self.step_seconds) if self.step_seconds else 0.0
+
+    @property
+    def mean_psnr_db(self) -> float:
+        """Over the prompts; infinite where all pictures are equal."""
+        return statistics.fmean(self.psnr_db) if self.psnr_db else float("inf")
+
+    @property
+    def mean_ssim(self) -> float:
+        """Over the prompts."""
+        return statistics.fmean(self.ssim) if self.ssim else 1.0
 
 
 def compare(
@@ -57,35 +75,58 @@ def compare(
 ) -> list[Row]:
     """Make the pictures; the first format is what the others are measured against. `UNSTORED` means fp8 off.
 
-    Seeds of the request must be fixed. Raises what txt2img raises; nothing is saved.
+    Seeds of the request must be fixed. Raises what txt2img raises, `UnknownNameError` for a format, `Interrupted` when
+    it was stopped; nothing is saved. Other jobs may run between two formats, not within one.
     """
+    check_storages(storages)
     rows: list[Row] = []
     for storage in storages:
         changes: dict[str, object] = {"fp8_storage": "Disable"}
         if storage != UNSTORED:
             changes = {"fp8_storage": "Enable", "fp8_format": storage}
         row = Row(storage)
-        for prompt in prompts:
-            wanted = replace(
-                request,
-                prompt=prompt,
-                save_images=False,
-                save_grid=False,
-                batch_size=1,
-                batch_count=1,
-                settings=request.settings.with_changes(changes),
-            )
-            watch = _Watch(events)
-            result = txt2img(wanted, engine, output, watch)
-            row.pictures.append(result.samples[0].image)
-            row.latents.append(watch.latents)
-            row.seconds_per_step = max(row.seconds_per_step, watch.seconds_per_step)
-            row.peak_memory_bytes = result.peak_memory_bytes
-        model = engine.status.model
-        row.weight_bytes = model.stored_bytes if model is not None else 0
+        with engine.lock:
+            for prompt in prompts:
+                wanted = replace(
+                    request,
+                    prompt=prompt,
+                    save_images=False,
+                    save_grid=False,
+                    batch_size=1,
+                    batch_count=1,
+                    settings=request.settings.with_changes(changes),
+                )
+                _make(row, wanted, engine, output, events)
         rows.append(row)
         _measure(row, rows[0])
+        time.sleep(YIELD_S)
     return rows
+
+
+def check_storages(storages: Sequence[str]) -> None:
+    """Raises `UnknownNameError` for a format that there is not."""
+    known = [UNSTORED, *(name for name, storage in FORMATS.items() if storage.dtype.itemsize == 1)]
+    for storage in storages:
+        if storage not in known:
+            raise UnknownNameError.of("storage format", storage, known)
+
+
+def _make(row: Row, wanted: Txt2ImgRequest, engine: Engine, output: Output, events: Events) -> None:
+    """One picture of a row, with what can be measured meanwhile."""
+    events.phase(f"{row.storage}, picture {len(row.pictures) + 1}")
+    watch = _Watch(events)
+    result = txt2img(wanted, engine, output, watch)
+    if result.interrupted or not result.samples:
+        raise Interrupted("The comparison was stopped; nothing was kept.")
+    row.pictures.append(result.samples[0].image)
+    row.latents.append(watch.latents)
+    row.step_seconds += watch.step_seconds
+    if result.peak_memory_bytes is not None:
+        row.peak_memory_bytes = max(row.peak_memory_bytes or 0, result.peak_memory_bytes)
+    model = engine.status.model
+    assert model is not None, "a picture was made without a model"
+    row.weight_bytes, row.fp16_bytes = model.stored_bytes + model.streamed_bytes, model.fp16_bytes
+    row.label = model.storage
 
 
 def psnr_db(picture: Image.Image, other: Image.Image) -> float:
@@ -116,7 +157,9 @@ def as_json(rows: Sequence[Row], prompts: Sequence[str], title: str) -> dict[str
         "formats": [
             {
                 "storage": row.storage,
+                "label": row.label,
                 "weight_bytes": row.weight_bytes,
+                "weight_bytes_16_bit": row.fp16_bytes,
                 "seconds_per_step": row.seconds_per_step,
                 "peak_memory_bytes": row.peak_memory_bytes,
                 "psnr_db": [None if value == float("inf") else value for value in row.psnr_db],
@@ -128,71 +171,12 @@ def as_json(rows: Sequence[Row], prompts: Sequence[str], title: str) -> dict[str
     }
 
 
-def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str) -> str:
-    """A page of its own, pictures and numbers inside of it."""
-    first = rows[0]
-    head = "".join(f"<th>{html.escape(prompt)}</th>" for prompt in prompts)
-    body = []
-    for row in rows:
-        cells = "".join(
-            f'<td><img src="{_data_uri(picture)}" alt=""><br>{_closeness(row, index)}</td>'
-            for index, picture in enumerate(row.pictures)
-        )
-        share = ""
-        if row is not first:
-            share = f", {row.weight_bytes / first.weight_bytes:.0%} of {html.escape(first.storage)}"
-        time_share = f" ({row.seconds_per_step / first.seconds_per_step:.2f} x)" if row is not first else ""
-        peak = f"<br>peak {row.peak_memory_bytes / 1e6:.0f} MB" if row.peak_memory_bytes else ""
-        facts = (
-            f"<b>{html.escape(row.storage)}</b><br>{row.weight_bytes / 1e6:.1f} MB{share}<br>"
-            f"{row.seconds_per_step * 1e3:.0f} ms a step{time_share}{peak}"
-        )
-        body.append(f"<tr><th>{facts}</th>{cells}</tr>")
-    data = html.escape(json.dumps(as_json(rows, prompts, title)), quote=False)
-    return PAGE.format(
-        title=html.escape(title), head=head, rows="\n".join(body), data=data, first=html.escape(first.storage)
-    )
-
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Precision comparison: {title}</title>
-<style>
-body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff; }}
-table {{ border-collapse: collapse; }}
-th, td {{ padding: .5rem; vertical-align: top; text-align: left; font-weight: normal; }}
-tr + tr {{ border-top: 1px solid #ccc; }} img {{ max-width: 256px; height: auto; }} td {{ font-size: 13px; }}
-</style></head><body>
-<h1>Precision comparison</h1>
-<p>{title}. Every picture is compared with the one above it in the first row, {first}: a higher PSNR and an SSIM near 1
-mean a closer picture. Smaller weights need less memory; the step time says what that costs.</p>
-<table><tr><th></th>{head}</tr>
-{rows}
-</table>
-<script type="application/json" id="data">{data}</script>
-</body></html>
-"""
-
-
-def _closeness(row: Row, index: int) -> str:
-    value = row.psnr_db[index]
-    if value == float("inf"):
-        return "identical"
-    largest = max(row.latent_differences[index], default=0.0)
-    return f"PSNR {value:.1f} dB, SSIM {row.ssim[index]:.3f}<br>largest latent difference {largest:.2f}"
-
-
 def _measure(row: Row, first: Row) -> None:
     for index, picture in enumerate(row.pictures):
         row.psnr_db.append(psnr_db(picture, first.pictures[index]))
         row.ssim.append(ssim(picture, first.pictures[index]))
         pairs = zip(row.latents[index], first.latents[index], strict=False)
         row.latent_differences.append([float((a - b).abs().max()) for a, b in pairs])
-
-
-def _data_uri(picture: Image.Image) -> str:
-    stream = io.BytesIO()
-    picture.save(stream, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 class _Watch:
@@ -204,10 +188,11 @@ class _Watch:
         self._times: list[float] = []
 
     @property
-    def seconds_per_step(self) -> float:
-        if len(self._times) < 2:
-            return 0.0
-        return (self._times[-1] - self._times[0]) / (len(self._times) - 1)
+    def step_seconds(self) -> list[float]:
+        """The time from each step to the next; the first step of a picture is not among them."""
+        return [
+            later - earlier for earlier, later in zip(self._times, self._times[1:], strict=False) if later > earlier
+        ]
 
     def check(self) -> None:
         self._events.check()

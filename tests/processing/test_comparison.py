@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.processing.comparison import UNSTORED, as_html, as_json, compare, psnr_db, ssim
+from modules.errors import Interrupted, UnknownNameError
+from modules.processing.comparison import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
+from modules.processing.comparison_page import as_html, verdict
 from modules.processing.events import Silent
 from modules.processing.output import Output
 from tests.processing.recorded import request_of
@@ -48,6 +50,48 @@ def test_formats_beside_each_other(tmp_path: Path) -> None:
     numbers = json.loads(json.dumps(as_json(rows, prompts, "tiny")))
     assert numbers["formats"][2]["ssim"] == rows[2].ssim
     page = as_html(rows, prompts, "tiny")
-    assert page.count("data:image/png;base64,") == 6
+    assert page.count("data:image/png;base64,") == 6 + 4  # and the differences
     assert "a &quot;blue&quot; &lt;dog&gt;" in page
     assert "http" not in page.replace("https://", "").split("<body>")[1].split("data:image")[0]
+
+
+def row(storage: str, level: int, weight_bytes: int, step_s: float) -> Row:
+    made = Row(storage, storage, [picture(level)], step_seconds=[step_s], weight_bytes=weight_bytes, fp16_bytes=2000)
+    made.psnr_db = [psnr_db(made.pictures[0], picture(100))]
+    made.ssim = [ssim(made.pictures[0], picture(100))]
+    made.latent_differences = [[0.5, 0.25, 0.1]]
+    return made
+
+
+def test_the_verdict_says_what_is_won_and_lost() -> None:
+    rows = [row("fp16", 100, 2_000_000, 0.1), row("a", 101, 1_000_000, 0.12), row("b", 130, 1_000_000, 0.1)]
+    assert verdict(rows) == (
+        "a comes closest to fp16: its weights need 1.0 MB in place of 2.0 MB, 50% less; no difference to be seen "
+        "(PSNR 48.1 dB); a step takes 20% longer. b strays furthest: another picture (PSNR 18.6 dB)."
+    )
+    assert "nothing to compare" in verdict(rows[:1])
+    assert "No other format is smaller" in verdict([rows[1], rows[0]])
+
+
+def test_the_page_has_units_no_scripts_and_escapes() -> None:
+    rows = [row("fp16", 100, 2_000_000, 0.1), row("a", 101, 1_000_000, 0.12)]
+    page = as_html(rows, ["</script><b>"], "a <model>", "20 steps, 64x64 px")
+    assert page.index('class="verdict"') < page.index("<table>") < page.index("<figure>")
+    assert "20 steps, 64x64 px" in page
+    assert "<b>120 ms" not in page and "120 ms <small>1.20 ×" in page
+    assert page.count("<script") == 1 and "</script><b>" not in page
+    numbers = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert numbers["prompts"] == ["</script><b>"]
+
+
+def test_a_format_that_there_is_not_and_a_stop(tmp_path: Path) -> None:
+    class Stop(Silent):
+        def check(self) -> None:
+            raise Interrupted("enough")
+
+    with pytest.raises(UnknownNameError, match="16 bit"):
+        check_storages(["fp7"])
+    engine = tiny_engine(tmp_path)
+    with pytest.raises(Interrupted, match="nothing was kept"):
+        compare(request_of(PLAIN), ["a"], [UNSTORED], engine, Output(tmp_path), Stop())
+    engine.unload()

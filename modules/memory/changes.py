@@ -119,13 +119,18 @@ class Branches:
 
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""
-        down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
         if isinstance(layer, nn.Linear):
-            added = F.linear(F.linear(inputs, down) * scale, up)
+            added = self.on_linear(inputs)
         else:
+            down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
             mid = None if self.mid is None else self.mid.to(inputs.dtype)
             added = _convolved(layer, inputs, down, up, mid, scale.reshape(-1, 1, 1))
         return output + added.to(output.dtype)
+
+    def on_linear(self, inputs: Tensor) -> Tensor:
+        """What a Linear's branches add to its output: inputs [..., in] to [..., out]."""
+        down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
+        return F.linear(F.linear(inputs, down) * scale, up)
 
 
 def joined_branches(

@@ -1,0 +1,100 @@
+"""Making all feed-forwards below a module compute in slices, and back again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from modules.errors import InvalidValueError
+from modules.memory.feed_forward.computing import Resolved, compute
+from modules.memory.feed_forward.options import SplitOptions, pieces_for
+from modules.memory.feed_forward.pattern import FeedForward, find_feed_forward
+from modules.memory.feed_forward.weights import cast_input
+from modules.memory.patching import Layering, Patch, patches_of, put_around
+
+
+@dataclass
+class SplitHandle:
+    """What `split_feed_forward` found, by path, and the way back."""
+
+    root: nn.Module
+    found: dict[str, FeedForward]
+    options: SplitOptions
+    patches: list[Patch] = field(default_factory=list)
+
+    def remove(self) -> None:
+        """Every feed-forward computes as before. Safe to call twice; what others put around them stays."""
+        for patch in self.patches:
+            patch.remove()
+        self.patches.clear()
+
+    def predicted_bytes(self, path: str, x: Tensor) -> int:
+        """What the feed-forward at `path` will take at its peak for an input like `x`, beside input and output."""
+        module = self.root.get_submodule(path)
+        parts = Resolved.of(self.found[path], module)
+        if parts is None:
+            raise InvalidValueError(f"{path or 'This module'} has hooks on it or was changed, and is computed whole.")
+        size = parts.size(cast_input(parts.activated, x))
+        return size.peak_bytes(pieces_for(self.options, size, x.device))
+
+    def __enter__(self) -> SplitHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def split_feed_forward(root: nn.Module, options: SplitOptions) -> SplitHandle:
+    """Compute every feed-forward below `root` (or root itself) in slices by `options`; the handle undoes it.
+
+    Weights stay where and what they are: slices are views, or only the slice in use is decoded. Branches and changes
+    of stored layers count as ever. With gradients on, each piece is computed again in the backward pass. A call that
+    is no plain call with one tensor, or whose layers somebody listens to (hooks), is computed whole. Applied again, it
+    reconfigures; the older handle then has nothing left to remove.
+    """
+    handle = SplitHandle(root, find_feed_forwards(root), options)
+    for path, pattern in handle.found.items():
+        module = root.get_submodule(path)
+        for patch in patches_of(module):
+            if isinstance(patch.around, _Split):
+                patch.remove()
+        handle.patches.append(put_around(module, _Split(pattern, options), Layering.COMPUTE))
+    return handle
+
+
+def find_feed_forwards(root: nn.Module) -> dict[str, FeedForward]:
+    """All feed-forwards below `root` by path, none inside of another. A shared one is found once."""
+    found: dict[str, FeedForward] = {}
+    seen: set[int] = set()
+
+    def search(path: str, module: nn.Module) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        pattern = find_feed_forward(module)
+        if pattern is not None:
+            found[path] = pattern
+            return
+        for name, child in module.named_children():
+            search(f"{path}.{name}" if path else name, child)
+
+    search("", root)
+    return found
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Stands in place of a feed-forward's forward."""
+
+    pattern: FeedForward
+    options: SplitOptions
+
+    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if len(given) != 1 or not isinstance(given[0], Tensor) or not given[0].is_floating_point():
+            return inner(*args, **kwargs)
+        output = compute(self.pattern, self.options, module, given[0])
+        return inner(*args, **kwargs) if output is None else output

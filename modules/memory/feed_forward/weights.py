@@ -1,0 +1,154 @@
+"""The slices of a Linear that one piece of a feed-forward needs: only they are decoded, or they are views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from modules.memory.changes import AllBranches, Branches
+from modules.memory.feed_forward.pattern import is_plain_linear
+from modules.memory.layer import SideBranches, read_columns, read_rows, read_weight, stored_state
+from modules.memory.patching import has_foreign_forward, patches_of
+
+
+def is_readable(layer: nn.Module) -> bool:
+    """Whether what the layer computes can be told from its weights: nothing of others' hangs on its forward."""
+    if not is_plain_linear(layer) or has_hooks(layer):
+        return False
+    state = stored_state(layer)
+    return state is None or _parts(state.branches) is not None
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody waits for this module to be called."""
+    hooks: Any = module
+    waiting = (hooks._forward_hooks, hooks._forward_pre_hooks, hooks._backward_hooks, hooks._backward_pre_hooks)
+    return any(waiting) or has_foreign_forward(module) or bool(patches_of(module))
+
+
+def has_gradients(layer: nn.Module) -> bool:
+    """Whether anything that the layer computes with is being trained."""
+    state = stored_state(layer)
+    parts = (_parts(state.branches) or ()) if state is not None else ()
+    factors = [factor for part in parts for factor in (part.down, part.up, part.scale)]
+    tensors = (*layer.parameters(recurse=False), *factors)
+    return any(tensor.requires_grad for tensor in tensors)
+
+
+def must_be_decoded(layer: nn.Module) -> bool:
+    """Whether using the weight makes another one in memory."""
+    state = stored_state(layer)
+    weight = layer._parameters.get("weight")
+    if state is None or weight is None or "weight" not in state.formats:
+        return False
+    return weight.dtype != state.compute_dtype or bool(state.changes) or state.fetch is not None
+
+
+def cast_input(layer: nn.Module, x: Tensor) -> Tensor:
+    """`x` as the layer would cast it."""
+    state = stored_state(layer)
+    if state is not None and state.cast_inputs and x.is_floating_point():
+        return x.to(state.compute_dtype)
+    return x
+
+
+@dataclass
+class LayerReader:
+    """Reads one layer during one call. A weight with changes on it is decoded once for all slices, unless gradients
+    would keep it alive."""
+
+    layer: Any
+    keep: bool
+    _whole: Tensor | None = None
+
+    def rows(self, start: int, stop: int) -> RowSlice:
+        """What computes outputs `start` to `stop`."""
+        weight = self._kept()
+        weight = read_rows(self.layer, "weight", start, stop) if weight is None else weight[start:stop]
+        bias = None if self.layer._parameters.get("bias") is None else read_rows(self.layer, "bias", start, stop)
+        parts = tuple(replace(part, up=part.up[start:stop]) for part in self.branches)
+        extra = self.branch_bias
+        return RowSlice(weight, bias, parts, None if extra is None else extra[start:stop])
+
+    def columns(self, start: int, stop: int) -> ColumnSlice:
+        """What takes inputs `start` to `stop` to all outputs; the bias is left out."""
+        weight = self._kept()
+        weight = read_columns(self.layer, "weight", start, stop) if weight is None else weight[:, start:stop]
+        return ColumnSlice(weight, tuple(replace(part, down=part.down[:, start:stop]) for part in self.branches))
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The whole bias, with that of the branches."""
+        own: Tensor | None = self.layer.bias
+        extra = self.branch_bias
+        if own is None or extra is None:
+            return own if extra is None else extra
+        return own + extra.to(own.dtype)
+
+    @property
+    def branches(self) -> tuple[Branches, ...]:
+        state = stored_state(self.layer)
+        return (_parts(state.branches) or ()) if state is not None else ()
+
+    @property
+    def branch_bias(self) -> Tensor | None:
+        state = stored_state(self.layer)
+        return state.branches.bias if state is not None and isinstance(state.branches, AllBranches) else None
+
+    def _kept(self) -> Tensor | None:
+        state = stored_state(self.layer)
+        if state is None or "weight" not in state.formats or not state.changes or not self.keep:
+            return None
+        if self._whole is None:
+            self._whole = read_weight(self.layer, "weight")
+        return self._whole
+
+
+@dataclass(frozen=True)
+class RowSlice:
+    """Some outputs of a layer: weight [outputs, in], bias [outputs], branches and their bias cut alike."""
+
+    weight: Tensor
+    bias: Tensor | None
+    branches: tuple[Branches, ...]
+    branch_bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, in] to [tokens, outputs]."""
+        output = F.linear(x, self.weight, self.bias)
+        for part in self.branches:
+            output = output + part.on_linear(x).to(output.dtype)
+        return output if self.branch_bias is None else output + self.branch_bias.to(output.dtype)
+
+
+@dataclass(frozen=True)
+class ColumnSlice:
+    """Some inputs of a layer: weight [out, inputs] and branches cut alike."""
+
+    weight: Tensor
+    branches: tuple[Branches, ...]
+
+    def dtype(self) -> torch.dtype:
+        """What the products are computed in: autocast's dtype where that is on."""
+        device = self.weight.device.type
+        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[tokens, inputs] to a share [tokens, out] of the layer's output."""
+        output = F.linear(hidden, self.weight)
+        for part in self.branches:
+            output = output + part.on_linear(hidden).to(output.dtype)
+        return output
+
+
+def _parts(branches: SideBranches | None) -> tuple[Branches, ...] | None:
+    """The pairs of factors, or None for a kind of branch that cannot be cut."""
+    if branches is None:
+        return ()
+    if isinstance(branches, Branches):
+        return (branches,)
+    return tuple(branches.parts) if isinstance(branches, AllBranches) else None

@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from modules.assembly import build_services
+from modules.cli.browser import opens_browser
 from modules.cli.flags import Flags
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.services import Services
@@ -74,7 +75,7 @@ def serve(services: Services, listener: socket.socket) -> int:
     scheme = "https" if flags.tls_certfile else "http"
     address = f"{scheme}://{'127.0.0.1' if flags.host in ('0.0.0.0', '::') else flags.host}:{flags.port}"
     print(f"Featherweight is at {address}", flush=True)
-    if flags.autolaunch:
+    if opens_browser(flags, services.settings.current.text("auto_launch_browser")):
         webbrowser.open(address)
     server.run(sockets=[listener])
     return 0

@@ -31,14 +31,18 @@ class Users:
 
     def accepts_header(self, header: str | None) -> bool:
         """Whether an Authorization header (RFC 7617, Basic) carries one of the users."""
+        return self.user_of(header) is not None
+
+    def user_of(self, header: str | None) -> str | None:
+        """The user whose name and password an Authorization header carries; None for anything else."""
         scheme, _, encoded = (header or "").partition(" ")
         if scheme.lower() != "basic":
-            return False
+            return None
         try:
             user, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
-            return False
-        return bool(colon) and self.accepts(user, password)
+            return None
+        return user if colon and self.accepts(user, password) else None
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, "sub
     process = subprocess.Popen(
         [sys.executable, "launch.py", "--skip-install", "--api", *words],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "FEATHERWEIGHT_PREPARED": str(ROOT / ".venv")},
+        env={
+            **os.environ,
+            "DISPLAY": "",
+            "WAYLAND_DISPLAY": "",
+            "OMP_NUM_THREADS": "1",
+            "FEATHERWEIGHT_PREPARED": str(ROOT / ".venv"),
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

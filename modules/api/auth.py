@@ -8,7 +8,7 @@ from modules.access import Access
 from modules.api.errors import reply
 
 GUARDED = ("/sdapi/", "/featherweight/", "/internal/", "/docs", "/redoc", "/openapi.json", "/file-of/")
-FOR_THE_PAGE = ("/internal/", "/file-of/", "/sdapi/v1/png-info")
+FOR_THE_PAGE = ("/internal/", "/file-of/", "/sdapi/v1/png-info", "/featherweight/v1/reports/")
 """What the page's script calls: open to whoever is logged in there, also where the API has users of its own."""
 
 SessionUser = Callable[[Request], str | None]
@@ -31,6 +31,13 @@ def install_auth(app: FastAPI, access: Access) -> None:
             text = "This API needs a user and password (HTTP Basic, see --api-auth and --gradio-auth)."
             return reply(401, "Unauthorized", text, headers={"WWW-Authenticate": "Basic"})
         return await call_next(request)
+
+
+def user_of(request: Request, access: Access) -> str:
+    """Who sent a request: the user of its header, else of the page's session; empty without users."""
+    session_user: SessionUser | None = getattr(request.app.state, "session_user", None)
+    by_session = session_user(request) if session_user is not None else None
+    return access.api.user_of(request.headers.get("authorization")) or by_session or ""
 
 
 def _may_enter(request: Request, path: str, access: Access) -> bool:

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 from modules.api import examples
+from modules.api.auth import user_of
 from modules.api.documentation import documented
 from modules.api.replies import txt2img_reply
 from modules.api.requests import request_from
@@ -35,7 +37,7 @@ def generation_routes(services: Services) -> APIRouter:
     @routes.post("/txt2img", **documented(examples.TXT2IMG, errors=TXT2IMG_ERRORS))
     async def txt2img(body: Txt2ImgBody, request: Request) -> dict[str, Any]:
         """Make pictures and wait for them. The job goes on when the client disconnects."""
-        wanted = await asyncio.to_thread(request_from, body, services)
+        wanted = replace(await asyncio.to_thread(request_from, body, services), user=user_of(request, services.access))
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
             services.settings.update(body.override_settings, from_api=True)
         every = (

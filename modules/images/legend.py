@@ -1,15 +1,50 @@
 """A grid with legends: what its columns and rows stand for, written above and beside it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from PIL import Image, ImageDraw, ImageFont
 
-INK = "black"
-PAPER = "white"
+from modules.errors import InvalidValueError
+from modules.settings.values import Settings
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
 PADDING_PX = 8
 SMALLEST_FONT_PX = 8
 LARGEST_FONT_PX = 30
 WIDEST_LABEL = 0.75  # of a cell's width: the column that the rows' labels get
+
+
+@dataclass(frozen=True)
+class LegendStyle:
+    """Colours as "#rrggbb", and a font file; without one a plain font that Pillow brings."""
+
+    ink: str = "#000000"
+    paper: str = "#ffffff"
+    font_file: str = ""
+
+    @classmethod
+    def of(cls, settings: Settings) -> "LegendStyle":
+        """As the settings for grids say."""
+        return cls(
+            settings.text("grid_text_active_color"), settings.text("grid_background_color"), settings.text("font")
+        )
+
+    def font(self, size_px: float) -> Font:
+        """The font at a size; raises `InvalidValueError` for a file that is none."""
+        if not self.font_file:
+            return ImageFont.load_default(size_px)
+        try:
+            return ImageFont.truetype(self.font_file, size_px)
+        except OSError as error:
+            raise InvalidValueError(
+                f"The font {self.font_file!r} cannot be used: {error}. Choose a TrueType file, or none, in Settings > "
+                "Saving images/grids."
+            ) from error
+
+
+PLAIN = LegendStyle()
 
 
 def grid_with_legend(
@@ -18,6 +53,7 @@ def grid_with_legend(
     rows: Sequence[str],
     margin_px: int = 0,
     title: str = "",
+    style: LegendStyle = PLAIN,
 ) -> Image.Image:
     """Rows of pictures (None: empty) with labels; empty labels take no room. Sizes are those of the largest picture."""
     pictures = [cell for row in cells for cell in row if cell is not None]
@@ -25,7 +61,7 @@ def grid_with_legend(
         raise ValueError("a grid needs at least one picture")
     width = max(picture.width for picture in pictures)
     height = max(picture.height for picture in pictures)
-    font = ImageFont.load_default(min(max(SMALLEST_FONT_PX, width // 10), LARGEST_FONT_PX))
+    font = style.font(min(max(SMALLEST_FONT_PX, width // 10), LARGEST_FONT_PX))
     draw = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     left = 0
     if any(rows):
@@ -36,18 +72,18 @@ def grid_with_legend(
     head = _height(draw, title, font) if title else 0
     across = left + len(columns) * width + (len(columns) - 1) * margin_px
     down = head + top + len(rows) * height + (len(rows) - 1) * margin_px
-    sheet = Image.new("RGB", (across, down), PAPER)
+    sheet = Image.new("RGB", (across, down), style.paper)
     draw = ImageDraw.Draw(sheet)
     if title:
-        draw.text((across / 2, head / 2), title, INK, font, anchor="mm", align="center")
+        draw.text((across / 2, head / 2), title, style.ink, font, anchor="mm", align="center")
     for column, text in enumerate(wrapped):
         x = left + column * (width + margin_px)
-        draw.multiline_text((x + width / 2, head + top / 2), text, INK, font, anchor="mm", align="center")
+        draw.multiline_text((x + width / 2, head + top / 2), text, style.ink, font, anchor="mm", align="center")
     for number, label in enumerate(rows):
         y = head + top + number * (height + margin_px)
         if label:
             text = _wrapped(draw, label, font, left)
-            draw.multiline_text((left / 2, y + height / 2), text, INK, font, anchor="mm", align="center")
+            draw.multiline_text((left / 2, y + height / 2), text, style.ink, font, anchor="mm", align="center")
         for column, picture in enumerate(cells[number]):
             if picture is not None:
                 x = left + column * (width + margin_px)
@@ -55,14 +91,12 @@ def grid_with_legend(
     return sheet
 
 
-def _height(draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> int:
+def _height(draw: ImageDraw.ImageDraw, text: str, font: Font) -> int:
     box = draw.multiline_textbbox((0, 0), text, font=font)
     return int(box[3] - box[1]) + 3 * PADDING_PX
 
 
-def _wrapped(
-    draw: ImageDraw.ImageDraw, text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int
-) -> str:
+def _wrapped(draw: ImageDraw.ImageDraw, text: str, font: Font, width: int) -> str:
     """Broken at blanks, and inside of words that are wider than a cell."""
     room = width - 2 * PADDING_PX
     lines: list[str] = []

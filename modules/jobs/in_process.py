@@ -23,6 +23,8 @@ class InProcessExecutor:
             from modules.processing import txt2img as _txt2img
 
             assert _txt2img
+        if job.request.settings.flag("enable_console_prompts"):
+            print(job.request.prompt, flush=True)
         result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts)
         if job.request.settings.flag("samples_log_stdout"):
             for infotext in result.info.infotexts:

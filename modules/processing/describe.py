@@ -73,6 +73,7 @@ def main_fields(
         "RNG": source if source != "GPU" else None,
         "Tiling": True if request.tiling else None,
         "Version": PROGRAM_VERSION if settings.flag("add_version_to_infotext") else None,
+        "User": request.user if request.user and settings.flag("add_user_name_to_info") else None,
     }
 
 

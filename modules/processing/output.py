@@ -74,5 +74,6 @@ def name_context(
         denoising_strength=request.hires.denoising_strength if request.hires else None,
         batch_size=request.batch_size,
         n_iter=request.batch_count,
+        user=request.user,
         job_timestamp=began,
     )

@@ -83,6 +83,7 @@ class Txt2ImgRequest:
     checkpoint: str | None = None  # title, name or hash; None: the one in the settings
     save_images: bool = True
     save_grid: bool = True
+    user: str = ""  # who is logged in; empty without users
     script: str | None = None  # the title of a selectable script that makes the pictures
     script_args: tuple[Any, ...] = ()
     alwayson_args: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # by title

@@ -283,7 +283,8 @@ class _Job:
         self.events.latent(info)
         latent_format = self.model.architecture.latent
         if latent_format.rgb_factors is not None and self.events.wants_preview(done):
-            self.events.preview(preview_image(info.denoised, latent_format, self.model.downscale))
+            shown = info.denoised if self.request.settings.flag("show_progress_grid") else info.denoised[:1]
+            self.events.preview(preview_image(shown, latent_format, self.model.downscale))
 
     def _finish(self, decoded: Tensor, batch: int, index: int) -> None:
         """Pixels, infotext, file."""

@@ -21,10 +21,7 @@ __all__ = ["DIRECTORY_KEYS", "SETTINGS", "Kind", "Section", "Setting", "SettingV
 WITHOUT_EFFECT = frozenset(
     {
         "enable_batch_seeds",
-        "include_styles_into_token_counters",
-        "show_progress_grid",
-        "add_user_name_to_info",
-        *("auto_launch_browser", "list_hidden_files"),
+        "list_hidden_files",
         *("api_enable_requests", "api_forbid_local_requests", "api_useragent"),
     }
 )

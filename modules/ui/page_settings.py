@@ -9,6 +9,8 @@ PAGE_SETTINGS = (
     *("do_not_show_images", "js_modal_lightbox", "js_modal_lightbox_initially_zoomed", "gallery_height"),
     *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters"),
     *("keyedit_delimiters_whitespace", "keyedit_move", "disable_token_counters"),
+    *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
+    "sd_webui_modal_lightbox_icon_opacity",
 )
 
 

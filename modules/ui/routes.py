@@ -5,6 +5,7 @@ import csv
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -18,16 +19,18 @@ from modules.api import examples
 from modules.api.documentation import documented
 from modules.errors import FeatherweightError
 from modules.images.encode import encode_image
-from modules.images.saving import save_image
+from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
 from modules.processing.output import name_context
-from modules.processing.results import Picture
+from modules.processing.results import Picture, PictureKind
+from modules.processing.texts import text_options
 from modules.prompting.chunks import Tokenizer
 from modules.prompting.counter import count_prompt
+from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
-from modules.ui.job_pictures import picture_of
+from modules.ui.job_pictures import picture_of, pictures_of
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import scales_line
 
@@ -47,6 +50,8 @@ class CountBody(BaseModel):
 
     text: str = Field(default="", examples=["a (red:1.2) circle"])
     steps: int = 20
+    styles: list[str] = Field(default=[], description="styles to count too, where the settings say so")
+    is_negative: bool = False
 
 
 class PictureBody(BaseModel):
@@ -84,7 +89,16 @@ def page_routes(services: Services) -> APIRouter:
     @routes.post("/token-count", **documented(examples.TOKEN_COUNT))
     def token_count(body: CountBody) -> dict[str, Any]:
         """Tokens of the longest text a prompt becomes, as "n/75"."""
-        count = count_prompt(counting.tokenizer, body.text, max(1, min(body.steps, 1000)))
+        settings = services.settings.current
+        count = count_prompt(
+            counting.tokenizer,
+            body.text,
+            max(1, min(body.steps, 1000)),
+            text_options(settings),
+            apply_styles=_styling(services, body) if settings.flag("include_styles_into_token_counters") else None,
+            comments=settings.flag("enable_prompt_comments"),
+            is_negative=body.is_negative,
+        )
         return {"text": str(count), "count": count.count, "limit": count.limit}
 
     @routes.get("/result", **documented(examples.RESULT, errors={404: NO_JOB}))
@@ -107,20 +121,41 @@ def page_routes(services: Services) -> APIRouter:
 
     @routes.post("/save-picture", **documented(examples.SAVED_PICTURE, errors={404: NO_JOB}))
     def save_picture(body: PictureBody) -> dict[str, Any]:
-        """Save a picture once more, into the folder of the Save button, with a line in log.csv."""
-        path = _save_chosen(services, services.queue.get(body.id_task), picture_of(services, body.id_task, body.index))
-        return {"path": str(path)}
+        """Save a picture once more, into the folder of the Save button, with a line in log.csv.
+
+        All of the job's pictures where the setting `save_selected_only` is off.
+        """
+        chosen = [picture_of(services, body.id_task, body.index)]
+        job = services.queue.get(body.id_task)
+        if not services.settings.current.flag("save_selected_only"):
+            chosen = [picture for picture in pictures_of(job) if picture.kind is PictureKind.SAMPLE]
+        paths = [str(_save_chosen(services, job, picture)) for picture in chosen]
+        return {"path": ", ".join(paths)}
 
     @routes.post("/open-folder", **documented(examples.OPENED_FOLDER, errors={404: NO_JOB}))
     def open_folder(body: PictureBody, request: Request) -> dict[str, Any]:
         """Open the folder of a picture in the file manager of this machine, if the page runs on it."""
-        path = picture_of(services, body.id_task, body.index).path
-        folder = path.parent if path else services.paths.outputs_dir
+        folder = _folder_of(services, picture_of(services, body.id_task, body.index).path)
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and _open(folder)}
 
     routes.include_router(card_routes(services))
     return routes
+
+
+def _folder_of(services: Services, path: Path | None) -> Path:
+    """The folder to open for a picture: its own, or as a setting may say the root of the output folder."""
+    settings = services.settings.current
+    root = samples_folder(settings, services.paths.data_dir)
+    return root if path is None or settings.text("open_dir_button_choice") == "Output Root" else path.parent
+
+
+def _styling(services: Services, body: CountBody) -> Callable[[str], str]:
+    """What the chosen styles make of a prompt; those that are gone meanwhile count nothing."""
+    book = StyleBook.read(services.paths.styles_files)
+    chosen = [name for name in body.styles if name in book.styles]
+    apply = book.apply_to_negative if body.is_negative else book.apply_to_prompt
+    return lambda text: apply(text, chosen)
 
 
 def _result_reply(job: Job) -> dict[str, Any]:

@@ -5,6 +5,7 @@ pictures, so that closing or reloading the page loses nothing.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -93,9 +94,10 @@ def _wire_jobs(
 ) -> None:
     generate, interrupt, skip = buttons
 
-    def submit(task_id: str, *values: Any) -> str:
+    def submit(sent: gr.Request, task_id: str, *values: Any) -> str:
         try:
             request = request_of(dict(zip(FIELDS, values[: len(FIELDS)], strict=True)), services)
+            request = replace(request, user=sent.username or "")
             request = scripts.chosen(request, values[len(FIELDS) :])
             settings = request.settings
             every = settings.whole("show_progress_every_n_steps") if settings.flag("live_previews_enable") else 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
@@ -21,6 +22,7 @@ from tests.recordings import tiny_engine
 
 OLD = {"use_old_emphasis_implementation": True}
 EARLY = {"hires_fix_use_firstpass_conds": True}
+TINY = Settings().changed(sd_model_checkpoint="tiny-sd1.safetensors", grid_save=False, return_grid=False)
 HIRES = HiresRequest(scale=1.5, steps=2, denoising_strength=0.7)
 
 
@@ -34,7 +36,6 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def made(
     engine: Engine, prompt: str, settings: dict[str, Any] | None = None, hires_prompt: str | None = None
 ) -> Picture:
-    unsaved = {"samples_save": False, "return_grid": False, "sd_model_checkpoint": "tiny-sd1.safetensors"}
     request = Txt2ImgRequest(
         prompt=prompt,
         width=64,
@@ -44,7 +45,7 @@ def made(
         subseed=0,
         sampler="Euler",
         hires=None if hires_prompt is None else replace(HIRES, prompt=hires_prompt),
-        settings=Settings().with_changes({**unsaved, **(settings or {})}),
+        settings=TINY.with_changes({"samples_save": False, **(settings or {})}),
     )
     return txt2img(request, engine, Output(Path()), Silent()).pictures[0]
 
@@ -76,3 +77,45 @@ def test_hires_prompts_can_be_encoded_with_the_networks_of_the_first_pass(engine
     assert same(early, made(engine, "a cat", {}, on_unet))
     assert not same(early, made(engine, "a cat", {}, on_both))
     assert pasted(early)["hires_fix_use_firstpass_conds"] is True
+
+
+class Watching(Silent):
+    """Keeps the previews."""
+
+    def __init__(self) -> None:
+        self.previews: list[Image.Image] = []
+
+    def wants_preview(self, done: int) -> bool:
+        return True
+
+    def preview(self, image: Image.Image) -> None:
+        self.previews.append(image)
+
+
+@pytest.mark.parametrize(("as_grid", "width"), [(True, 128), (False, 64)])
+def test_previews_show_the_whole_batch_or_its_first_picture(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, as_grid: bool, width: int
+) -> None:
+    made(engine, "a cat")
+    model = engine._model
+    assert model is not None
+    shown = replace(model.architecture.latent, rgb_factors=((0.1, 0.2, 0.3),) * 4)
+    monkeypatch.setattr(model, "architecture", replace(model.architecture, latent=shown))
+    settings = TINY.changed(samples_save=False, show_progress_grid=as_grid)
+    request = Txt2ImgRequest(
+        prompt="a cat", width=64, height=64, steps=1, seed=5, subseed=0, batch_size=2, settings=settings
+    )
+    watching = Watching()
+    txt2img(request, engine, Output(Path()), watching)
+    assert [image.size for image in watching.previews] == [(width, 64)]
+
+
+def test_the_user_is_recorded_where_asked_and_may_stand_in_file_names(engine: Engine, tmp_path: Path) -> None:
+    for wanted in (False, True):
+        settings = TINY.changed(add_user_name_to_info=wanted, samples_filename_pattern="[user]", save_to_dirs=False)
+        request = Txt2ImgRequest(
+            prompt="a cat", width=64, height=64, steps=1, seed=5, subseed=0, user="ada", settings=settings
+        )
+        picture = txt2img(request, engine, Output(tmp_path), Silent()).pictures[0]
+        assert picture.infotext.endswith(", User: ada") is wanted
+        assert picture.path is not None and picture.path.stem.endswith("-ada")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
 from modules.images.infotext import parse_infotext
-from modules.images.legend import grid_with_legend
+from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.output import Output
@@ -21,6 +21,7 @@ from modules.processing.results import PictureKind, Result
 from modules.scripts.axes import AXES
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
 from modules.scripts.running import run_with_scripts
+from modules.settings.values import Settings
 from tests.processing.recorded import request_of
 from tests.recordings import tiny_engine
 
@@ -260,3 +261,14 @@ def test_a_legend_takes_room_for_its_words() -> None:
     assert labelled.height > 64
     with pytest.raises(ValueError, match="at least one"):
         grid_with_legend([[None]], [""], [""])
+
+
+def test_a_legend_has_the_colours_and_the_font_of_the_settings() -> None:
+    cell = Image.new("RGB", (64, 64), "red")
+    settings = Settings().changed(grid_background_color="#0000ff", grid_text_active_color="#00ff00")
+    sheet = grid_with_legend([[cell]], ["word"], [""], style=LegendStyle.of(settings))
+    assert sheet.getpixel((0, 0)) == (0, 0, 255)
+    text_line = sheet.crop((0, 0, 64, sheet.height - 64))
+    assert max(green for _, (_, green, _) in text_line.getcolors(1 << 20)) > 128  # type: ignore[misc,union-attr]
+    with pytest.raises(InvalidValueError, match=r"none\.ttf"):
+        grid_with_legend([[cell]], ["word"], [""], style=LegendStyle.of(settings.changed(font="none.ttf")))

@@ -104,3 +104,70 @@ def test_infotexts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], t
         assert ("a loud cat" in capsys.readouterr().out) is wanted
     executor.close()
     services.queue.close()
+
+
+def test_tokens_are_counted_as_the_settings_say(services: Services) -> None:
+    app = build_api(services)
+    app.include_router(page_routes(services))
+    with TestClient(app) as client:
+
+        def count(text: str, **more: Any) -> str:
+            return str(client.post("/internal/token-count", json={"text": text, **more}).json()["text"])
+
+        assert count("a cat", styles=["oil", "gone"]) == "5/75"  # a cat, oil painting
+        assert count("a cat", styles=["oil"], is_negative=True) == "4/75"  # a cat, blurry
+        assert count("# a note\na cat") == "2/75"
+        assert count("cat " * 80) == "80/150"
+        services.settings.update({"include_styles_into_token_counters": False, "enable_prompt_comments": False})
+        services.settings.update({"use_old_emphasis_implementation": True})
+        assert count("a cat", styles=["oil"]) == "2/75"
+        assert count("# a note\na cat") == "5/75"
+        assert count("cat " * 80) == "75/75"
+
+
+def finished_job(services: Services, task: str) -> None:
+    from modules.processing.requests import Txt2ImgRequest
+
+    services.queue.start()
+    request = Txt2ImgRequest(prompt="x", width=64, height=64, steps=1, batch_size=2, seed=3)
+    assert services.queue.submit(request, task_id=task).wait(10)
+
+
+def test_the_save_button_saves_one_picture_or_all(services: Services) -> None:
+    app = build_api(services)
+    app.include_router(page_routes(services))
+    finished_job(services, "task(a)")
+    with TestClient(app) as client:
+        chosen = {"id_task": "task(a)", "index": 1}
+        assert Path(client.post("/internal/save-picture", json=chosen).json()["path"]).name == "00000-4-x.png"
+        services.settings.update({"save_selected_only": False})
+        path = client.post("/internal/save-picture", json=chosen).json()["path"]
+    assert [Path(part).name for part in path.split(", ")] == ["00001-3-x.png", "00002-4-x.png"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "folder"), [("Output Root", "txt2img-images"), ("Subdirectory", "today"), (None, "today")]
+)
+def test_open_folder_opens_what_the_setting_says(services: Services, choice: str | None, folder: str) -> None:
+    from modules.ui.routes import _folder_of
+
+    if choice:
+        services.settings.update({"open_dir_button_choice": choice})
+    saved = services.paths.data_dir / "outputs" / "txt2img-images" / "today" / "00000-3.png"
+    assert _folder_of(services, saved).name == folder
+    assert _folder_of(services, None).name == "txt2img-images"
+
+
+def test_prompts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from modules.jobs.job import Job
+    from modules.processing.output import Output
+    from tests.scripts.test_scripts import request
+
+    services = fake_services(tmp_path, start=False)
+    executor = InProcessExecutor(services.engine, Output(tmp_path))
+    for wanted in (False, True):
+        settings = Settings().changed(enable_console_prompts=wanted, samples_save=False, grid_save=False)
+        executor.run(Job("task", request(prompt="a loud dog", settings=settings, width=64, height=64, steps=1)))
+        assert (capsys.readouterr().out == "a loud dog\n") is wanted
+    executor.close()
+    services.queue.close()

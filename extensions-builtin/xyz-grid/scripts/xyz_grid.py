@@ -12,7 +12,7 @@ from PIL import Image
 from modules.errors import InvalidValueError
 from modules.images.grid import image_grid
 from modules.images.infotext import with_fields
-from modules.images.legend import grid_with_legend
+from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.checking import check_names_of
 from modules.processing.results import Picture, PictureKind
 from modules.scripts.axes import AXES, Axis
@@ -210,7 +210,7 @@ def _assembled(
             columns = x.captions if legend else [""] * len(x.values)
             labels = y.captions if legend else [""] * len(y.values)
             name = z.captions[iz] if legend and z.axis.label != NOTHING else ""
-            grids.append(grid_with_legend(rows, columns, labels, margin, name))
+            grids.append(grid_with_legend(rows, columns, labels, margin, name, LegendStyle.of(p.settings)))
     start = first.pictures[0]
     text = with_fields(start.infotext, fields)
 

@@ -47,6 +47,21 @@ SETTINGS = (
     GALLERY.flag(
         "js_modal_lightbox_initially_zoomed", "Full page image viewer: show images zoomed in by default", True
     ),
+    GALLERY.number(
+        "sd_webui_modal_lightbox_icon_opacity",
+        "Full page image viewer: opacity of its buttons where the mouse is elsewhere",
+        1.0,
+        minimum=0,
+        maximum=1,
+        step=0.01,
+    ),
+    GALLERY.choice(
+        "open_dir_button_choice",
+        "What Open folder opens",
+        "Subdirectory",
+        ("Output Root", "Subdirectory", "Subdirectory (even temp dir)"),
+        hint="Pictures are never kept in a temporary folder here: the last two are the same.",
+    ),
     GALLERY.text("gallery_height", "Gallery height", "", needs_reload=True, hint="A CSS length such as 768px or 70vh."),
     UI.many(
         "quicksettings_list",
@@ -85,7 +100,18 @@ SETTINGS = (
     PREVIEWS.flag("show_progressbar", "Show progressbar", True),
     PREVIEWS.flag("live_previews_enable", "Show live previews of the created image", True),
     PREVIEWS.choice("live_previews_image_format", "Live preview file format", "png", ("jpeg", "png", "webp")),
-    PREVIEWS.flag("show_progress_grid", "Show previews of all images generated in a batch as a grid", True),
+    PREVIEWS.flag(
+        "show_progress_grid",
+        "Show previews of all images generated in a batch as a grid",
+        True,
+        hint="Off: only the first of a batch.",
+    ),
+    PREVIEWS.flag(
+        "prevent_screen_sleep_during_generation",
+        "Prevent screen sleep during generation",
+        True,
+        hint="Where the browser allows it: on this machine, or over https.",
+    ),
     PREVIEWS.whole(
         "show_progress_every_n_steps",
         "Live preview display period",
@@ -106,9 +132,7 @@ SETTINGS = (
         {
             "js_modal_lightbox_gamepad": False,
             "js_modal_lightbox_gamepad_repeat": 250,
-            "sd_webui_modal_lightbox_icon_opacity": 1,
             "sd_webui_modal_lightbox_toolbar_opacity": 0.9,
-            "open_dir_button_choice": "Subdirectory",
         }
     ),
     *ALTERNATIVES.reserved(
@@ -143,7 +167,6 @@ SETTINGS = (
             "live_preview_content": "Prompt",
             "live_preview_fast_interrupt": False,
             "js_live_preview_in_modal_lightbox": False,
-            "prevent_screen_sleep_during_generation": True,
         }
     ),
     *CANVAS.reserved(

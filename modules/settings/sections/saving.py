@@ -37,6 +37,9 @@ SETTINGS = (
     IMAGES.whole(
         "n_rows", "Grid row count", -1, minimum=-1, maximum=16, step=1, hint="-1: automatic; 0: same as the batch size."
     ),
+    IMAGES.text("font", "Font for image grids that have text", "", hint="A TrueType file. Empty: the built-in one."),
+    IMAGES.color("grid_text_active_color", "Text color for image grids", "#000000"),
+    IMAGES.color("grid_background_color", "Background color for image grids that have text", "#ffffff"),
     IMAGES.flag("save_images_before_highres_fix", "Save a copy of the image before hires fix", False),
     IMAGES.whole("jpeg_quality", "Quality for saved JPEG, WebP and AVIF images", 80, minimum=1, maximum=100, step=1),
     IMAGES.flag("webp_lossless", "Use lossless compression for WebP images", False),
@@ -48,6 +51,14 @@ SETTINGS = (
     IMAGES.whole(
         "img_max_size_mp", "Maximum grid size, in megapixels", 200, minimum=0, hint="Larger grids are not made."
     ),
+    IMAGES.flag(
+        "save_selected_only",
+        "When using the Save button, only save the selected image",
+        True,
+        hint="Off: all pictures of the job, without grids.",
+    ),
+    IMAGES.flag("notification_audio", "Play a sound after image generation", True),
+    IMAGES.whole("notification_volume", "Volume of that sound", 100, minimum=0, maximum=100, step=1),
     IMAGES.flag("save_write_log_csv", "Write log.csv when saving images using the Save button", True),
     PATHS.text("outdir_samples", "Output directory for images", "", hint="Empty: the directories below, one per tab."),
     PATHS.text("outdir_txt2img_samples", "Output directory for txt2img images", "outputs/txt2img-images"),
@@ -64,23 +75,17 @@ SETTINGS = (
     *IMAGES.reserved(
         {
             "grid_zip_filename_pattern": "",
-            "font": "",
-            "grid_text_active_color": "#000000",
             "grid_text_inactive_color": "#999999",
-            "grid_background_color": "#ffffff",
             "save_images_before_face_restoration": False,
             "save_images_before_color_correction": False,
             "save_mask": False,
             "save_mask_composite": False,
             "use_original_name_batch": True,
             "use_upscaler_name_as_suffix": False,
-            "save_selected_only": True,
             "save_init_img": False,
             "temp_dir": "",
             "clean_temp_dir_at_start": False,
             "save_incomplete_images": False,
-            "notification_audio": True,
-            "notification_volume": 100,
         }
     ),
     *PATHS.reserved(

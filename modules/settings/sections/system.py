@@ -12,8 +12,13 @@ HIDDEN = Group(Section(id="hidden", title="Hidden options"))
 
 SETTINGS = (
     SYSTEM.choice(
-        "auto_launch_browser", "Open the page in the browser on startup", "Local", ("Disable", "Local", "Remote")
+        "auto_launch_browser",
+        "Open the page in the browser on startup",
+        "Local",
+        ("Disable", "Local", "Remote"),
+        hint="Local: only where no other machine can reach the page; Remote: always. Never without a screen.",
     ),
+    SYSTEM.flag("enable_console_prompts", "Print prompts to the console when a job starts", False),
     SYSTEM.flag("samples_log_stdout", "Print the infotext of every picture to the console", False),
     SYSTEM.flag("list_hidden_files", "Load models from hidden directories", True),
     API.flag(
@@ -29,7 +34,6 @@ SETTINGS = (
     API.text("api_useragent", "User agent for requests", "", api_writable=False),
     *SYSTEM.reserved(
         {
-            "enable_console_prompts": False,
             "show_warnings": False,
             "show_gradio_deprecation_warnings": True,
             "memmon_poll_rate": 8,

@@ -55,6 +55,7 @@
     draw({ progress: 0, textinfo: "submitting" });
     if (timer) clearInterval(timer);
     timer = setInterval(poll, fw.settings.live_preview_refresh_period || POLL_MS);
+    fw.keepAwake();
   }
 
   function stop(failed) {
@@ -64,6 +65,7 @@
     const box = document.querySelector("#txt2img_progress");
     if (box) box.hidden = true;
     document.title = "Featherweight";
+    fw.letSleep();
     if (failed) forever = false;
   }
 
@@ -80,6 +82,7 @@
     if (state.completed) {
       stop(false);
       await show(task);
+      fw.chime();
       if (forever) document.querySelector("#txt2img_generate")?.click();
       return;
     }

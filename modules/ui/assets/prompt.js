@@ -6,6 +6,7 @@
   const BRACKETS = "()[]<>";
   const WHITESPACE = { Tab: "\t", "Carriage Return": "\r", "Line Feed": "\n" };
   const timers = {};
+  const counted = {}; // what the counters show, by box
 
   const boxOf = (element) => BOXES.find((id) => element.closest && element.closest(`#${id}`));
 
@@ -33,23 +34,30 @@
     return counter;
   }
 
+  const chosenStyles = () => fw.$$("#txt2img_styles .token > span").map((token) => token.textContent);
+
   async function count(id) {
     const field = fw.field(id);
     const counter = counterOf(id);
     if (!field || !counter || fw.settings.disable_token_counters) return;
+    counted[id] = stateOf(id);
     const problem = unbalanced(field.value);
     counter.classList.toggle("fw-bad", problem !== "");
     counter.title = problem || "Tokens used of those in full chunks of 75";
     const steps = Number(fw.field("txt2img_steps")?.value) || 20;
     try {
-      const reply = await fw.post("internal/token-count", { text: field.value, steps });
+      const asked = { text: field.value, steps, styles: chosenStyles(), is_negative: id === "txt2img_neg_prompt" };
+      const reply = await fw.post("internal/token-count", asked);
       counter.textContent = reply.text;
     } catch {
       counter.textContent = "?";
     }
   }
 
-  fw.countTokens = () => COUNTED.forEach(count);
+  const stateOf = (id) => JSON.stringify([fw.field(id)?.value, fw.field("txt2img_steps")?.value, chosenStyles()]);
+
+  // Also what was filled in without a key press: pasted parameters, examples, chosen styles.
+  fw.countTokens = () => COUNTED.filter((id) => counted[id] !== stateOf(id)).forEach(count);
 
   document.addEventListener("input", (event) => {
     const id = boxOf(event.target);

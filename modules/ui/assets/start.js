@@ -46,6 +46,7 @@
   function follow() {
     const stage = document.querySelector("#txt2img_gallery .fw-stage");
     if (stage) stage.style.height = fw.settings.gallery_height;
+    document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
   }
@@ -73,7 +74,7 @@
     startTheme();
     weigh();
     setInterval(weigh, 2000);
-    fw.countTokens();
+    setInterval(fw.countTokens, 500);
     fw.resume();
   }
 

@@ -20,6 +20,7 @@ from modules.processing.conditioning import Conditioner, EncodedPrompts
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.engine import Engine
 from modules.processing.events import Events
+from modules.processing.feed_forward import using_split_feed_forward
 from modules.processing.hires_pass import HiresPass
 from modules.processing.hires_size import old_first_pass_size
 from modules.processing.hooks import NO_HOOKS, Batch, Hooks, PassStart, Sheet
@@ -70,6 +71,7 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
         with (
             circular_padding(job.model.modules, request.tiling),
             using_attention((model.unet, model.vae), way.attention),
+            using_split_feed_forward(model.unet, request.settings.text("split_feed_forward")),
             recovering(model, way.attention),
         ):
             return job.run()

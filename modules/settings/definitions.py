@@ -30,6 +30,7 @@ OWN_KEYS = frozenset(
     {
         *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
         "vae_tile_size",
+        "split_feed_forward",
     }
 )
 """The keys that the reference UI does not have."""

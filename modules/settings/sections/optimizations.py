@@ -139,6 +139,13 @@ SETTINGS = (
         ("Automatic", "sdp", "sdp-no-mem", "xformers", "sub-quadratic", "Doggettx", "InvokeAI", "V1", "None"),
         hint="Automatic: as the command line says, else sdp. The others need less memory where sdp has no good kernel.",
     ),
+    OPTIMIZATIONS.choice(
+        "split_feed_forward",
+        "Split feed-forward",
+        "Off",
+        ("Off", "Automatic", "2", "4", "8"),
+        hint="Computes the widest layers in slices: less memory for large pictures. Automatic: where memory is short.",
+    ),
     COMPATIBILITY.flag(
         "auto_backcompat",
         "Automatic backward compatibility",

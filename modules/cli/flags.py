@@ -111,6 +111,7 @@ class Flags:
     medvram: bool = switch(PRECISION, "keep only one part of the model on the graphics card at a time")
     medvram_sdxl: bool = switch(PRECISION, "--medvram for SDXL models only")
     lowvram: bool = switch(PRECISION, "keep only the layers at work on the graphics card")
+    offload_dir: str | None = folder(PRECISION, "have streamed weights rest on disk, written to this folder if need be")
     lowram: bool = switch(PRECISION, "load checkpoints straight to the graphics card")
     disable_model_loading_ram_optimization: bool = switch(PRECISION, "load checkpoints the ordinary way")
     opt_channelslast: bool = switch(PRECISION, "keep images channels-last in memory")

@@ -3,7 +3,6 @@
 Whoever builds what a flag asks for removes its line. Standard library only.
 """
 
-_NO_STREAMING = "weight streaming is not built yet, the whole model stays on the device"
 _NO_FACES = "face restoration is not built yet"
 _NO_LDSR = "LDSR is not built yet; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
 _NO_EXTENSIONS = "extensions are not installed or updated by the program; put their folders into extensions/"
@@ -32,9 +31,6 @@ NO_EFFECT: dict[str, str] = {
     "clip_models_path": "the CLIP interrogator is not built yet",
     "deepdanbooru": _NOT_IN_REFERENCE,
     "upcast_sampling": "a step in 32 bits alone is not built yet; --no-half computes everything in 32 bits",
-    "medvram": _NO_STREAMING,
-    "medvram_sdxl": _NO_STREAMING,
-    "lowvram": _NO_STREAMING,
     "lowram": "checkpoints are always read tensor by tensor, straight to where they belong",
     "disable_model_loading_ram_optimization": "loading has only one way, which holds no second copy of the model",
     "opt_channelslast": "the channels-last layout is not built yet",

@@ -8,6 +8,7 @@ import torch
 from modules.memory.formats.names import dtype_name
 from modules.memory.skip import SkipRules
 from modules.memory.storage import StorageRules
+from modules.models.stream_plan import StreamPlan
 
 
 class ComputeMode(StrEnum):
@@ -40,6 +41,7 @@ class PrecisionPlan:
     cache_fp16_weight: bool = False
     dtype_is_chosen: bool = False  # by a setting, so that pictures say so
     check_nan: bool = True
+    streaming: StreamPlan | None = None  # None: all weights lie on the device
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -70,7 +72,7 @@ class PrecisionPlan:
         return "/".join(
             f"{item.name}={getattr(self, item.name)}"
             for item in fields(self)
-            if item.name not in ("notes", "check_nan", "fp8_wish", "dtype_is_chosen", "extra_skip")
+            if item.name not in ("notes", "streaming", "check_nan", "fp8_wish", "dtype_is_chosen", "extra_skip")
         )
 
     @property
@@ -85,6 +87,7 @@ class PrecisionPlan:
             self.unet_storage,
             self.text_storage,
             self.skip,
+            self.streaming,
         )
 
     @property

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modules.devices import DeviceFlags, choose_device, compute_dtype, is_gtx_16xx, works
 from modules.errors import InvalidValueError
 from modules.models.vaes import VAE_KEYS, VaeWish
 from modules.processing.attention_wish import AttentionFlags
+from modules.processing.streaming_wish import STREAM_KEYS, StreamFlags, StreamWish, stream_plan
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 
 
 PRECISION_KEYS = frozenset(
-    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"} | VAE_KEYS
+    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
+    | VAE_KEYS
+    | STREAM_KEYS
 )
 """The settings whose change means that the model is read again."""
 
@@ -41,6 +45,14 @@ class PrecisionFlags(DeviceFlags, Protocol):
     def precision(self) -> str: ...
     @property
     def disable_nan_check(self) -> bool: ...
+    @property
+    def medvram(self) -> bool: ...
+    @property
+    def medvram_sdxl(self) -> bool: ...
+    @property
+    def lowvram(self) -> bool: ...
+    @property
+    def offload_dir(self) -> str | None: ...
 
 
 class Family(Protocol):
@@ -62,6 +74,7 @@ class Machine:
     check_nan: bool = True
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
     attention: AttentionFlags = field(default_factory=AttentionFlags)
+    streaming: StreamFlags = field(default_factory=StreamFlags)
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,7 @@ class PrecisionWish:
     compute_mode: str = AUTOMATIC
     lora_mode: str = AUTOMATIC
     vae: VaeWish = field(default_factory=VaeWish)
+    streaming: StreamWish = field(default_factory=StreamWish)
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionWish:
@@ -91,11 +105,13 @@ class PrecisionWish:
             compute_mode=settings.text("compute_mode"),
             lora_mode=settings.text("lora_mode"),
             vae=VaeWish.of(settings),
+            streaming=StreamWish.of(settings),
         )
 
 
-def machine_of(flags: PrecisionFlags) -> Machine:
-    """What the flags and this machine allow. Imports torch."""
+def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machine:
+    """What the flags and this machine allow. Imports torch. `offload_dir`: where weights that are streamed from disk
+    may be written, if no flag names a place."""
     import torch
 
     device = choose_device(flags)
@@ -110,6 +126,7 @@ def machine_of(flags: PrecisionFlags) -> Machine:
         check_nan=not flags.disable_nan_check,
         no_autocast=card,
         attention=AttentionFlags.of(flags),
+        streaming=StreamFlags.of(flags, offload_dir),
     )
 
 
@@ -122,7 +139,8 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
     from modules.models.precision import PrecisionPlan
 
     notes = []
-    wanted = wish.fp8_storage == ON or (wish.fp8_storage == ON_FOR_LARGE and family is not None and family.is_large)
+    is_large = family is not None and family.is_large
+    wanted = wish.fp8_storage == ON or (wish.fp8_storage == ON_FOR_LARGE and is_large)
     if wanted and machine.device.type == "mps":
         wanted = False
         notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
@@ -143,6 +161,7 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
         cache_fp16_weight=wish.cache_fp16_weight and wanted,
         dtype_is_chosen=wish.compute_dtype != AUTOMATIC,
         check_nan=machine.check_nan,
+        streaming=stream_plan(wish.streaming, machine.streaming, machine.device, is_large),
         notes=tuple(notes),
     )
 

@@ -25,6 +25,8 @@ class ModelFacts:
     storage: str  # "fp16", "fp32", "fp8 row" ...
     device: str
     default_size_px: int = 512  # the side of the pictures it was trained on
+    streaming: str = ""  # "layers are streamed from disk"; empty: all weights lie on the device
+    streamed_bytes: int = 0  # of weights that rest elsewhere; not in `stored_bytes`
 
 
 @dataclass(frozen=True)

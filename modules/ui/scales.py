@@ -6,11 +6,15 @@ UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 def scales_line(model: ModelFacts) -> str:
-    """For example `SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB`."""
-    weight = short_bytes(model.stored_bytes)
-    if model.stored_bytes != model.fp16_bytes:
-        weight += f", fp16 would be {short_bytes(model.fp16_bytes)}"
-    return f"{model.family} · {short_count(model.parameters)} parameters · {model.storage} · {weight} · {model.device}"
+    """For example `SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda`; where weights are
+    streamed it says so, and how much of them stays on the device."""
+    whole = model.stored_bytes + model.streamed_bytes
+    parts = [model.family, f"{short_count(model.parameters)} parameters", model.storage, short_bytes(whole)]
+    if whole != model.fp16_bytes:
+        parts[-1] += f", fp16 would be {short_bytes(model.fp16_bytes)}"
+    if model.streaming:
+        parts.append(f"{model.streaming}, {short_bytes(model.stored_bytes)} stay")
+    return " · ".join([*parts, model.device])
 
 
 def short_count(number: int) -> str:

@@ -34,13 +34,15 @@ class RestingPlace:
         """Whether a weight of this size is taken."""
         return torch.Size(shape).numel() * dtype.itemsize >= self.small_bytes
 
-    def take(self, layer: nn.Module, name: str) -> bool:
-        """Take a parameter as it lies in its layer; False for small ones, for what is not there, and for an embedding
-        that is looked up in a file."""
+    def take(self, layer: nn.Module, name: str, is_sure: bool = False) -> bool:
+        """Take a parameter as it lies in its layer; False for small ones, for what is not there, for an embedding that
+        is looked up in a file, and (unless `is_sure`) for what its layer could not be given in another way."""
         parameter = layer._parameters.get(name)
         if parameter is None or parameter.is_meta or ROW_TABLE in layer.__dict__:
             return False
-        if not self.wants(parameter.shape, parameter.dtype) or not _is_streamable(layer, name, parameter):
+        if not self.wants(parameter.shape, parameter.dtype):
+            return False
+        if not is_sure and not _is_streamable(layer, name, parameter):
             return False
         twin = self._shells.get(id(parameter))
         if twin is None:

@@ -133,6 +133,34 @@ SETTINGS = (
         hint="How a LoRA meets the weights. Automatic: exact on 8-bit weights, merged on 16-bit ones.",
     ),
     OPTIMIZATIONS.choice(
+        "stream_weights",
+        "Stream weights",
+        "Automatic",
+        ("Automatic", "Off", "Parts", "Blocks", "Layers"),
+        hint="The device holds only what is at work: a part of the model, a block or a layer. The pictures stay the "
+        "same. On a graphics card the rest lies in main memory; on the processor it is read from the checkpoint file. "
+        "Automatic: as --medvram or --lowvram say.",
+    ),
+    OPTIMIZATIONS.number(
+        "stream_keep_gb",
+        "GB of streamed weights that stay",
+        0.0,
+        minimum=0,
+        maximum=64,
+        step=0.1,
+        hint="Of blocks or layers, on the device between steps: faster, more memory.",
+    ),
+    OPTIMIZATIONS.number(
+        "offload_quota_gb",
+        "Most GB of weights written for streaming from disk",
+        50.0,
+        minimum=0,
+        maximum=2000,
+        step=1,
+        hint="Of weights that the checkpoint file does not hold as they are needed (8 bits). Those unused for longest "
+        "go first. python launch.py offload-clean deletes them all.",
+    ),
+    OPTIMIZATIONS.choice(
         "cross_attention_optimization",
         "Cross attention optimization",
         "Automatic",

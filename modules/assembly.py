@@ -6,7 +6,9 @@ from modules.access import access_of
 from modules.cli.flags import Flags
 from modules.devices import choose_device
 from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.precision import PrecisionWork
 from modules.jobs.queue import JobQueue
+from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vaes import VaeCatalogue
@@ -65,6 +67,19 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     executor = InProcessExecutor(engine, Output(paths.data_dir), scripts)
     queue = JobQueue(executor, JobStore(paths.jobs_file))
     return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, scripts, access)
+
+
+def precision_work(services: Services) -> PrecisionWork:
+    """Reports, comparisons and conversions of this program; reports lie in the folder `reports` of the outputs."""
+    return PrecisionWork(
+        services.tasks,
+        services.catalogue,
+        services.engine,
+        services.settings,
+        Reports(services.paths.outputs_dir / "reports"),
+        services.paths.checkpoint_dirs[0],
+        services.paths.root / "configs",
+    )
 
 
 def load_scripts(flags: Flags, paths: Paths, settings: Settings) -> ScriptLibrary:

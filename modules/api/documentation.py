@@ -19,6 +19,7 @@ TAGS = {
     "lists": "What there is to choose from.",
     "server": "Memory, the loaded model, stopping.",
     "tasks": "Long work beside the pictures: how far it is, and stopping it.",
+    "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
     "page": "What the page itself asks; may change between versions.",
 }
 ERROR_SCHEMA = {

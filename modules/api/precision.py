@@ -1,0 +1,144 @@
+"""What 8 bits make of a model, over HTTP: report, comparison, conversion as tasks, and the reports they write."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import ConfigDict, Field
+
+from modules.api.documentation import documented
+from modules.api.schemas import Tolerant
+from modules.api.tasks import TASK, task_reply
+from modules.assembly import precision_work
+from modules.jobs.precision import COMPARED, ComparisonWish, StorageWish
+from modules.services import Services
+
+MODEL = "featherweight-scenes.safetensors"
+STARTED = {**TASK, "status": "queued", "fraction": 0.0, "phase": "waiting", "elapsed_s": 0.0, "eta_s": None}
+UNKNOWN_MODEL = "Unknown checkpoint 'gone'. Known: featherweight-scenes.safetensors [5fe1d58aba]."
+REPORT_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "private, no-cache",
+}
+
+
+class StorageBody(Tolerant):
+    """POST /featherweight/v1/precision-report."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        protected_namespaces=(),
+        json_schema_extra={"example": {"checkpoint": MODEL, "format": "fp8_e4m3fn_row", "skip": ["^conv_out$"]}},
+    )
+
+    checkpoint: str | None = None
+    format: str = "fp8_e4m3fn_row"
+    skip: list[str] = Field(default_factory=list)
+    text_encoders: bool = True
+
+    def wish(self) -> StorageWish:
+        """As the work takes it."""
+        return StorageWish(
+            checkpoint=self.checkpoint,
+            storage=self.format,
+            skip=tuple(self.skip),
+            text_encoders=self.text_encoders,
+        )
+
+
+class ConversionBody(StorageBody):
+    """POST /featherweight/v1/convert."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        protected_namespaces=(),
+        json_schema_extra={
+            "example": {"checkpoint": MODEL, "format": "fp8_e4m3fn_row", "name": "scenes-fp8.safetensors"}
+        },
+    )
+
+    name: str
+
+
+class ComparisonBody(Tolerant):
+    """POST /featherweight/v1/precision-comparison."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        protected_namespaces=(),
+        json_schema_extra={
+            "example": {
+                "prompts": ["a large red circle on a blue background"],
+                "formats": ["16 bit", "fp8_e4m3fn_row", "int8_row"],
+                "steps": 12,
+                "seed": 1,
+            }
+        },
+    )
+
+    prompts: list[str]
+    formats: list[str] = Field(default_factory=lambda: list(COMPARED))
+    checkpoint: str | None = None
+    negative_prompt: str = ""
+    steps: int = 20
+    cfg_scale: float = 7.0
+    sampler_name: str = "DPM++ 2M"
+    seed: int = -1
+    width: int | None = None
+    height: int | None = None
+
+    def wish(self) -> ComparisonWish:
+        """As the work takes it."""
+        return ComparisonWish(
+            prompts=tuple(self.prompts),
+            storages=tuple(self.formats),
+            checkpoint=self.checkpoint,
+            negative_prompt=self.negative_prompt,
+            steps=self.steps,
+            cfg_scale=self.cfg_scale,
+            sampler=self.sampler_name,
+            seed=self.seed,
+            width=self.width,
+            height=self.height,
+        )
+
+
+def precision_routes(services: Services) -> APIRouter:
+    """The routes below /featherweight/v1 that have to do with precision."""
+    routes = APIRouter(prefix="/featherweight/v1", tags=["precision"])
+    work = precision_work(services)
+    wrong = "Unknown storage format 'fp7'. Known: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row."
+    errors = {404: UNKNOWN_MODEL, 422: wrong}
+
+    @routes.post("/precision-report", **documented(STARTED, errors=errors))
+    def report(body: StorageBody) -> dict[str, Any]:
+        """Say what a storage format would make of a checkpoint. Nothing is changed; the task's `outcome` has bytes
+        before and after, the mean relative error of the weights, and the layers with the largest; a file with every
+        tensor goes into the reports. Formats: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row."""
+        return task_reply(work.report(body.wish()))
+
+    @routes.post("/precision-comparison", **documented(STARTED, errors=errors))
+    def compare(body: ComparisonBody) -> dict[str, Any]:
+        """Make the same pictures in several formats and compare them. The first format is what the others are
+        measured against; "16 bit" means fp8 off. The task's `outcome` has the verdict, the numbers, and the names of a
+        page and a JSON file among the reports."""
+        return task_reply(work.compare(body.wish()))
+
+    @routes.post("/convert", **documented(STARTED, errors=errors))
+    def convert(body: ConversionBody) -> dict[str, Any]:
+        """Save a checkpoint in another precision. It goes into the folder of checkpoints under `name` and replaces
+        nothing. Formats: fp16, bf16, fp32 and those of the report."""
+        return task_reply(work.convert(body.wish(), body.name))
+
+    @routes.get("/reports", **documented([{"name": "precision-comparison-20260101-120000.html"}]))
+    def reports() -> list[dict[str, str]]:
+        """The reports there are, the newest first."""
+        return [{"name": name} for name in work.reports.names()]
+
+    @routes.get("/reports/{name}", **documented(errors={404: "There is no report 'x.html'.", 422: "No name."}))
+    def one_report(name: str) -> Response:
+        """A report, as HTML or JSON. The page is complete in itself: it loads nothing and runs nothing."""
+        kind = "text/html" if name.endswith(".html") else "application/json"
+        return Response(work.reports.read(name), media_type=f"{kind}; charset=utf-8", headers=REPORT_HEADERS)
+
+    return routes

@@ -1,0 +1,273 @@
+"""Precision as page and API ask for it: reports, comparisons and conversions become tasks; what is wrong with a wish is
+said at once. Imports torch when it works, not before."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from modules.errors import InvalidValueError, UnknownNameError
+from modules.jobs.queue import fix_seeds
+from modules.jobs.reports import Reports
+from modules.jobs.tasks import Outcome, Task, Tasks
+from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.processing.checking import check_names
+from modules.processing.engine import Engine
+from modules.processing.output import Output
+from modules.processing.precision import check_patterns, storage_rules
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.results import Picture
+from modules.settings.definitions import SETTINGS
+from modules.settings.store import SettingsStore
+
+if TYPE_CHECKING:
+    from modules.models.conversion import PrecisionReport
+
+UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
+EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in SETTINGS.get("fp8_format").choices or ())
+SIXTEEN_BIT = ("fp16", "bf16", "fp32")
+COMPARED = (UNSTORED, *EIGHT_BIT)
+REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND = "precision-report", "precision-comparison", "conversion"
+KINDS = (REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND)
+WORST_SHOWN = 10
+MOST_PROMPTS = 16
+NEEDED = "modules.models.loading"  # what imports diffusers and transformers
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageWish:
+    """A checkpoint in a storage format. None: the checkpoint that is chosen in the settings."""
+
+    checkpoint: str | None = None
+    storage: str = "fp8_e4m3fn_row"
+    skip: tuple[str, ...] = ()  # regular expressions on names of layers that stay
+    text_encoders: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonWish:
+    """The same pictures in several formats; the first is what the others are measured against."""
+
+    prompts: tuple[str, ...]
+    storages: tuple[str, ...] = COMPARED
+    checkpoint: str | None = None
+    negative_prompt: str = ""
+    steps: int = 20
+    cfg_scale: float = 7.0
+    sampler: str = "DPM++ 2M"
+    seed: int = -1
+    width: int | None = None  # None: what the model was trained on
+    height: int | None = None
+
+
+@dataclass(frozen=True)
+class PrecisionWork:
+    """Starts the tasks; `conversions` is the folder that converted checkpoints go to."""
+
+    tasks: Tasks
+    catalogue: CheckpointCatalogue
+    engine: Engine
+    settings: SettingsStore
+    reports: Reports
+    conversions: Path
+    configs_dir: Path
+
+    def report(self, wish: StorageWish) -> Task:
+        """The dry run: what would be stored how, bytes and errors. Raises what is wrong with the wish."""
+        info = self._check(wish, EIGHT_BIT)
+
+        def work(task: Task) -> Outcome:
+            self._import()
+            from modules.models.conversion import report_precision
+
+            found = report_precision(info, self.configs_dir, _rules(wish), wish.text_encoders, _tensors(task))
+            stem = self.reports.new_stem(REPORT_KIND)
+            self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
+            return {**facts_of(found), "json": f"{stem}.json"}
+
+        return self.tasks.submit(REPORT_KIND, f"Precision report of {info.name} as {wish.storage}", work)
+
+    def convert(self, wish: StorageWish, name: str) -> Task:
+        """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
+        info = self._check(wish, (*SIXTEEN_BIT, *EIGHT_BIT))
+        target = self._target(name)
+
+        def work(task: Task) -> Outcome:
+            self._import()
+            from modules.models.conversion import save_as
+
+            found = save_as(info, self.configs_dir, _rules(wish), target, wish.text_encoders, _tensors(task))
+            self.catalogue.refresh()
+            return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
+
+        return self.tasks.submit(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work)
+
+    def compare(self, wish: ComparisonWish) -> Task:
+        """Make the pictures; a page and numbers go into the reports."""
+        request = self._request(wish)
+        info = self.catalogue.default(wish.checkpoint or self.settings.current.text("sd_model_checkpoint") or None)
+
+        def work(task: Task) -> Outcome:
+            self._import()
+            from modules.processing.comparison import as_json, compare
+            from modules.processing.comparison_page import as_html, verdict
+
+            side = self._default_side(request)
+            sized = replace(request, width=wish.width or side, height=wish.height or side)
+            try:
+                events = _Progress(task, len(wish.storages) * len(wish.prompts))
+                output = Output(self.reports.folder)
+                rows = compare(sized, wish.prompts, wish.storages, self.engine, output, events)
+            finally:
+                # What the settings say comes back, behind whatever waits.
+                self.engine.request_load(self.settings.current.text("sd_model_checkpoint") or None)
+            made_with = described(sized)
+            numbers = {**as_json(rows, wish.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
+            stem = self.reports.new_stem(COMPARISON_KIND)
+            self.reports.write(f"{stem}.html", as_html(rows, wish.prompts, info.title, made_with))
+            self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
+            return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
+
+        return self.tasks.submit(COMPARISON_KIND, f"Comparing precisions of {info.name}", work)
+
+    # -- checks ------------------------------------------------------------------------------------------------------
+
+    def _check(self, wish: StorageWish, allowed: tuple[str, ...]) -> CheckpointInfo:
+        if wish.storage not in allowed:
+            raise UnknownNameError.of("storage format", wish.storage, allowed)
+        check_patterns(wish.skip)
+        return self.catalogue.default(wish.checkpoint or self.settings.current.text("sd_model_checkpoint") or None)
+
+    def _target(self, name: str) -> Path:
+        name = name.strip()
+        if name and not name.endswith(".safetensors"):
+            name += ".safetensors"
+        bad = not name.removesuffix(".safetensors") or Path(name).name != name or name.startswith(".")
+        if bad or any(character in name for character in '\\/:*?"<>|\0'):
+            raise InvalidValueError(
+                f"{name!r} is no name for a checkpoint. Write a file name such as smaller.safetensors."
+            )
+        target = self.conversions / name
+        if target.exists():
+            raise InvalidValueError(f"{name} is there already. Choose another name, or delete it first.")
+        return target
+
+    def _request(self, wish: ComparisonWish) -> Txt2ImgRequest:
+        prompts = [prompt for prompt in wish.prompts if prompt.strip()]
+        if not prompts or len(wish.prompts) > MOST_PROMPTS:
+            raise InvalidValueError(f"A comparison takes 1 to {MOST_PROMPTS} prompts, {len(prompts)} were given.")
+        if len(wish.storages) < 2 or len(set(wish.storages)) < len(wish.storages):
+            raise InvalidValueError(f"A comparison takes two or more different formats of: {', '.join(COMPARED)}.")
+        for storage in wish.storages:
+            if storage not in COMPARED:
+                raise UnknownNameError.of("storage format", storage, COMPARED)
+        for prompt in wish.prompts:
+            Txt2ImgRequest(prompt=prompt)
+        request = Txt2ImgRequest(
+            prompt=prompts[0],
+            negative_prompt=wish.negative_prompt,
+            steps=wish.steps,
+            cfg_scale=wish.cfg_scale,
+            sampler=wish.sampler,
+            seed=wish.seed,
+            width=wish.width or 512,
+            height=wish.height or 512,
+            checkpoint=wish.checkpoint,
+            settings=self.settings.current,
+        )
+        check_names(request, self.catalogue)
+        return fix_seeds(request)
+
+    def _default_side(self, request: Txt2ImgRequest) -> int:
+        wanted = request.checkpoint or request.settings.text("sd_model_checkpoint") or None
+        return self.engine.model(wanted).default_size_px
+
+    def _import(self) -> None:
+        """Packages are imported under the engine's lock: a load in the background may import the same ones."""
+        if hasattr(sys.modules.get(NEEDED), "load_model"):
+            return
+        with self.engine.lock:
+            from modules.processing import txt2img as _txt2img
+
+            assert _txt2img
+
+
+def facts_of(found: PrecisionReport) -> dict[str, Any]:
+    """A report without its list of all tensors: totals, parts, and the largest errors."""
+    whole = found.as_dict()
+    del whole["tensors"]
+    parts = []
+    for component in found.components():
+        before, after = found.bytes_of(component)
+        tensors = [tensor for tensor in found.tensors if tensor.component == component]
+        stored = sum(tensor.storage is not None for tensor in tensors)
+        parts.append(
+            {
+                "component": component,
+                "stored": stored,
+                "stays": len(tensors) - stored,
+                "bytes_16": before,
+                "bytes_stored": after,
+            }
+        )
+    worst = [{"name": t.name, "shape": list(t.shape), "error": t.error} for t in found.worst(WORST_SHOWN)]
+    return {**whole, "components": parts, "worst": worst}
+
+
+def described(request: Txt2ImgRequest) -> str:
+    """How the pictures of a comparison were made, for people."""
+    width, height = request.size_px
+    return (
+        f"{request.steps} steps of {request.sampler}, {width}×{height} pixels, CFG scale {request.cfg_scale:g}, "
+        f"seed {request.seed}"
+    )
+
+
+def _rules(wish: StorageWish) -> Any:
+    return storage_rules(wish.storage, wish.skip)
+
+
+def _tensors(task: Task) -> Any:
+    return lambda done, total: task.progress(done, total, f"{done} of {total} tensors")
+
+
+class _Progress:
+    """Events of a comparison as the progress of its task."""
+
+    def __init__(self, task: Task, pictures: int) -> None:
+        self._task = task
+        self._pictures = pictures
+        self._begun = 0
+        self._steps = 1
+        self._phase = ""
+
+    def check(self) -> None:
+        self._task.check()
+
+    def phase(self, text: str) -> None:
+        self._phase = text if "picture" in text else self._phase
+
+    def plan(self, total_steps: int) -> None:
+        self._begun += 1
+        self._steps = max(total_steps, 1)
+
+    def step(self, done: int) -> None:
+        finished = self._begun - 1 + done / self._steps
+        self._task.progress(finished, self._pictures, f"{self._phase}, step {done} of {self._steps}")
+
+    def latent(self, info: Any) -> None:
+        return
+
+    def wants_preview(self, done: int) -> bool:
+        return False
+
+    def preview(self, image: Image.Image) -> None:
+        return
+
+    def finished_picture(self, picture: Picture) -> None:
+        return

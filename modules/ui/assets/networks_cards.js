@@ -5,6 +5,7 @@
   const WAIT_MS = 50;
   const SEARCHED = 4; // so many letters bring out cards of hidden folders
   const ROUTE = "internal/extra-networks";
+  const TAB_BUTTONS = "button[role=tab], .overflow-dropdown button"; // the second: in the menu of a narrow page
   const panels = new Map();
   const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
   const ORDERS = {
@@ -14,6 +15,11 @@
     "Date Modified": (a, b) => a.modified - b.modified,
   };
 
+  const ICONS = {
+    copy: "M7 7h9v10H7zM4 13V3h9",
+    metadata: "M10 9v5M10 6v.01M3 10a7 7 0 1 0 14 0a7 7 0 1 0-14 0",
+    edit: "M4 16l1-4l8-8l3 3l-8 8zM11 6l3 3",
+  };
   const ACTIONS = {
     use: (panel, card) => panel.use(card),
     copy: (panel, card) => panel.copy(card),
@@ -168,13 +174,13 @@
         ),
       );
       const tools = [
-        ["copy", "⧉", "Copy the path of"],
-        ["metadata", "ⓘ", "Metadata of"],
-        ["edit", "✎", "Edit the notes of"],
-      ].map(([action, sign, label]) =>
+        ["copy", "Copy the path of"],
+        ["metadata", "Metadata of"],
+        ["edit", "Edit the notes of"],
+      ].map(([action, label]) =>
         element("button", {
           type: "button",
-          textContent: sign,
+          innerHTML: `<svg viewBox="0 0 20 20" aria-hidden="true"><path d="${ICONS[action]}"/></svg>`,
           title: `${label} ${card.name}`,
           dataset: { do: action },
           attributes: { "aria-label": `${label} ${card.name}` },
@@ -373,7 +379,7 @@
   }
 
   document.addEventListener("click", (event) => {
-    if (event.target.closest && event.target.closest("button[role=tab]")) setTimeout(() => openVisible(40), 0);
+    if (event.target.closest && event.target.closest(TAB_BUTTONS)) setTimeout(() => openVisible(40), 0);
   });
 
   document.addEventListener("input", (event) => {

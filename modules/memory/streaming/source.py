@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -84,7 +85,9 @@ class WatchedFile:
         """Open it now, and remember its size and time of change."""
         with self._lock:
             try:
-                self._file = FileIO(self.path)
+                handle = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+                self._close = weakref.finalize(self, os.close, handle)  # also where nobody calls `close`
+                self._file = FileIO(handle, closefd=False)
                 self._identity = self._now(self._file)
             except OSError as error:
                 raise CheckpointError(self._complaint(f"cannot be opened ({error.strerror})")) from error
@@ -112,8 +115,8 @@ class WatchedFile:
         """Close it; what was read stays valid."""
         with self._lock:
             if self._file is not None:
-                self._file.close()
                 self._file = None
+                self._close()
 
     @staticmethod
     def _now(file: FileIO) -> tuple[int, int]:

@@ -172,8 +172,9 @@ def _refuse(roots: Iterable[nn.Module]) -> None:
                 raise InvalidValueError(f"{path or 'The module'} is streamed already. Remove that first.")
             for name, parameter in layer._parameters.items():
                 if parameter is not None and parameter.requires_grad:
+                    where = f"{path}.{name}" if path else name
                     raise InvalidValueError(
-                        f"{'.'.join(filter(None, (path, name)))} requires a gradient, and streamed weights cannot be trained. "
+                        f"{where} requires a gradient, and streamed weights cannot be trained. "
                         "Call requires_grad_(False) first."
                     )
 

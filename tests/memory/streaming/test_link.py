@@ -1,0 +1,205 @@
+"""The way to a graphics card: with a card that is made up, which does copies late, and with a real one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.streaming.groups import Group, Level, Slot
+from modules.memory.streaming.link import ReadingLink, StreamLink
+from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.source import RamSource
+from modules.memory.streaming.streaming import StreamOptions, stream
+from tests.memory.streaming.test_streaming import Blocks, everything, outputs, toy
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Event:
+    stream: "Queue"
+    after: int  # pieces of work that were queued on the stream before it
+
+    def synchronize(self) -> None:
+        self.stream.run(self.after)
+
+
+@dataclass
+class Queue:
+    """Work is done when somebody waits for it, as late as a real stream may."""
+
+    name: str
+    log: list[str]
+    work: list[Callable[[], object]] = field(default_factory=list)
+    done: int = 0
+
+    def queue(self, work: Callable[[], object]) -> None:
+        self.work.append(work)
+
+    def run(self, count: int) -> None:
+        while self.done < count:
+            self.done += 1
+            self.work[self.done - 1]()
+
+    def record_event(self) -> Event:
+        return Event(self, len(self.work))
+
+    def wait_event(self, event: Event) -> None:
+        self.log.append(f"{self.name} waits for {event.stream.name}")
+        self.queue(event.synchronize)
+        if self.name == "main":  # which does its work at once
+            self.run(len(self.work))
+
+
+class Card:
+    """Stands for `torch.cuda`: copies that are asked for on its side stream are only done when they must be."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.main = Queue("main", self.log)
+        self.side = Queue("side", self.log)
+        self.current = self.main
+
+    def Stream(self, device: torch.device) -> Queue:  # noqa: N802 - PyTorch's name
+        return self.side
+
+    def current_stream(self, device: torch.device) -> Queue:
+        return self.main
+
+    @contextmanager
+    def stream(self, stream: Queue) -> Iterator[None]:
+        self.current = stream
+        yield
+        self.current = self.main
+
+
+class LateLink(StreamLink):
+    """Its copies are work on the card's stream."""
+
+    card: Card
+
+    def _copy(self, host: Tensor, flat: Tensor, freed: Event) -> Event:
+        side = self.card.side
+        side.wait_event(freed)
+        side.queue(lambda: flat.copy_(host[: flat.numel()]))
+        self.card.log.append("copy")
+        return side.record_event()
+
+
+def made_up(pinned: list[Tensor]) -> LateLink:
+    card = Card()
+
+    def pin(count: int) -> Tensor:
+        pinned.append(torch.empty(count, dtype=torch.uint8))
+        return pinned[-1]
+
+    link = LateLink(CPU, backend=card, pin=pin)
+    link.card = card
+    return link
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_copies_are_waited_for_and_buffers_not_overwritten(level: Level) -> None:
+    module = toy()
+    expected = outputs(module)
+    pinned: list[Tensor] = []
+    link = made_up(pinned)
+    with stream(module, CPU, level, place=everything(), link=link):
+        for _ in range(3):
+            assert all(torch.equal(a, b) for a, b in zip(outputs(module), expected, strict=True))
+    assert "main waits for side" in link.card.log and "side waits for main" in link.card.log
+
+
+def test_only_two_pinned_buffers_are_needed() -> None:
+    pinned: list[Tensor] = []
+    module = Blocks()
+    x = torch.randn(1, 32)
+    expected = module(x)
+    with stream(module, CPU, place=everything(), link=made_up(pinned)):
+        for _ in range(3):
+            assert torch.equal(module(x), expected)
+    assert len(pinned) <= 4  # of which two were too small
+
+
+def test_what_rests_in_pinned_memory_is_copied_from_there() -> None:
+    pinned: list[Tensor] = []
+    link = made_up(pinned)
+    tensor = torch.randn(8, 8)
+    group = Group(0, "x", [Slot("x", nn.Linear(8, 8), "weight", RamSource(tensor))])
+    (piece,) = group.pieces
+    piece.host = tensor.view(-1).view(torch.uint8).clone()
+    parcel = link.send(piece, ahead=True)
+    assert not pinned
+    assert torch.equal(parcel.wait()[: piece.size_bytes].view(torch.float32).view(8, 8), tensor)
+    link.send(piece, ahead=True).discard()
+    link.close()
+
+
+def test_a_piece_that_is_not_needed_goes_back() -> None:
+    link = ReadingLink(spare_bytes=1 << 20)
+    group = Group(0, "x", [Slot("x", nn.Linear(8, 8), "weight", RamSource(torch.randn(8, 8)))])
+    link.send(group.pieces[0], ahead=True).discard()
+    flat = link.send(group.pieces[0], ahead=False).wait()
+    link.release(flat)
+    link.close()
+
+
+card = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.gpu
+@card
+@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize(
+    "options",
+    [
+        StreamOptions(),
+        StreamOptions(pinned_bytes=None),
+        StreamOptions(pinned_bytes=40_000, record_stream=True),
+        StreamOptions(own_stream=False),
+        StreamOptions(kept_bytes=40_000, ahead_bytes=1 << 20),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("storage", [None, "fp8_e4m3fn_row"])
+def test_a_card_computes_what_it_does_with_all_weights_there(
+    level: Level, options: StreamOptions, storage: str | None
+) -> None:
+    device = torch.device("cuda")
+    module = nn.Sequential(*(nn.Linear(512, 512) for _ in range(12))).requires_grad_(False)
+    if storage:
+        apply_storage(module, StorageRules(storage), torch.float32)
+    x = torch.randn(64, 512, device=device)
+    expected = module.to(device)(x)
+    module.to("cpu")
+    torch.cuda.synchronize()
+    with torch.inference_mode(), stream(module, device, level, options, RestingPlace(small_bytes=1024)) as handle:
+        for _ in range(5):
+            torch.testing.assert_close(module(x), expected, atol=1e-5, rtol=0)
+        assert handle.rest_bytes >= 12 * 512 * 512
+    torch.testing.assert_close(module(x), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.gpu
+@card
+def test_a_card_holds_less_the_finer_it_is() -> None:
+    device = torch.device("cuda")
+    module = nn.ModuleList(nn.Sequential(nn.Linear(2048, 2048), nn.Linear(2048, 2048)) for _ in range(8))
+    whole = nn.Sequential(*module).requires_grad_(False)
+    x = torch.randn(4, 2048, device=device)
+    peaks = {}
+    for level in (Level.LAYER, Level.BLOCK, Level.COMPONENT):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with torch.inference_mode(), stream(whole, device, level) as handle:
+            for _ in range(3):
+                whole(x)
+            peaks[level] = torch.cuda.max_memory_allocated() - before
+            handle.let_go()
+        whole.to("cpu")
+    assert peaks[Level.LAYER] < peaks[Level.BLOCK] < peaks[Level.COMPONENT]

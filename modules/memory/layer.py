@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.memory.formats import StorageFormat
+from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
 from modules.memory.scratch import scratch
 
 SCALE_SUFFIX = "_scale"
@@ -274,14 +275,33 @@ def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
 
 
 def _linear(layer: Any, x: Tensor) -> Tensor:
+    if _would_be_kept(layer, x):
+        return frozen_linear(layer, x, _decoded_weight)
     bias = layer.bias
     return F.linear(x, _short_lived(layer, "weight"), bias)  # type: ignore[arg-type]
 
 
 def _convolution(layer: Any, x: Tensor) -> Tensor:
+    if has_plain_padding(layer) and _would_be_kept(layer, x):
+        return frozen_convolution(layer, x, _decoded_weight)
     bias = layer.bias
     result: Tensor = layer._conv_forward(x, _short_lived(layer, "weight"), bias)
     return result
+
+
+def _would_be_kept(layer: nn.Module, x: Tensor) -> bool:
+    """Whether autograd would hold on to a weight that is decoded for this call only."""
+    if not torch.is_grad_enabled() or not x.requires_grad or torch.compiler.is_compiling():
+        return False
+    state: Stored = layer.__dict__[STATE]
+    weight = layer._parameters.get("weight")
+    if weight is None or "weight" not in state.formats or state.changes:  # a change may be what is being trained
+        return False
+    return weight.dtype != state.compute_dtype or state.fetch is not None
+
+
+def _decoded_weight(layer: nn.Module) -> Tensor:
+    return read_weight(layer, "weight")
 
 
 QUICK: dict[Callable[..., Any], Callable[[Any, Tensor], Tensor]] = {

@@ -1,0 +1,229 @@
+"""A UNet of 860 M parameters whose weights are streamed, beside the same resident, and beside diffusers' group
+offloading to disk: time of a step, and memory.
+
+Run `python -m benchmarks.streaming`. A checkpoint of Stable Diffusion 1's full size with random weights is made on the
+fly; steps of a pair take turns; memory is measured in processes of their own. On the processor weights are streamed
+from the checkpoint file (warm page cache), where what is compared is the time of all threads. Rows that need a graphics
+card say so without one.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.full_size import ROOT, write_full_size_checkpoint
+from benchmarks.report import print_table, write_result
+from modules.devices import native_bf16_cpu
+from modules.memory.streaming.groups import Level
+from modules.models.loaded import LoadedModel
+from modules.models.stream_plan import StreamPlan
+from modules.processing.engine import release_memory
+
+GOALS = {"time": 1.10, "resident": 0.10, "fp8": 0.55, "disk time": 1.05}
+SIDES = {64: 2, 32: 3}  # of the latent (512 and 256 pixels), and how many pairs are timed
+NOT_MEASURED = "not measured"
+
+
+def load(path: Path, device: torch.device, storage: str | None, streaming: StreamPlan | None) -> LoadedModel:
+    """Load through the program's own loader."""
+    from modules.models.catalogue import CheckpointCatalogue, HashCache
+    from modules.models.loading import load_model
+    from modules.models.precision import ComputeMode, PrecisionPlan
+    from modules.processing.precision import storage_rules
+
+    info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
+    dtype = _dtype(device)
+    plan = PrecisionPlan(
+        device=device,
+        compute_dtype=dtype,
+        vae_dtype=dtype,
+        mode=ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL,
+        unet_storage=storage,
+        text_storage=storage,
+        skip=storage_rules(storage).skip.texts if storage else (),
+        streaming=streaming,
+    )
+    return load_model(info, ROOT / "configs", lambda _: plan)
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    if device.type != "cpu":
+        return torch.float16
+    return torch.bfloat16 if native_bf16_cpu() else torch.float32
+
+
+def stream_plan(path: Path, level: Level = Level.LAYER, on_disk: bool = True) -> StreamPlan:
+    """Streaming that may write beside the checkpoint."""
+    return StreamPlan(level=level, on_disk=on_disk, folder=path.parent / "offload")
+
+
+def stepper(unet: Any, device: torch.device, side: int) -> Callable[[], Tensor]:
+    """One evaluation with guidance at a latent of `side`."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 4, side, side, generator=generator).to(device, _dtype(device))
+    context = torch.randn(2, 77, 768, generator=generator).to(device, _dtype(device))
+    t = torch.full((2,), 500, device=device)
+    return lambda: unet(x, t, encoder_hidden_states=context, return_dict=False)[0]
+
+
+def pair(first: Callable[[], Tensor], second: Callable[[], Tensor], device: torch.device, count: int) -> dict[str, Any]:
+    """Median seconds of both, of their ratio, and of the ratio of wall times; warmed up once, taking turns."""
+
+    def timed(step: Callable[[], Tensor]) -> tuple[float, float]:
+        began, wall = time.process_time(), time.perf_counter()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.process_time() - began, time.perf_counter() - wall
+
+    a, b = first(), second()
+    same = torch.equal(a, b)
+    times = [(timed(first), timed(second)) for _ in range(count)]
+    of = 0 if device.type == "cpu" else 1
+    return {
+        "first_s": statistics.median(x[of] for x, _ in times),
+        "second_s": statistics.median(y[of] for _, y in times),
+        "ratio": statistics.median(x[of] / y[of] for x, y in times),
+        "ratio_wall": statistics.median(x[1] / y[1] for x, y in times),
+        "same_output": same,
+    }
+
+
+def offload_to_disk(unet: nn.Module, folder: Path) -> None:
+    """diffusers' group offloading by leaf, on the processor."""
+    from diffusers.hooks import apply_group_offloading
+
+    cpu = torch.device("cpu")
+    apply_group_offloading(
+        unet, cpu, offload_device=cpu, offload_type="leaf_level", offload_to_disk_path=str(folder)
+    )  # streams it does not have there
+
+
+@torch.inference_mode()
+def child(path: Path, way: str) -> dict[str, int]:
+    """Resident bytes of one process: before loading, with the model, and at the peak of a step."""
+    from benchmarks.load import base_bytes, peak_bytes
+
+    base = base_bytes()
+    cpu = torch.device("cpu")
+    unet = load(path, cpu, None, stream_plan(path) if way == "streamed" else None).unet  # the rest is let go
+    if way == "diffusers":
+        offload_to_disk(unet, path.parent / "theirs")
+    loaded = peak_bytes()
+    gc.collect()
+    release_memory(cpu)
+    step = stepper(unet, cpu, 32)
+    before = base_bytes()
+    step()
+    weights = sum(p.numel() for p in unet.parameters()) * _dtype(cpu).itemsize
+    return {"base": base, "loaded": loaded, "before_step": before, "step": peak_bytes(), "unet": weights}
+
+
+def in_child(path: Path, way: str) -> dict[str, int]:
+    """Run `child` in another process."""
+    command = [sys.executable, "-m", "benchmarks.streaming", "--child", str(path), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    result: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@torch.inference_mode()
+def on_processor(path: Path) -> dict[str, Any]:
+    """Ours and diffusers' beside the resident model."""
+    cpu = torch.device("cpu")
+    result: dict[str, Any] = {"compute_dtype": str(_dtype(cpu))}
+    theirs = load(path, cpu, None, None).unet
+    offload_to_disk(theirs, path.parent / "theirs")
+    resident = load(path, cpu, None, None).unet
+    for level in (Level.LAYER, Level.BLOCK):
+        ours = load(path, cpu, None, stream_plan(path, level))
+        for side, count in SIDES.items():
+            steps = (stepper(ours.unet, cpu, side), stepper(resident, cpu, side))
+            result[f"{level}/{8 * side}"] = pair(*steps, cpu, count)
+        assert ours.streaming is not None
+        result[f"{level}/counts"] = vars(ours.streaming.counts)
+        ours.streaming.close()
+    for side, count in SIDES.items():
+        result[f"diffusers/{8 * side}"] = pair(stepper(theirs, cpu, side), stepper(resident, cpu, side), cpu, count)
+    return result
+
+
+@torch.inference_mode()
+def on_card(path: Path, device: torch.device) -> dict[str, Any]:
+    """Steps bound by transfer: 8 against 16 bits; from disk against from main memory."""
+    result: dict[str, Any] = {}
+    wide = load(path, device, None, stream_plan(path, Level.BLOCK, on_disk=False))
+    narrow = load(path, device, "fp8_e4m3fn_row", stream_plan(path, Level.BLOCK, on_disk=False))
+    result["fp8"] = pair(stepper(narrow.unet, device, 16), stepper(wide.unet, device, 16), device, 10)
+    from_disk = load(path, device, None, stream_plan(path, Level.BLOCK))
+    result["disk"] = pair(stepper(from_disk.unet, device, 64), stepper(wide.unet, device, 64), device, 10)
+    return result
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", nargs=2, metavar=("FILE", "WAY"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(child(Path(arguments.child[0]), arguments.child[1])))
+        return
+    rows: list[tuple[object, ...]] = []
+    result: dict[str, Any] = {}
+
+    def row(what: str, value: float | str, goal: float | None = None) -> None:
+        met = "" if goal is None or isinstance(value, str) else ("yes" if value <= goal else "NO")
+        rows.append((what, value if isinstance(value, str) else f"{value:.3f}", goal or "", met))
+        result[what] = {"value": value, "goal": goal}
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "full.safetensors"
+        write_full_size_checkpoint(path)
+        result["memory"] = memory = {way: in_child(path, way) for way in ("resident", "streamed", "diffusers")}
+        unet = memory["resident"]["unet"]
+        others = memory["resident"]["step"] - unet  # activations, program
+        for way in ("streamed", "diffusers"):
+            goal = GOALS["resident"] if way == "streamed" else None
+            row(
+                f"weights of the UNet in memory at the peak of a step, {way} / all",
+                (memory[way]["step"] - others) / unet,
+                goal,
+            )
+        result["processor"] = steps = on_processor(path)
+        for side in SIDES:
+            for name in (Level.LAYER, Level.BLOCK, "diffusers"):
+                goal = GOALS["time"] if (name, side) == (Level.LAYER, 64) else None
+                row(
+                    f"step at {8 * side} px, streamed from disk / resident, {name}",
+                    steps[f"{name}/{8 * side}"]["ratio"],
+                    goal,
+                )
+        has_card = torch.cuda.is_available()
+        card = on_card(path, torch.device("cuda")) if has_card else {}
+        result["card"] = card
+        row(
+            "step bound by transfer on a card, fp8 / fp16", card["fp8"]["ratio"] if card else NOT_MEASURED, GOALS["fp8"]
+        )
+        row(
+            "step on a card, from disk / from main memory",
+            card["disk"]["ratio"] if card else NOT_MEASURED,
+            GOALS["disk time"],
+        )
+    print_table(("what", "measured", "at most", "met"), rows)
+    suffix = "" if not has_card else "-" + torch.cuda.get_device_name().replace(" ", "-").lower()
+    write_result(f"streaming{suffix}", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,9 @@ MODEL = "featherweight-scenes.safetensors"
 STARTED = {**TASK, "status": "queued", "fraction": 0.0, "phase": "waiting", "elapsed_s": 0.0, "eta_s": None}
 UNKNOWN_MODEL = "Unknown checkpoint 'gone'. Known: featherweight-scenes.safetensors [5fe1d58aba]."
 REPORT_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "private, no-cache",
 }

@@ -14,6 +14,7 @@ from modules.services import Services
 from modules.ui.header import build_header
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.png_info_tab import build_png_info_tab
+from modules.ui.precision_tab import build_precision_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.theme import build_theme
@@ -25,7 +26,7 @@ SCRIPTS = (
     *("safe_html.js", "networks_prompt.js", "networks_cards.js", "networks_editor.js", "survival.js"),
     "start.js",
 )
-STYLES = ("style.css", "extra_networks.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -42,6 +43,8 @@ def build_page(services: Services) -> gr.Blocks:
                 build_png_info_tab(services, form, tabs)
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
                 build_merger_tab(services, page, checkpoint)
+            with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
+                build_precision_tab(services, page)
             with gr.Tab("Settings", id="settings", elem_id="tab_settings"):
                 build_settings_tab(services, page)
         text = f'{services.version} · <a href="docs">API</a> · nothing leaves this machine'

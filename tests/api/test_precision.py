@@ -28,7 +28,7 @@ def test_a_report_says_bytes_and_errors(client: TestClient, services: Services) 
     outcome = outcome_of(client, services, "precision-report", {"skip": ["^conv_out$"]})
     assert outcome["bytes_stored"] < 0.8 * outcome["bytes_16"]
     assert 0.01 < outcome["mean_error"] < 0.04
-    assert [part["component"] for part in outcome["components"]] == ["unet", "vae", "text_encoder"]
+    assert {part["component"] for part in outcome["components"]} == {"unet", "vae", "text_encoder"}
     assert outcome["worst"][0]["error"] >= outcome["worst"][-1]["error"]
     every = json.loads(client.get(f"{BASE}/reports/{outcome['json']}").text)
     assert len(every["tensors"]) == sum(part["stored"] + part["stays"] for part in outcome["components"])

@@ -1,0 +1,235 @@
+"""The Precision tab: what 8 bits would make of a model, the same pictures in several formats, and saving as."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gradio as gr
+
+from modules.assembly import precision_work
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.job import JobStatus
+from modules.jobs.precision import COMPARED, EIGHT_BIT, KINDS, SIXTEEN_BIT, ComparisonWish, StorageWish
+from modules.jobs.tasks import Task
+from modules.processing.precision import split_patterns
+from modules.services import Services
+from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
+from modules.ui.messages import error_box, note_box
+from modules.ui.precision_view import outcome_view
+from modules.ui.task_view import failure_box, task_bar
+from modules.ui.txt2img_tab import HIDDEN_EVENT, shown_samplers
+
+LOOK_EVERY_S = 1.0
+FORMAT_LABELS = {
+    "16 bit": "16 bit (fp8 off)",
+    "fp16": "fp16 (16 bits)",
+    "bf16": "bf16 (16 bits)",
+    "fp32": "fp32 (32 bits)",
+    "fp8_e4m3fn_row": "fp8 e4m3fn, one scale a row",
+    "fp8_e4m3fn": "fp8 e4m3fn, plain",
+    "fp8_e5m2": "fp8 e5m2, plain",
+    "int8_row": "int8, one scale a row",
+}
+NOTHING_YET = (
+    "Report: what a format would save and lose, in seconds. Compare: the same pictures in several formats, with "
+    "numbers. Save as: a smaller file. All of it runs beside the pictures and goes on when this page is closed."
+)
+Fields = list[gr.components.Component]
+
+
+def build_precision_tab(services: Services, page: gr.Blocks) -> None:
+    """Build the tab's contents inside of the tab that is open now."""
+    work = precision_work(services)
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=2, min_width=320):
+            with gr.Row(elem_classes=["fw-with-refresh"]):
+                model = gr.Dropdown(
+                    choices=_models(services),
+                    value=_chosen(services),
+                    label="Checkpoint",
+                    elem_id="precision_checkpoint",
+                    scale=1,
+                )
+                refresh = gr.Button("↻", elem_id="refresh_precision_checkpoint", scale=0, min_width=44)
+            with gr.Tabs(elem_id="precision_tabs"):
+                with gr.Tab("Report", id="report"):
+                    report_fields = _storage_fields("report", EIGHT_BIT, services)
+                    report = gr.Button("Make the report", variant="primary", elem_id="precision_report")
+                with gr.Tab("Compare pictures", id="compare"):
+                    compare_fields = _comparison_fields(services)
+                    compare = gr.Button("Compare", variant="primary", elem_id="precision_compare")
+                with gr.Tab("Save as", id="convert"):
+                    name = gr.Textbox(
+                        label="File name",
+                        placeholder="smaller.safetensors",
+                        info="In the folder of checkpoints; nothing is replaced.",
+                        max_lines=1,
+                        elem_id="precision_name",
+                    )
+                    convert_fields = _storage_fields("convert", (*EIGHT_BIT, *SIXTEEN_BIT), services)
+                    convert = gr.Button("Save", variant="primary", elem_id="precision_convert")
+            cancel = gr.Button("Cancel", variant="stop", interactive=False, elem_id="precision_cancel")
+        with gr.Column(scale=3, min_width=320):
+            result = gr.HTML(_shown(services), elem_id="precision_result")
+    timer = gr.Timer(LOOK_EVERY_S, active=False)
+    watched = [result, timer, cancel]
+
+    def look() -> list[Any]:
+        working = _is_working(services)
+        return [_shown(services), gr.Timer(active=working), gr.update(interactive=working)]
+
+    def started(start: Callable[[], Task]) -> list[Any]:
+        try:
+            start()
+        except FeatherweightError as error:
+            return [error_box(str(error)), *look()[1:]]
+        except (TypeError, ValueError, OverflowError) as error:
+            return [error_box(str(InvalidValueError(f"A number cannot be used: {error}."))), *look()[1:]]
+        return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]
+
+    def start_report(checkpoint: str | None, *values: Any) -> list[Any]:
+        return started(lambda: work.report(_storage_wish(checkpoint, *values)))
+
+    def start_conversion(checkpoint: str | None, target: str | None, *values: Any) -> list[Any]:
+        return started(lambda: work.convert(_storage_wish(checkpoint, *values), target or ""))
+
+    def start_comparison(checkpoint: str | None, *values: Any) -> list[Any]:
+        return started(lambda: work.compare(_comparison_wish(checkpoint, *values)))
+
+    def stop() -> list[Any]:
+        for task in _tasks(services):
+            task.cancel()
+        return look()
+
+    def look_again() -> Any:
+        services.catalogue.refresh()
+        return gr.update(choices=_models(services))
+
+    report.click(start_report, inputs=[model, *report_fields], outputs=watched, **HIDDEN_EVENT)
+    convert.click(start_conversion, inputs=[model, name, *convert_fields], outputs=watched, **HIDDEN_EVENT)
+    compare.click(start_comparison, inputs=[model, *compare_fields], outputs=watched, **HIDDEN_EVENT)
+    cancel.click(stop, outputs=watched, **HIDDEN_EVENT)
+    refresh.click(look_again, outputs=[model], **HIDDEN_EVENT)
+    timer.tick(look, outputs=watched, **HIDDEN_EVENT)
+    page.load(look, outputs=watched, **HIDDEN_EVENT)
+    page.load(lambda: gr.update(choices=_models(services), value=_chosen(services)), outputs=[model], **HIDDEN_EVENT)
+
+
+def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -> Fields:
+    settings = services.settings.current
+    storage = gr.Dropdown(
+        [(FORMAT_LABELS.get(item, item), item) for item in formats],
+        value=settings.text("fp8_format"),
+        label="Format",
+        elem_id=f"precision_{prefix}_format",
+    )
+    with gr.Accordion("More", open=False):
+        skip = gr.Textbox(
+            settings.text("fp8_skip"),
+            label="Layers that stay",
+            info="Regular expressions, one on each line",
+            lines=2,
+            elem_id=f"precision_{prefix}_skip",
+        )
+        text = gr.Checkbox(
+            settings.flag("fp8_text_encoder"), label="Text encoders too", elem_id=f"precision_{prefix}_text_encoders"
+        )
+    return [storage, skip, text]
+
+
+def _comparison_fields(services: Services) -> Fields:
+    shipped = is_shipped(wanted_checkpoint(services))
+    prompts = gr.Textbox(
+        "\n".join(EXAMPLES[:2]) if shipped else "",
+        label="Prompts",
+        info="One on each line, each makes a picture in every format",
+        lines=3,
+        elem_id="precision_prompts",
+    )
+    formats = gr.CheckboxGroup(
+        [(FORMAT_LABELS.get(item, item), item) for item in COMPARED],
+        value=list(COMPARED),
+        label="Formats",
+        info="The first is what the others are measured against",
+        elem_id="precision_formats",
+    )
+    with gr.Row():
+        steps = gr.Slider(1, 150, value=20, step=1, label="Sampling steps", elem_id="precision_steps")
+        seed = gr.Number(-1, precision=0, label="Seed", elem_id="precision_seed")
+    with gr.Accordion("More", open=False):
+        negative = gr.Textbox(label="Negative prompt", lines=1, elem_id="precision_neg_prompt")
+        sampler = gr.Dropdown(
+            shown_samplers(services), value="DPM++ 2M", label="Sampling method", elem_id="precision_sampling"
+        )
+        cfg_scale = gr.Slider(1, 30, value=7, step=0.5, label="CFG Scale", elem_id="precision_cfg_scale")
+        with gr.Row():
+            width = gr.Number(0, precision=0, label="Width", info="0: the model's own", elem_id="precision_width")
+            height = gr.Number(0, precision=0, label="Height", info="0: the model's own", elem_id="precision_height")
+    return [prompts, formats, steps, seed, negative, sampler, cfg_scale, width, height]
+
+
+def _storage_wish(checkpoint: str | None, storage: str, skip: str | None, text_encoders: bool) -> StorageWish:
+    return StorageWish(
+        checkpoint=checkpoint or None,
+        storage=storage,
+        skip=split_patterns(skip or ""),
+        text_encoders=bool(text_encoders),
+    )
+
+
+def _comparison_wish(
+    checkpoint: str | None,
+    prompts: str | None,
+    formats: list[str],
+    steps: Any,
+    seed: Any,
+    negative: str | None,
+    sampler: str,
+    cfg_scale: Any,
+    width: Any,
+    height: Any,
+) -> ComparisonWish:
+    return ComparisonWish(
+        prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
+        storages=tuple(storage for storage in COMPARED if storage in formats),
+        checkpoint=checkpoint or None,
+        negative_prompt=negative or "",
+        steps=int(steps or 20),
+        cfg_scale=float(cfg_scale),
+        sampler=sampler,
+        seed=-1 if seed is None else int(seed),
+        width=int(width or 0) or None,
+        height=int(height or 0) or None,
+    )
+
+
+def _tasks(services: Services) -> list[Task]:
+    """The work on precision that is known, the newest first."""
+    return [task for task in services.tasks.known() if task.kind in KINDS]
+
+
+def _is_working(services: Services) -> bool:
+    return any(not task.state.status.is_final for task in _tasks(services))
+
+
+def _shown(services: Services) -> str:
+    """What is not finished, and below it how the last one ended."""
+    states = [task.state for task in _tasks(services)]
+    bars = [task_bar(state) for state in reversed(states) if not state.status.is_final]
+    if bars:
+        return "".join(bars)
+    if not states:
+        return note_box(NOTHING_YET)
+    last = states[0]
+    if last.status is not JobStatus.DONE or last.outcome is None:
+        return failure_box(last)
+    return f'<div class="fw-outcome">{outcome_view(last.kind, last.title, last.outcome)}</div>'
+
+
+def _models(services: Services) -> list[tuple[str, str]]:
+    """Titles to show, names to keep: a title changes when the file's hash becomes known."""
+    return [(info.title, info.name) for info in services.catalogue.entries]
+
+
+def _chosen(services: Services) -> str | None:
+    found = services.catalogue.find(wanted_checkpoint(services))
+    return found.name if found else None

@@ -41,11 +41,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class StagePeak:
-    """One stretch of one stage: when, and the most memory during it."""
+    """One stretch of one stage: when, the memory at its beginning, and the most during it."""
 
     stage: str
     begin_s: float
     end_s: float
+    begin: Reading
     peak: Reading
 
 
@@ -100,6 +101,7 @@ class MemoryTimeline:
         self._stages: list[StagePeak] = []
         self._stage: str | None = None
         self._stage_began = 0.0
+        self._stage_begin = Reading()
         self._stage_most = Reading()
         self._began = 0.0
         self._begin = Reading()
@@ -127,13 +129,14 @@ class MemoryTimeline:
             self._stage, self._stage_began, self._stage_most = name, self._now(), Reading()
             begin_peak(self._device)
             self._take()
+            self._stage_begin = self._stage_most
 
     def record(self) -> MemoryRecord:
         """What is known so far, with the present stage up to now."""
         with self._lock:
             stages = list(self._stages)
             if self._stage is not None:
-                stages.append(StagePeak(self._stage, self._stage_began, self._now(), self._peak_of_stage()))
+                stages.append(self._finished_stage(self._stage))
             return MemoryRecord(str(self._device), self._begin, tuple(stages), tuple(self._samples))
 
     @contextmanager
@@ -171,8 +174,11 @@ class MemoryTimeline:
         if self._stage is None:
             return
         self._take()
-        self._stages.append(StagePeak(self._stage, self._stage_began, self._now(), self._peak_of_stage()))
+        self._stages.append(self._finished_stage(self._stage))
         self._stage = None
+
+    def _finished_stage(self, name: str) -> StagePeak:
+        return StagePeak(name, self._stage_began, self._now(), self._stage_begin, self._peak_of_stage())
 
 
 def read_memory(device: torch.device) -> Reading:

@@ -49,6 +49,7 @@ def recovering(model: LoadedModel, attention: Attention | None, leave_device: bo
     processor. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
+    leave = leave and getattr(model, "streaming", None) is None  # streamed networks leave it by themselves
     turns = _Turns(model)
 
     def free() -> None:
@@ -69,6 +70,8 @@ def recovering(model: LoadedModel, attention: Attention | None, leave_device: bo
         model.recovery, model.vae_runner.rules = before
         if recovery.taken:
             free()
+        elif model.device.type == "cpu":
+            release_memory(model.device)  # else the heap keeps what the largest stage took, and the program only grows
 
 
 def recovery_names(recovery: Recovery) -> str | None:

@@ -1,0 +1,146 @@
+"""How well the planner foretells memory: predicted peak of this process over the measured one, after two jobs.
+
+Run `python -m benchmarks.planner`; the jobs run in a fresh process with the shipped model on the processor. `--full`
+uses a checkpoint of SD1's full size with random weights in its place (2.2 GB of disk, about 6 GB of memory).
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import print_table, write_result
+
+GOAL = 0.10
+ROOT = Path(__file__).parent.parent
+SHIPPED = "featherweight-scenes.safetensors"
+LEARNT = 2  # jobs from which it learns before it is judged
+Job = tuple[int, int, dict[str, Any]]  # side in pixels, batch size, settings
+JOBS: tuple[Job, ...] = (
+    (256, 1, {}),
+    (512, 1, {}),
+    (384, 1, {}),
+    (256, 4, {}),
+    (640, 1, {}),
+    (128, 1, {}),
+    (512, 2, {}),
+    (512, 1, {"fp8_storage": "Enable"}),
+    (512, 1, {"vae_tile_size": 256}),
+)
+FULL_JOBS: tuple[Job, ...] = ((128, 1, {}), (256, 1, {}), (384, 1, {}), (256, 2, {}))
+
+
+def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> list[dict[str, Any]]:
+    """Plan, run and learn from one job after the other; bytes and times of each."""
+    import time
+
+    import torch
+
+    from modules.assembly import build_services
+    from modules.cli.flags import Flags
+    from modules.processing.events import Silent
+    from modules.processing.output import Output
+    from modules.processing.planning import Planner
+    from modules.processing.requests import Txt2ImgRequest
+    from modules.processing.txt2img import txt2img
+
+    torch.set_num_threads(1)
+    rows = []
+    with tempfile.TemporaryDirectory() as data:
+        services = build_services(
+            Flags(data_dir=data, use_cpu=("all",), ckpt_dir=str(folder) if folder else None, no_hashing=True)
+        )
+        planner = Planner(services.engine, services.paths.root / "configs")
+        for side, batch, settings in jobs:
+            request = Txt2ImgRequest(
+                prompt="a red circle",
+                width=side,
+                height=side,
+                steps=1,
+                batch_size=batch,
+                seed=1,
+                subseed=1,
+                checkpoint=checkpoint,
+                save_images=False,
+                save_grid=False,
+                settings=services.settings.current.with_changes({"return_grid": False, **settings}),
+            )
+            began = time.monotonic()
+            plan = planner.plan(request)
+            planned = time.monotonic()
+            result = txt2img(request, services.engine, Output(Path(data)), Silent())
+            assert result.memory is not None
+            measured = result.memory.summary()
+            of_job = max(peak["rss"] or 0 for stage, peak in measured.items() if stage != "load")
+            needs = max(stage.needs_bytes for stage in plan.stages if stage.stage != "load")
+            planner.learn(request, result)
+            rows.append(
+                {
+                    "job": f"{side}x{side}, batch {batch}{''.join(f', {k}={v}' for k, v in settings.items())}",
+                    "predicted_bytes": needs,
+                    "measured_bytes": of_job,
+                    "error": needs / of_job - 1,
+                    "plan_s": planned - began,
+                    "job_s": time.monotonic() - planned,
+                    "stages": {
+                        stage.stage: {
+                            "predicted_bytes": stage.needs_bytes,
+                            "measured_bytes": measured.get(stage.stage, {}).get("rss"),
+                        }
+                        for stage in plan.stages
+                    },
+                }
+            )
+        services.queue.close()
+    return rows
+
+
+def measure(checkpoint: str, folder: Path | None, which: str) -> list[dict[str, Any]]:
+    """The same in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.planner", "--child", checkpoint, str(folder or ""), which]
+    reply = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    rows: list[dict[str, Any]] = json.loads(reply.splitlines()[-1])
+    return rows
+
+
+def main() -> None:
+    """Measure, print, write."""
+    if "--child" in sys.argv:
+        checkpoint, folder, which = sys.argv[-3:]
+        jobs = FULL_JOBS if which == "full" else JOBS
+        print(json.dumps(run_jobs(checkpoint, Path(folder) if folder else None, jobs)))
+        return
+    if "--full" in sys.argv:
+        from benchmarks.full_size import write_full_size_checkpoint
+
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / "full.safetensors"
+            write_full_size_checkpoint(path)
+            rows = measure(path.name, path.parent, "full")
+    else:
+        rows = measure(SHIPPED, None, "shipped")
+    print_table(
+        ["job", "predicted, MB", "measured, MB", "error", "plan, s"],
+        [
+            (
+                row["job"],
+                f"{row['predicted_bytes'] / 1e6:.0f}",
+                f"{row['measured_bytes'] / 1e6:.0f}",
+                f"{row['error']:+.1%}",
+                f"{row['plan_s']:.2f}",
+            )
+            for row in rows
+        ],
+    )
+    judged = rows[LEARNT:]
+    worst = max(abs(row["error"]) for row in judged)
+    met = worst <= GOAL
+    print(f"largest error after {LEARNT} jobs: {worst:.1%} (goal {GOAL:.0%})")
+    name = "planner_full" if "--full" in sys.argv else "planner"
+    write_result(name, {"learnt_jobs": LEARNT, "jobs": rows, "worst_error": worst, "goal": GOAL, "met": met})
+
+
+if __name__ == "__main__":
+    main()

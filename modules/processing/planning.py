@@ -1,0 +1,365 @@
+"""What a job will need, before it runs: its stages rehearsed without memory, corrected by what jobs before it took."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.devices import describe
+from modules.memory.planning import Corrections
+from modules.processing.hires_size import hires_size
+from modules.processing.precision import PrecisionWish, resolve
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.texts import prepare_text
+from modules.processing.upscaling import LATENT_UPSCALE_MODES
+from modules.processing.vae_rules import vae_rules_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.memory.attention import Attention
+    from modules.memory.rehearsal import Rehearsal
+    from modules.memory.timeline import MemoryRecord
+    from modules.models.catalogue import CheckpointInfo
+    from modules.models.precision import PrecisionPlan
+    from modules.models.sketch import ModelSketch
+    from modules.processing.engine import Engine
+    from modules.processing.results import Result
+
+log = logging.getLogger(__name__)
+
+KEPT_SKETCHES = 2
+KEPT_REHEARSALS = 256
+TOKENS = 77
+CLIENT_BYTES = 700_000_000
+"""What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
+KERNELS_ON_TOP = {"cpu": 0.35}
+"""Before anything was learnt: convolutions on the processor copy what they read into another layout."""
+
+
+@dataclass(frozen=True)
+class StageNeed:
+    """The most memory of the device that computes during one stage, weights and program included, in bytes."""
+
+    stage: str
+    needs_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
+
+    On the processor that is main memory, with everything that the program holds. `learnt_from` counts the jobs of
+    this kind that the numbers rest on. `available_bytes` None: the device does not tell.
+    """
+
+    device: str
+    stages: tuple[StageNeed, ...]
+    weights_bytes: int
+    available_bytes: int | None
+    learnt_from: int
+
+    @property
+    def needs_bytes(self) -> int:
+        """Of the worst stage."""
+        return max(stage.needs_bytes for stage in self.stages)
+
+    @property
+    def worst(self) -> str:
+        """The stage that needs the most."""
+        return max(self.stages, key=lambda stage: stage.needs_bytes).stage
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is there."""
+        return self.available_bytes is None or self.needs_bytes <= self.available_bytes
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Everything that the memory of a job's stages depends on."""
+
+    sketch: ModelSketch
+    plan: PrecisionPlan
+    attention: str
+    upcast: bool
+    request: Txt2ImgRequest
+
+
+class Planner:
+    """Plans jobs and learns from them. Thread safe; plans one at a time. Never waits for a running job."""
+
+    def __init__(self, engine: Engine, configs_dir: Path, learnt: Path | None = None, yaml: Path | None = None) -> None:
+        """`learnt`: the file with what was learnt; None: in memory only. `yaml` as the engine's default YAML."""
+        self._engine = engine
+        self._configs_dir = configs_dir
+        self._yaml = yaml
+        self._corrections = Corrections(learnt)
+        self._lock = threading.Lock()
+        self._rehearsal: Rehearsal | None = None
+        self._sketches: OrderedDict[tuple[Path, int], ModelSketch] = OrderedDict()
+        self._rehearsed: OrderedDict[tuple[object, ...], int] = OrderedDict()
+        self._program_bytes: int | None = None
+
+    def plan(self, request: Txt2ImgRequest, available_bytes: int | None = None) -> MemoryPlan:
+        """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
+
+        Raises `FeatherweightError` for a checkpoint that is not there or cannot be used.
+        """
+        with self._lock:
+            case = self._case(request)
+            weights = sum(sum(sizes.values()) for sizes in case.sketch.weights(case.plan).values())
+            program = self._program(case.plan.device)
+            needs = []
+            for stage, predicted in self._stages(case).items():
+                extra = round(predicted * KERNELS_ON_TOP.get(case.plan.device.type, 0.0))
+                on_top = self._corrections.correct(_key(case, stage), predicted, extra)
+                resident = case.sketch.resident_bytes(case.plan, stage)
+                needs.append(StageNeed(stage, program + resident + on_top))
+            free = available(case.plan.device) if available_bytes is None else available_bytes
+            count = self._corrections.count(_key(case, "denoise"))
+            return MemoryPlan(describe(case.plan.device), tuple(needs), weights, free, count)
+
+    def learn(self, request: Txt2ImgRequest, result: Result) -> None:
+        """Compare a finished job with its plan. Jobs that were interrupted or had to recover teach nothing."""
+        record = result.memory
+        if record is None or result.interrupted or "Memory recovery" in result.info.extra_params:
+            return
+        with self._lock:
+            case = self._case(request)
+            device = case.plan.device
+            resident = {stage: case.sketch.resident_bytes(case.plan, stage) for stage in record.summary()}
+            program = self._learn_program(record, resident, device)
+            for stage, predicted in self._stages(case).items():
+                peak = record.peak(stage)
+                measured = peak.rss if device.type == "cpu" else peak.allocated
+                if stage == "load" or measured is None:
+                    continue
+                self._corrections.learn(_key(case, stage), predicted, max(0, measured - program - resident[stage]))
+
+    def _learn_program(self, record: MemoryRecord, resident: dict[str, int], device: torch.device) -> int:
+        """What the process holds besides weights, as it was before its first job: later ones find memory that earlier
+        ones have left to the heap, and use it again."""
+        if device.type != "cpu":
+            return 0
+        first = next((item for item in record.stages if item.stage != "load"), None)
+        if self._program_bytes is None and first is not None and first.begin.rss is not None:
+            self._program_bytes = max(0, first.begin.rss - resident[first.stage])
+            self._corrections.learn(_program_key(device), 0, self._program_bytes)
+        return self._program(device)
+
+    def _program(self, device: torch.device) -> int:
+        if device.type != "cpu":
+            return 0
+        if self._program_bytes is not None:
+            return self._program_bytes
+        return self._corrections.correct(_program_key(device), 0, CLIENT_BYTES)
+
+    # -- what is to be rehearsed -----------------------------------------------------------------------------------
+
+    def _case(self, request: Txt2ImgRequest) -> _Case:
+        from modules.processing.attention import choose_attention
+
+        settings, machine = request.settings, self._engine.machine
+        info = self._engine.catalogue.default(request.checkpoint or settings.text("sd_model_checkpoint") or None)
+        sketch = self._sketch(info)
+        plan = resolve(PrecisionWish.of(settings), machine, sketch.family)
+        choice = choose_attention(
+            settings.text("cross_attention_optimization"),
+            settings.flag("upcast_attn"),
+            machine.attention,
+            plan.device,
+            plan.compute_dtype,
+        )
+        return _Case(sketch, plan, choice.name, settings.flag("upcast_attn"), request)
+
+    def _sketch(self, info: CheckpointInfo) -> ModelSketch:
+        from modules.models.sketch import sketch_model
+
+        key = (info.path, info.mtime_ns)
+        if key not in self._sketches:
+            self._sketches[key] = sketch_model(info, self._configs_dir, self._yaml)
+            while len(self._sketches) > KEPT_SKETCHES:
+                self._sketches.popitem(last=False)
+        self._sketches.move_to_end(key)
+        return self._sketches[key]
+
+    def _stages(self, case: _Case) -> dict[str, int]:
+        """Bytes of temporaries by stage."""
+        request, scale = case.request, case.sketch.downscale
+        width, height = request.size_px
+        rows = request.batch_size * (2 if request.settings.flag("batch_cond_uncond") else 1)
+        found = {"load": case.sketch.largest_tensor_bytes}
+        networks = self._network_bytes(request)
+        if networks:
+            found["networks"] = networks
+        found["text"] = self._text_bytes(case)
+        scratch = case.sketch.scratch_bytes(case.plan, "unet")
+        found["denoise"] = networks + scratch + self._denoise_bytes(case, rows, height // scale, width // scale)
+        if request.hires is not None:
+            small, target = (height // scale, width // scale), hires_size(width, height, request.hires, scale).target
+            width, height = (side // scale * scale for side in target)
+            large = (height // scale, width // scale)
+            second = [networks + scratch + self._denoise_bytes(case, rows, *large)]
+            if request.hires.upscaler not in LATENT_UPSCALE_MODES:  # between the passes it is a picture
+                second += [self._vae_bytes(case, *small), self._vae_bytes(case, *large, encode=True)]
+            found["denoise larger"] = max(second)
+        found["decode"] = self._vae_bytes(case, height // scale, width // scale)
+        found["save"] = 3 * width * height * (4 + 4 + 1)
+        return found
+
+    def _network_bytes(self, request: Txt2ImgRequest) -> int:
+        """The files of the networks that the prompt names: they are held in main memory and put on the device."""
+        tags = prepare_text(request.prompt, request.settings).tags
+        names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
+        found = (self._engine.networks.catalogue.find(name) for name in names)
+        return sum(2 * info.size_bytes for info in found if info is not None)
+
+    @staticmethod
+    def _text_bytes(case: _Case) -> int:
+        """The widest layer of a text encoder over a chunk of tokens: small, whatever the prompt."""
+        widest = max(
+            (
+                max((tensor.shape[0] for tensor in item.module.state_dict().values() if tensor.ndim == 2), default=0)
+                for item in case.sketch.components
+                if item.name.startswith("text_encoder")
+            ),
+            default=0,
+        )
+        return 4 * case.request.batch_size * TOKENS * min(widest, 16384) * case.plan.compute_dtype.itemsize
+
+    def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
+        key = ("denoise", *_model_key(case), case.plan.rest_dtype, rows, height, width)
+        return self._remember(key, lambda: self._rehearse_unet(case, rows, height, width))
+
+    def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
+        tile = vae_rules_of(case.request.settings).tile_px // case.sketch.downscale
+        key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile, encode)
+        return self._remember(key, lambda: self._rehearse_vae(case, height, width, tile, encode))
+
+    def _remember(self, key: tuple[object, ...], run: Callable[[], int]) -> int:
+        if key not in self._rehearsed:
+            self._rehearsed[key] = run()
+            while len(self._rehearsed) > KEPT_REHEARSALS:
+                self._rehearsed.popitem(last=False)
+        return self._rehearsed[key]
+
+    # -- rehearsing ------------------------------------------------------------------------------------------------
+
+    def _rehearse_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
+        import torch
+
+        rehearsal, unet, device = self._stage_hands(), case.sketch.module("unet"), case.plan.device
+        dtype = case.plan.rest_dtype
+        rehearsal.place(unet, device, dtype)
+        config: Any = unet.config
+        x = rehearsal.tensor(rows, config.in_channels, height, width, dtype=dtype, device=device)
+        times = rehearsal.tensor(rows, device=device)
+        context = rehearsal.tensor(rows, TOKENS, config.cross_attention_dim, dtype=dtype, device=device)
+        vector_width = config.projection_class_embeddings_input_dim
+        vector = rehearsal.tensor(rows, vector_width, dtype=dtype, device=device) if vector_width else None
+
+        def run() -> object:
+            with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
+                return unet(x, times, encoder_hidden_states=context, class_labels=vector, return_dict=False)[0].float()
+
+        with _attending(case, unet):
+            return rehearsal.measure(run).get(device.type, 0)
+
+    def _rehearse_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
+        from modules.models.vae_tiling import decode_tiled, encode_tiled
+
+        rehearsal, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        vae: Any = case.sketch.module("vae")
+        rehearsal.place(vae, device, dtype)
+        scale, whole = case.sketch.downscale, not tile or max(height, width) <= tile
+        latent = rehearsal.tensor(1, vae.config.latent_channels, height, width, dtype=dtype, device=device)
+        picture = rehearsal.tensor(1, 3, height * scale, width * scale, device=device)
+
+        def decode() -> object:
+            return (vae.decode(latent, return_dict=False)[0] if whole else decode_tiled(vae, latent, tile)).float()
+
+        def encode_picture() -> object:
+            pixels = picture.to(dtype)
+            return vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile)
+
+        with _attending(case, vae):
+            return rehearsal.measure(encode_picture if encode else decode).get(device.type, 0)
+
+    def _stage_hands(self) -> Rehearsal:
+        if self._rehearsal is None:
+            from modules.memory.rehearsal import Rehearsal
+
+            self._rehearsal = Rehearsal()
+        return self._rehearsal
+
+
+@contextmanager
+def _attending(case: _Case, module: Any) -> Any:
+    """Attention as the job will compute it; kernels that never hold the scores only make their output."""
+    from modules.memory.attention import ATTENTIONS, AttentionOptions, upcast
+    from modules.processing.attention import using_attention
+
+    attention: Attention = _output_only
+    if case.attention not in ("sdp", "sdp-no-mem", "xformers"):
+        attention = ATTENTIONS.get(case.attention)(AttentionOptions())
+    with using_attention((module,), upcast(attention) if case.upcast else attention):
+        yield
+
+
+def _output_only(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+
+def _model_key(case: _Case) -> tuple[object, ...]:
+    return case.sketch.info.path, case.sketch.info.mtime_ns, case.plan.device, case.attention, case.upcast
+
+
+def _autocasts(plan: PrecisionPlan) -> bool:
+    return plan.mode.value == "autocast"
+
+
+def _key(case: _Case, stage: str) -> str:
+    plan = case.plan
+    dtype = plan.vae_dtype if stage == "decode" else plan.compute_dtype
+    parts = (describe(plan.device), case.sketch.family.label, str(dtype).removeprefix("torch."), case.attention)
+    storage = plan.unet_storage or "plain"
+    streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
+    tiled = "tiled" if stage == "decode" and case.request.settings.whole("vae_tile_size") else "whole"
+    return "/".join((*parts, storage, streaming, tiled, stage))
+
+
+def _program_key(device: torch.device) -> str:
+    return f"{describe(device)}/program"
+
+
+def available(device: torch.device) -> int | None:
+    """Bytes that this process could hold at most on `device`: what it holds now and what is free. None: not known."""
+    from modules.devices import memory_info
+    from modules.memory.timeline import read_memory
+
+    now = read_memory(device)
+    if device.type == "cpu":
+        free = memory_info(device)["ram"].get("free")
+        if not isinstance(free, int) or now.rss is None:
+            return None
+        left = container_bytes()
+        return now.rss + (free if left is None else min(free, left))
+    system = memory_info(device)["cuda"].get("system")
+    return system["free"] + (now.reserved or 0) if isinstance(system, dict) else None
+
+
+def container_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What a container still allows its processes (cgroup version 2); None where there is no limit."""
+    try:
+        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        return None if limit == "max" else max(0, int(limit) - used)
+    except (OSError, ValueError):
+        return None

@@ -1,9 +1,11 @@
 """A rank-16 LoRA over all layers at Stable Diffusion 1's full size: time to apply it, to change its weight, and what a
-step costs with it, on 8-bit weights.
+step costs with it, on 8-bit weights; beside it diffusers with PEFT. And how faithful a LoRA is on 8-bit weights.
 
-Run `python -m benchmarks.lora`. The checkpoint and the LoRA are made on the fly with random weights.
+Run `python -m benchmarks.lora`. The checkpoint and the LoRA are made on the fly with random weights; pictures are
+compared with the model in the box and its example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
 """
 
+import gc
 import statistics
 import tempfile
 import time
@@ -15,15 +17,16 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from benchmarks import lora_peer
 from benchmarks.fp8 import load, stepper
 from benchmarks.full_size import write_full_size_checkpoint
 from benchmarks.load import base_bytes, peak_bytes
+from benchmarks.lora_fidelity import applier_of, lora_of, noise_ratio
 from benchmarks.report import print_table, write_result
+from modules.devices import native_bf16_cpu
 from modules.models.loaded import LoadedModel
-from modules.models.master import FileMaster
-from modules.networks.applying import LoraMode, NetworkApplier, Use
-from modules.networks.network_file import read_network
-from modules.networks.targets import TargetTable
+from modules.networks.applying import LoraMode, Use
+from modules.networks.network_file import NetworkFile
 
 RANK = 16
 STORAGE = "fp8_e4m3fn_row"
@@ -35,8 +38,12 @@ def write_lora(model: LoadedModel, path: Path) -> None:
     """Random factors for every Linear and convolution, scaled to a delta of 0.3 % of the weights."""
     generator = torch.Generator().manual_seed(0)
     tensors: dict[str, torch.Tensor] = {}
-    for prefix, network in (("lora_unet", model.unet), ("lora_te_text_model", model.text_encoder)):
-        for name, layer in network.named_modules():
+    prefixes = {"unet": "lora_unet", "text_encoder": "lora_te_text_model"}
+    for part in model.components:
+        if part.name not in prefixes:
+            continue
+        prefix = prefixes[part.name]
+        for name, layer in part.module.named_modules():
             if not isinstance(layer, nn.Linear | nn.Conv2d):
                 continue
             shape = layer._parameters["weight"].shape  # type: ignore[union-attr]
@@ -49,65 +56,122 @@ def write_lora(model: LoadedModel, path: Path) -> None:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """How long it takes."""
-    began = time.perf_counter()
+    """How long it takes; on the processor seconds of all its threads, which another program's load changes little."""
+    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    began = clock()
     work()
-    return time.perf_counter() - began
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return clock() - began
+
+
+class Table:
+    """The rows as they are measured: what, the number, what it may be at most or must be at least."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[object, ...]] = []
+        self.result: dict[str, Any] = {}
+
+    def add(self, what: str, value: float | str, at_most: float | None = None, at_least: float | None = None) -> None:
+        """Note one number, or a text where there is none."""
+        goal = f"<= {at_most}" if at_most is not None else f">= {at_least}" if at_least is not None else ""
+        met = ""
+        if goal and not isinstance(value, str):
+            met = "yes" if (value <= at_most if at_most is not None else value >= (at_least or 0.0)) else "NO"
+        self.rows.append((what, value if isinstance(value, str) else f"{value:.4f}", goal, met))
+        self.result[what] = {"value": value, "goal": goal}
+
+
+def measure_fidelity(table: Table) -> None:
+    """Pictures with the example LoRAs in mode exact, beside the same delta in fp32."""
+    for storage in (STORAGE, "fp8_e4m3fn"):
+        apart = noise_ratio(storage)
+        table.add(
+            f"picture apart from the delta in fp32, {storage}, bf16 / bf16's own noise",
+            apart["exact"] / apart["floor"],
+            1.1,
+        )
+        table.add(f"the same, computing in fp32, relative, {storage}", apart["exact, fp32"], 0.001)
+
+
+def measure_ours(table: Table, path: Path, lora: Path, dtype: torch.dtype, device: torch.device) -> None:
+    """Our modes at full size."""
+    model = load(path, STORAGE, dtype, device)
+    write_lora(model, lora)
+    applier = applier_of(model, device)
+    step = stepper(model.unet, dtype, device)
+    step()
+    without = statistics.median(seconds(step) for _ in range(PAIRS))
+    files: dict[str, NetworkFile] = {}
+
+    def first(mode: LoraMode) -> float:
+        files.clear()
+
+        def work() -> None:
+            files.update(lora_of(lora))
+            applier.apply([Use("x", "x")], files, mode)
+
+        return seconds(work)
+
+    def change(strength: float) -> float:
+        return seconds(lambda: applier.apply([Use("x", "x", strength, strength)], files, LoraMode.EXACT))
+
+    table.add("first use, exact / time of a step", first(LoraMode.EXACT) / without, 1.0)
+    table.add("another weight, exact, seconds", statistics.median(change(s) for s in (0.5, 0.25, 0.5)), 0.05)
+    ratios = []
+    for _ in range(PAIRS):
+        with_lora = seconds(step)
+        applier.remove()
+        ratios.append(with_lora / seconds(step))
+        change(0.5)
+    table.add("step with the LoRA, exact / without", statistics.median(ratios), 1.08)
+    applier.remove()
+    files.clear()
+    gc.collect()
+    files.update(lora_of(lora))
+    base = base_bytes()
+    applier.apply([Use("x", "x")], files, LoraMode.MERGE)
+    table.add("extra memory of merging from full precision / model", (peak_bytes() - base) / model.stored_bytes)
+    applier.remove()
+    table.add("first use, merged from full precision / time of a step", first(LoraMode.MERGE) / without, 4.0)
+    assert applier.survival is not None
+    table.add("retention of a delta of 0.3 %, merged from full precision", applier.survival.retention, at_least=0.99)
+    applier.remove()
+    for mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC):
+        first(mode)
+        assert applier.survival is not None
+        table.add(f"retention of a delta of 0.3 %, {mode.value}", applier.survival.retention)
+        table.add(f"noise beside it, {mode.value}", applier.survival.noise)
+        applier.remove()
+
+
+def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, device: torch.device) -> None:
+    """diffusers and PEFT at full size, where PEFT is there."""
+    if not lora_peer.is_there():
+        table.add("diffusers + PEFT on a layerwise-cast UNet", "not measured")
+        return
+    unet = load(path, None, dtype, device).unet
+    for what, value in lora_peer.measure(unet, lora, dtype, stepper(unet, dtype, device), seconds, PAIRS).items():
+        table.add(f"diffusers + PEFT: {what}", value)
 
 
 @torch.inference_mode()
 def main() -> None:
     """Measure, print, write."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.float16 if device.type == "cuda" else torch.float32
-    result: dict[str, Any] = {}
-    rows: list[tuple[object, ...]] = []
-
-    def row(what: str, value: float, goal: float | None) -> None:
-        result[what] = {"value": value, "goal": goal}
-        rows.append((what, f"{value:.4f}", goal or "", "" if goal is None else "yes" if value <= goal else "NO"))
-
+    dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
+    table = Table()
+    table.result["compute_dtype"] = str(dtype)
+    measure_fidelity(table)
     with tempfile.TemporaryDirectory() as folder:
         path, lora = Path(folder) / "full.safetensors", Path(folder) / "lora.safetensors"
         write_full_size_checkpoint(path)
-        model = load(path, STORAGE, dtype, device)
-        write_lora(model, lora)
-        parts = {part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"}
-        applier = NetworkApplier(TargetTable(parts), FileMaster(model), device)
-        files = {"x": read_network(lora)}
-        step = stepper(model.unet, dtype, device)
-        step()
-        without = statistics.median(seconds(step) for _ in range(PAIRS))
-
-        def apply(strength: float, mode: LoraMode) -> float:
-            return seconds(lambda: applier.apply([Use("x", "x", strength, strength)], files, mode))
-
-        row("first use, exact / time of a step", apply(1.0, LoraMode.EXACT) / without, 1.0)
-        row("another weight, exact, seconds", apply(0.5, LoraMode.EXACT), 0.05)
-        with_lora = [
-            (seconds(step), apply(0.0, LoraMode.EXACT), seconds(step), apply(0.5, LoraMode.EXACT)) for _ in range(PAIRS)
-        ]
-        row("step with the LoRA, exact / without", statistics.median(a / b for a, _, b, _ in with_lora), 1.08)
-        applier.remove()
-        base = base_bytes()
-        row("first use, merged from full precision / time of a step", apply(1.0, LoraMode.MERGE) / without, 4.0)
-        extra = (peak_bytes() - base) / model.stored_bytes
-        row("extra memory of merging from full precision / model", extra, None)
-        survived = applier.survival
-        assert survived is not None
-        result["retention, merged from full precision"] = survived.retention
-        applier.remove()
-        apply(1.0, LoraMode.INTO_STORED)
-        survived_into = applier.survival
-        assert survived_into is not None
-        result["retention, merged into fp8"] = survived_into.retention
-        rows.append(
-            ("retention of a delta of 0.3 %, merged from full precision", f"{survived.retention:.4f}", ">= 0.99", "")
-        )
-        rows.append(("retention of a delta of 0.3 %, merged into fp8", f"{survived_into.retention:.4f}", "", ""))
-    print_table(("what", "measured", "goal", "met"), rows)
+        measure_ours(table, path, lora, dtype, device)
+        gc.collect()
+        measure_peer(table, path, lora, dtype, device)
+    print_table(("what", "measured", "goal", "met"), table.rows)
     suffix = "" if device.type == "cpu" else "-" + torch.cuda.get_device_name().replace(" ", "-").lower()
-    write_result(f"lora{suffix}", result)
+    write_result(f"lora{suffix}", table.result)
 
 
 if __name__ == "__main__":

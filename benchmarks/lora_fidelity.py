@@ -1,0 +1,104 @@
+"""How faithful a LoRA is on 8-bit weights: the example LoRAs on the model in the box, beside the same delta in fp32."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.fp8 import load
+from modules.memory.changes import changed_weight
+from modules.memory.layer import stored_state, unmanage
+from modules.models.loaded import LoadedModel
+from modules.models.master import FileMaster
+from modules.networks.applying import LoraMode, NetworkApplier, Use
+from modules.networks.network_file import NetworkFile, read_network
+from modules.networks.targets import TargetTable
+from modules.training.lora.command import LORAS, SHIPPED
+from modules.training.scenes.model import SceneModel, sd1_alphas_cumprod
+from modules.training.scenes.preview import sample_latents
+
+PROMPTS = ("sea by day with a red balloon, blueprint", "a green balloon on a pink background")
+NAMES = ("blueprint", "balloon")
+STEPS = 12
+CPU = torch.device("cpu")
+
+
+def applier_of(model: LoadedModel, device: torch.device = CPU) -> NetworkApplier:
+    """What puts networks on UNet and text encoder of a loaded model."""
+    return NetworkApplier(target_table(model), FileMaster(model), device)
+
+
+def target_table(model: LoadedModel) -> TargetTable:
+    """The names of all layers of UNet and text encoder."""
+    return TargetTable(
+        {part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"}
+    )
+
+
+def noise_ratio(storage: str) -> dict[str, float]:
+    """Latents of pictures with both LoRAs, apart from those with the delta added by hand in fp32 (relative).
+
+    `exact`: mode exact, computing in bf16. `floor`: the delta by hand, computing in bf16. `exact, fp32`: mode exact,
+    computing in fp32. Faithful means that the first is no more than the second, and the third next to nothing.
+    """
+    files = {name: read_network(LORAS / f"{name}.safetensors") for name in NAMES}
+    wanted = _latents(_by_hand(storage, torch.float32, files.values()))
+    made = {
+        "exact": _latents(_exact(storage, torch.bfloat16, files)),
+        "floor": _latents(_by_hand(storage, torch.bfloat16, files.values())),
+        "exact, fp32": _latents(_exact(storage, torch.float32, files)),
+    }
+    return {name: float((latents - wanted).norm() / wanted.norm()) for name, latents in made.items()}
+
+
+def _exact(storage: str, dtype: torch.dtype, files: dict[str, NetworkFile]) -> LoadedModel:
+    model = load(SHIPPED, storage, dtype, CPU)
+    applier_of(model).apply([Use(name, name) for name in files], files, LoraMode.EXACT)
+    return model
+
+
+def _by_hand(storage: str, dtype: torch.dtype, files: Iterable[NetworkFile]) -> LoadedModel:
+    """The decoded weights with the deltas added in fp32, rounded once to `dtype`."""
+    model = load(SHIPPED, storage, dtype, CPU)
+    table = target_table(model)
+    changes: dict[int, tuple[Any, list[Any]]] = {}
+    for file in files:
+        for name, adapter in file.adapters.items():
+            target = table.find(name)
+            assert target is not None, name
+            changes.setdefault(id(target.layer), (target.layer, []))[1].append(adapter)
+    for layer, adapters in changes.values():
+        if stored_state(layer) is not None:
+            unmanage(layer)
+        layer.weight.data = changed_weight(layer.weight.data.float(), adapters).to(dtype)
+    return model
+
+
+def _latents(model: LoadedModel) -> Tensor:
+    networks: dict[str, Any] = {part.name: part.module for part in model.components}
+    dtype = model.plan.compute_dtype
+
+    def text(tokens: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(last_hidden_state=networks["text_encoder"](input_ids=tokens).last_hidden_state)
+
+    def unet(x: Tensor, t: Tensor, encoder_hidden_states: Tensor) -> SimpleNamespace:
+        context = encoder_hidden_states.to(dtype)
+        return SimpleNamespace(sample=networks["unet"](x.to(dtype), t, encoder_hidden_states=context).sample.float())
+
+    schedule = model.architecture.noise_schedule
+    scene = SceneModel(
+        unet=unet,
+        vae=None,
+        text=text,
+        scale_factor=1.0,
+        alphas_cumprod=sd1_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps),
+    )
+    return sample_latents(scene, PROMPTS, range(len(PROMPTS)), steps=STEPS)
+
+
+def lora_of(path: Path) -> dict[str, NetworkFile]:
+    """A file as `NetworkApplier` takes it, under the name "x"."""
+    return {"x": read_network(path)}

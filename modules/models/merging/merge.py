@@ -31,8 +31,8 @@ from modules.models.merging.merged import MergedSource
 from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.sources import BakedSource, WideSource
 from modules.models.merging.wish import MergeRequest, refuse_taken
-from modules.models.tensor_source import TensorSource, open_tensors
-from modules.models.tensor_writer import TensorWriter
+from modules.models.open_clip_layout import LayoutWriter, open_checkpoint, original_name
+from modules.models.tensor_source import TensorSource
 from modules.models.vae_source import VaeSource
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def merge(
         room = sum(len(name) * 6 + len(value.encode()) * 6 for name, value in metadata.items()) + METADATA_SLACK_BYTES
         yaml = _YamlBeside(request)
         infinite = []
-        with yaml, TensorWriter(request.target, declared, room) as writer:
+        with yaml, LayoutWriter(request.target, declared, room) as writer:
             done = 0
             for index, name in enumerate(names):
                 progress(models.read_bytes + done, models.read_bytes + size, f"{index} of {len(names)} tensors")
@@ -125,7 +125,7 @@ class _Hashed:
 
 
 def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work:
-    files = [stack.enter_context(open_tensors(info.path)) for info in request.models]
+    files: list[TensorSource] = [stack.enter_context(open_checkpoint(info.path)) for info in request.models]
     notices: list[str] = []
     extra_channels = None
     source: TensorSource = files[0]
@@ -184,7 +184,7 @@ def _declare(
     names = [
         name
         for name in source.entries
-        if not name.endswith((*SCALE_NAMES, *LEFT_OVER)) and not (discard and discard.search(name))
+        if not name.endswith((*SCALE_NAMES, *LEFT_OVER)) and not (discard and discard.search(original_name(name).key))
     ]
     if not names:
         raise InvalidValueError(

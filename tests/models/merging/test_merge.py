@@ -1,6 +1,5 @@
 """Merges of toy models: numbers against the formulas, memory, what is left behind, and every refusal."""
 
-import gc
 import shutil
 import weakref
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError, Interrupted, InvalidValueError, OutputError
 from modules.models.merging.wish import MergeWish
-from modules.models.tensor_file import TensorFile
+from modules.models.tensor_file import TensorEntry, TensorFile
 from modules.models.tensor_writer import TensorWriter
 from tests.models.merging.toys import CONV_IN, POSITIONS, SCHEDULE, TEXT, UNET, VAE, Toys, toy
 
@@ -205,20 +204,36 @@ def test_a_yaml_of_another_model_is_not_replaced(toys: Toys) -> None:
 def test_no_more_than_one_tensor_a_model_is_in_memory(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: list[weakref.ref[Tensor]] = []
     most = 0
-    read = TensorFile.read
+    read = TensorFile.read_entry
 
-    def counted(file: TensorFile, name: str, into: Tensor | None = None) -> Tensor:
+    def counted(file: TensorFile, entry: TensorEntry, name: str, into: Tensor | None = None) -> Tensor:
         nonlocal most
-        tensor = read(file, name, into)
+        tensor = read(file, entry, name, into)
         alive.append(weakref.ref(tensor))
-        gc.collect()
         most = max(most, sum(reference() is not None for reference in alive))
         return tensor
 
-    monkeypatch.setattr(TensorFile, "read", counted)
+    monkeypatch.setattr(TensorFile, "read_entry", counted)
     toys.merge(DIFFERENCE)
     assert len(alive) == 3 * len(WEIGHTS) + 2
     assert most <= 2
+
+
+def test_open_clips_fused_tensors_keep_their_names(toys: Toys) -> None:
+    stem = "conditioner.embedders.1.model.transformer.resblocks.0.attn.in_proj"
+    projection = "conditioner.embedders.1.model.text_projection"
+    more = [{f"{stem}_weight": torch.randn(12, 4), projection: torch.randn(4, 6)} for _ in "ab"]
+    scale = torch.rand(12) + 0.5
+    eight = {f"{stem}_weight": more[1][f"{stem}_weight"].to(torch.float8_e4m3fn), f"{stem}.scale_weight": scale}
+    toys.add("x.safetensors", toy(0) | more[0])
+    toys.add("y.safetensors", toy(1) | more[1] | eight)
+    result = merged(toys, changed(WEIGHTED, primary="x", secondary="y"))
+    b = eight[f"{stem}_weight"].float() * scale[:, None]
+    assert set(result) == {*toy(0), *more[0]}
+    assert torch.equal(result[f"{stem}_weight"], more[0][f"{stem}_weight"] * 0.7 + b * 0.3)
+    assert torch.equal(result[projection], more[0][projection] * 0.7 + more[1][projection] * 0.3)
+    bare = merged(toys, changed(WEIGHTED, primary="x", secondary="y", name="bare", discard=r"in_proj_weight$"))
+    assert set(bare) == {*toy(0), projection}
 
 
 def test_progress_counts_up_to_the_end_and_names_what_happens(toys: Toys) -> None:

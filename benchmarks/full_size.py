@@ -10,7 +10,7 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.families.sd1 import build_unet, build_vae
+from modules.models.families.ldm_parts import build_unet, build_vae
 from modules.models.keymaps.clip_text import clip_text_keymap
 from modules.models.keymaps.keymap import KeyMap
 from modules.models.keymaps.ldm_unet import UNetLayout, unet_keymap

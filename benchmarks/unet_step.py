@@ -19,7 +19,7 @@ from benchmarks.full_size import SD1_YAML
 from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu
 from modules.models.architecture import read_architecture
-from modules.models.families.sd1 import build_unet
+from modules.models.families.ldm_parts import build_unet
 from modules.processing.guidance import Guidance, GuidanceOptions, conditioned
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.catalog import SAMPLERS

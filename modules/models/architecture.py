@@ -16,21 +16,42 @@ from modules.errors import CheckpointError
 
 @dataclass(frozen=True)
 class UNetArchitecture:
-    """Sizes of the denoising network. Levels are counted from the finest resolution."""
+    """Sizes of the denoising network. Levels are counted from the finest resolution.
+
+    `down_depths` says for each level, and `up_depths` for each level from the coarsest up, how many transformer blocks
+    follow each of its residual blocks; 0 means no attention. Without `middle_depth` the middle is one residual block.
+    An attention has `heads` heads, or as many as `head_channels` makes of its width.
+    """
 
     in_channels: int
     out_channels: int
     widths: tuple[int, ...]  # channels of each level
     blocks_per_level: int
-    attention_levels: frozenset[int]
-    heads: int
-    transformer_depth: int
+    down_depths: tuple[tuple[int, ...], ...]
+    middle_depth: int
+    up_depths: tuple[tuple[int, ...], ...]
     context_width: int
+    heads: int | None = None
+    head_channels: int | None = None
+    linear_projection: bool = False  # around the transformer blocks: a linear layer or a 1x1 convolution
+    vector_width: int | None = None  # of the vector that is added to the time embedding (SDXL), if there is one
 
     @property
     def levels(self) -> int:
         """Number of resolutions."""
         return len(self.widths)
+
+    @property
+    def attention_levels(self) -> frozenset[int]:
+        """The levels with attention."""
+        return frozenset(level for level, depths in enumerate(self.down_depths) if any(depths))
+
+    def heads_at(self, level: int) -> int:
+        """Heads of an attention at this level."""
+        if self.heads is not None:
+            return self.heads
+        assert self.head_channels is not None
+        return max(self.widths[level] // self.head_channels, 1)
 
 
 @dataclass(frozen=True)
@@ -56,6 +77,7 @@ class NoiseScheduleArchitecture:
     linear_start: float
     linear_end: float
     timesteps: int
+    zero_terminal_snr: bool = False  # rescaled so that the last step is pure noise (Lin et al. 2023, arXiv:2305.08891)
 
 
 @dataclass(frozen=True)
@@ -88,17 +110,18 @@ def read_architecture(path: Path) -> LdmArchitecture:
         assert isinstance(params, dict)
         model = params["model"]["params"]
         return LdmArchitecture(
-            unet=_unet(model["unet_config"]["params"]),
+            unet=_unet((model["network_config"] if "network_config" in model else model["unet_config"])["params"]),
             vae=_vae(model["first_stage_config"]["params"]),
             noise_schedule=NoiseScheduleArchitecture(
                 float(model.get("linear_start", 0.00085)),
                 float(model.get("linear_end", 0.012)),
                 int(model.get("timesteps", 1000)),
+                bool(model.get("zero_terminal_snr", False)),
             ),
             latent=_latent(model),
             latent_side=int(model.get("image_size", 64)),
             prediction_type="v_prediction" if model.get("parameterization") == "v" else "epsilon",
-            text_config_folder=(model["cond_stage_config"].get("params") or {}).get("version"),
+            text_config_folder=_text_folder(model),
         )
     except OSError as error:
         raise CheckpointError(f"{path.name}: cannot be read ({error.strerror}).") from error
@@ -113,19 +136,38 @@ def read_architecture(path: Path) -> LdmArchitecture:
         raise CheckpointError(f"{path.name}: an entry has an unusable value: {error}") from error
 
 
+def _text_folder(model: dict[str, Any]) -> str | None:
+    if "conditioner_config" in model:  # the form of SDXL's YAMLs, with several text models
+        return None
+    version = (model["cond_stage_config"].get("params") or {}).get("version")
+    return None if version is None else str(version)
+
+
 def _unet(params: dict[str, Any]) -> UNetArchitecture:
     multipliers = [int(m) for m in params["channel_mult"]]
     width = int(params["model_channels"])
     resolutions = {int(r) for r in params["attention_resolutions"]}
+    blocks = int(params["num_res_blocks"])
+    depth = params.get("transformer_depth", 1)
+    depths = [int(d) for d in depth] if isinstance(depth, list) else [int(depth)] * len(multipliers)
+    if len(depths) != len(multipliers):
+        raise ValueError("transformer_depth and channel_mult must have equally many entries")
+    at_level = [depths[level] if 2**level in resolutions else 0 for level in range(len(multipliers))]
+    heads = int(params.get("num_heads", -1))
+    adm = params.get("adm_in_channels")
     return UNetArchitecture(
         in_channels=int(params["in_channels"]),
         out_channels=int(params["out_channels"]),
         widths=tuple(width * m for m in multipliers),
-        blocks_per_level=int(params["num_res_blocks"]),
-        attention_levels=frozenset(level for level in range(len(multipliers)) if 2**level in resolutions),
-        heads=int(params["num_heads"]),
-        transformer_depth=int(params.get("transformer_depth", 1)),
+        blocks_per_level=blocks,
+        down_depths=tuple((depth,) * blocks for depth in at_level),
+        middle_depth=int(params.get("transformer_depth_middle") or depths[-1]),
+        up_depths=tuple((depth,) * (blocks + 1) for depth in reversed(at_level)),
+        heads=heads if heads > 0 else None,
+        head_channels=None if heads > 0 else int(params["num_head_channels"]),
         context_width=int(params["context_dim"]),
+        linear_projection=bool(params.get("use_linear_in_transformer", False)),
+        vector_width=None if adm is None else int(adm),
     )
 
 

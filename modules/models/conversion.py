@@ -16,12 +16,11 @@ from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
-from modules.models.architecture import read_architecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.filling import STORED_AS, Assignment, plan_assignments
-from modules.models.loading import detect_family
-from modules.models.tensor_source import TensorSource, open_tensors
-from modules.models.tensor_writer import TensorWriter
+from modules.models.loading import architecture_of, detect_family
+from modules.models.open_clip_layout import LayoutWriter, open_checkpoint
+from modules.models.tensor_source import TensorSource
 from modules.version import PROGRAM_VERSION
 
 Progress = Callable[[int, int], None]
@@ -110,7 +109,7 @@ def report_precision(
 
     The autoencoder stays in 16 bit, as when loading. Raises `CheckpointError` as loading does.
     """
-    with open_tensors(info.path) as file:
+    with open_checkpoint(info.path) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
         report = PrecisionReport(info.name, family, rules.storage)
         for index, item in enumerate(planned):
@@ -140,7 +139,7 @@ def save_as(
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
     if target.suffix != ".safetensors":
         raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
-    with open_tensors(info.path) as file:
+    with open_checkpoint(info.path) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
         rest = rest_dtype(rules.storage)
         report = PrecisionReport(info.name, family, rules.storage)
@@ -148,7 +147,7 @@ def save_as(
         for item in planned:
             shapes |= declare_planned(file, item, rest)
         room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
-        with TensorWriter(target, shapes, room) as writer:
+        with LayoutWriter(target, shapes, room) as writer:
             for index, item in enumerate(planned):
                 tensor, encoded = encode_planned(file, item)
                 key = item.assignment.original_key
@@ -173,7 +172,7 @@ def plan_tensors(
     """The family's label, and what becomes of each tensor that its modules need. Raises `CheckpointError` as loading
     does."""
     family = detect_family(file)
-    architecture = read_architecture(info.config_path or configs_dir / family.config_name)
+    architecture = architecture_of(file, info, family, configs_dir)
     folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
     components = family.components(file.entries, architecture, folders)
     planned = []
@@ -189,7 +188,8 @@ def plan_tensors(
             planned.append(PlannedTensor(assignment, FORMATS.get(as_it_is), stays_8_bit=True))
             continue
         shape = component.keymap.shape_to_ours(assignment.original_key, entry.shape)
-        storage = rules.format_of(path, layer, name, shape) if taken and not wide else None
+        own = component.rules(rules)
+        storage = own.format_of(path, layer, name, shape) if own is not None and taken and not wide else None
         planned.append(PlannedTensor(assignment, storage, stays_8_bit=False))
     return family.label, planned
 

@@ -18,7 +18,7 @@ from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.families.family import Component
-from modules.models.tensor_file import TensorFile
+from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
 
 LISTED_NAMES = 12
@@ -58,6 +58,7 @@ class Placement:
     rules: StorageRules | None = None
     cast_inputs: bool = True
     tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
+    rest: ModelRest | None = None  # where weights rest, if they are to be streamed
 
 
 @dataclass
@@ -117,6 +118,8 @@ def fill(
         component, target = assignment.component, placement(assignment.component)
         if target.tables_in_file and _stays_in_file(file, assignment, target):
             continue
+        if target.rest is not None and _is_left(file, assignment, target, target.rest):
+            continue
         tensor = _read(file, assignment, target).to(target.device)
         scale = _read_scale(file, assignment, target.device)
         path, _, name = assignment.key.rpartition(".")
@@ -136,6 +139,8 @@ def fill(
                 _encode(layer, name, tensor, storage, assignment.original_key, file, report)
         if storage is not None:
             managed.setdefault(id(layer), (layer, {}, target))[1][name] = storage
+        if target.rest is not None:
+            target.rest.take(file, assignment.original_key, component.keymap, layer, name)
     release_scratch()
     for layer, formats, target in managed.values():
         casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
@@ -155,11 +160,20 @@ def _read(file: TensorSource, assignment: Assignment, target: Placement) -> Tens
         storage = target.rules.format_of(layer_path, layer, name, shape)
         passes = storage is not None and storage.dtype.itemsize == 1
     key = assignment.original_key
-    if passes and isinstance(file, TensorFile):
-        tensor = file.read(key, scratch(entry.shape, entry.dtype))
-    else:
-        tensor = file.read(key)
+    tensor = file.read(key, scratch(entry.shape, entry.dtype) if passes else None)
     return assignment.component.keymap.tensor_to_ours(key, tensor)
+
+
+def _is_left(file: TensorSource, assignment: Assignment, target: Placement, rest: ModelRest) -> bool:
+    """Leave a weight that is stored plainly in the file, for streaming; False for any other."""
+    key, keymap = assignment.original_key, assignment.component.keymap
+    path, _, name = assignment.key.rpartition(".")
+    layer = assignment.component.module.get_submodule(path)
+    shape = keymap.shape_to_ours(key, file.entries[key].shape)
+    is_encoded = target.rules is not None and target.rules.format_of(path, layer, name, shape) is not None
+    if is_encoded or assignment.scale_key is not None:
+        return False
+    return rest.leave(file, key, keymap, layer, name, target.dtype)
 
 
 def _stays_in_file(file: TensorSource, assignment: Assignment, target: Placement) -> bool:

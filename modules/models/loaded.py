@@ -1,6 +1,6 @@
 """A model in memory: its networks, its latent format, and the three things processing asks of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,14 +9,15 @@ import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from torch import Tensor, nn
-from transformers import CLIPTextModel
 
 from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
+from modules.memory.streaming.streaming import StreamHandle
 from modules.models.architecture import LdmArchitecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.families.family import Component, ModelFamily
 from modules.models.filling import Assignment
+from modules.models.network_context import NetworkContext
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.unet_running import UnetRunner
 from modules.models.vae_running import VaeRunner
@@ -34,7 +35,7 @@ class LoadedModel:
     info: CheckpointInfo
     family: ModelFamily
     architecture: LdmArchitecture
-    text_encoder: CLIPTextModel
+    text_encoders: Mapping[str, Any]  # by component: "text_encoder", "text_encoder_2"
     unet: UNet2DConditionModel
     vae: AutoencoderKL
     plan: PrecisionPlan
@@ -42,6 +43,7 @@ class LoadedModel:
     components: tuple[Component, ...] = ()
     sources: dict[tuple[str, str], Assignment] = field(default_factory=dict)  # by component and our key
     load_seconds: float = 0.0
+    streaming: StreamHandle | None = None  # None: all weights lie on the device
     vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
     networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
     hypernetworks: Any = None
@@ -51,7 +53,7 @@ class LoadedModel:
     vae_runner: VaeRunner = field(init=False)
 
     def __post_init__(self) -> None:
-        self.modules = (self.text_encoder, self.unet, self.vae)
+        self.modules = (*self.text_encoders.values(), self.unet, self.vae)
         self.recovery = Recovery()
         self.unet_runner = UnetRunner()
         self.vae_runner = VaeRunner(self.plan.device, self.plan.vae_dtype, self.downscale)
@@ -60,6 +62,16 @@ class LoadedModel:
     def device(self) -> torch.device:
         """Where it computes."""
         return self.plan.device
+
+    @property
+    def text_encoder(self) -> Any:
+        """The first text encoder."""
+        return next(iter(self.text_encoders.values()))
+
+    @property
+    def text_widths(self) -> list[int]:
+        """The widths of the vectors that the text encoders take."""
+        return [int(encoder.config.hidden_size) for encoder in self.text_encoders.values()]
 
     @property
     def parameters(self) -> int:
@@ -95,21 +107,32 @@ class LoadedModel:
         """Channels of a latent."""
         return self.architecture.vae.latent_channels
 
-    def predict(self, x: Tensor, timesteps: Tensor, context: Tensor) -> Tensor:
+    @property
+    def image_channels(self) -> int:
+        """Channels that the UNet wants behind those of the latent: 5 for inpainting (mask and masked picture), 4 for
+        instruct-pix2pix, else 0."""
+        return self.architecture.unet.in_channels - self.latent_channels
+
+    def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | NetworkContext) -> Tensor:
         """The UNet's raw prediction (eps or v).
 
-        `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` [B,tokens,width].
-        Computes as the plan says, returns x's dtype.
+        `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
+        `crossattn` [B,tokens,width] alone. Computes as the plan says, returns x's dtype.
         """
+        if isinstance(context, Tensor):
+            context = NetworkContext(context)
         return self.recovery.run("denoise", lambda: self.unet_runner.run(self._predict, x, timesteps, context))
 
-    def _predict(self, x: Tensor, timesteps: Tensor, context: Tensor) -> Tensor:
+    def _predict(self, x: Tensor, timesteps: Tensor, context: NetworkContext) -> Tensor:
         device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.rest_dtype
+        whole = x if context.image is None else torch.cat([x, context.image.to(x)], dim=1)
+        vector = context.vector
         with self.computing():
             output = self.unet(
-                x.to(device, dtype),
+                whole.to(device, dtype),
                 timesteps.to(device),
-                encoder_hidden_states=context.to(device, dtype),
+                encoder_hidden_states=context.crossattn.to(device, dtype),
+                class_labels=None if vector is None else vector.to(device, dtype),
                 return_dict=False,
             )[0]
         result: Tensor = output.to(x.device, x.dtype)

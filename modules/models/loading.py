@@ -3,23 +3,33 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
+from modules.models.families import sd2 as _sd2  # noqa: F401
+from modules.models.families import sdxl as _sdxl  # noqa: F401
 from modules.models.families.family import FAMILIES, Component, ModelFamily
+from modules.models.families.ldm_parts import ZERO_SNR_KEY
 from modules.models.filling import Assignment, FillReport, Placement, fill, finish_buffers, plan_assignments
+from modules.models.header_sizes import sized_by_header
 from modules.models.loaded import LoadedModel
+from modules.models.open_clip_layout import open_checkpoint
 from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.tensor_source import TensorSource, open_tensors
+from modules.models.prediction import predicts_v
+from modules.models.resting import ModelRest
+from modules.models.tensor_source import TensorSource
 from modules.models.vae_source import VaeSource
 from modules.models.vaes import VaeInfo
 
 log = logging.getLogger(__name__)
 
 LISTED_TENSORS = 3
+PROBE = "probe"
+"""The prediction type of a file that does not tell."""
 
 
 def load_model(
@@ -34,14 +44,15 @@ def load_model(
     `choose_plan` is told the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
     file, and what the checkpoint has of one is not read.
 
-    The architecture comes from the YAML beside the file, else `default_yaml`, else the family's in `configs_dir`.
+    The architecture comes from the YAML beside the file, else `default_yaml`, else from the file's own tensors and the
+    family's constants in `configs_dir`.
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
-    with open_tensors(info.path) as file:
+    with open_checkpoint(info.path) as file:
         family = detect_family(file)
         plan = choose_plan(family)
-        architecture = _architecture(info, family, configs_dir, default_yaml)
+        architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         try:
             components = family.components(file.entries, architecture, folders)
@@ -50,18 +61,22 @@ def load_model(
         except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
             raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
 
+        rest = ModelRest(plan.streaming) if plan.streaming is not None else None
+
         def placement(component: Component) -> Placement:
             if component.name == "vae":
-                return Placement(plan.device, plan.vae_dtype, plan.vae_dtype)
+                return Placement(plan.device, plan.vae_dtype, plan.vae_dtype, rest=rest)
             casts = plan.mode is not ComputeMode.AUTOCAST
-            rules = plan.rules(component.name)
-            return Placement(plan.device, plan.rest_dtype, plan.compute_dtype, rules, casts, rules is not None)
+            rules = component.rules(plan.rules(component.name))
+            tables_in_file = rules is not None or (rest is not None and rest.on_disk)
+            return Placement(plan.device, plan.rest_dtype, plan.compute_dtype, rules, casts, tables_in_file, rest)
 
         assignments, report = _fill_from(file, components, family, placement, vae)
     parts = {}
     for component in components:
         finish_buffers(component.module, plan.device)
         parts[component.name] = component.module.eval().requires_grad_(False)
+    streaming = rest.start(parts, plan.streaming, plan.device) if rest is not None and plan.streaming else None
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s, %s) in %.1f s", info.name, family.label, plan.label, seconds)
     if report.saturated:
@@ -74,18 +89,26 @@ def load_model(
             plan.label,
             ", ".join(list(report.saturated)[:LISTED_TENSORS]),
         )
-    return LoadedModel(
+    model = LoadedModel(
         info=info,
         vae_info=vae,
         architecture=architecture,
-        **parts,
+        text_encoders={name: part for name, part in parts.items() if name.startswith("text_encoder")},
+        unet=parts["unet"],
+        vae=parts["vae"],
         family=family,
         plan=plan,
         saturated=report.saturated,
         components=tuple(components),
         sources={(item.component.name, item.key): item for item in assignments},
         load_seconds=seconds,
+        streaming=streaming,
     )
+    if architecture.prediction_type == PROBE:
+        found = "v_prediction" if predicts_v(model) else "epsilon"
+        log.info("%s: the network predicts %s, as one run of it shows.", info.name, found)
+        model.architecture = replace(architecture, prediction_type=found)
+    return model
 
 
 def _fill_from(
@@ -123,7 +146,19 @@ def detect_family(file: TensorSource) -> ModelFamily:
     )
 
 
-def _architecture(
-    info: CheckpointInfo, family: ModelFamily, configs_dir: Path, default_yaml: Path | None
+def architecture_of(
+    file: TensorSource,
+    info: CheckpointInfo,
+    family: ModelFamily,
+    configs_dir: Path,
+    default_yaml: Path | None = None,
 ) -> LdmArchitecture:
-    return read_architecture(info.config_path or default_yaml or configs_dir / family.config_name)
+    """From the YAML beside the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
+    and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`."""
+    own = info.config_path or default_yaml
+    if own is not None:
+        return read_architecture(own)
+    known = sized_by_header(file.entries, read_architecture(configs_dir / family.config_name))
+    schedule = replace(known.noise_schedule, zero_terminal_snr=ZERO_SNR_KEY in file.entries)
+    prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
+    return replace(known, noise_schedule=schedule, prediction_type=prediction)

@@ -6,7 +6,8 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.models.filling import STORED_AS
 from modules.models.loaded import LoadedModel
-from modules.models.tensor_source import TensorSource, open_tensors
+from modules.models.open_clip_layout import open_checkpoint
+from modules.models.tensor_source import TensorSource
 
 
 class FileMaster:
@@ -53,5 +54,5 @@ class FileMaster:
                 "precision for a LoRA. Load the checkpoint again, or choose LoRA mode exact."
             )
         if self._file is None:
-            self._file = open_tensors(self._info.path)
+            self._file = open_checkpoint(self._info.path)
         return self._file

@@ -80,8 +80,9 @@ class PickleFile:
         """Let go of the mapped file; tensors that were read stay valid."""
         self._tensors = {}
 
-    def read(self, name: str) -> Tensor:
-        """The tensor as it lies in the file, on the CPU, contiguous and in memory of its own."""
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor as it lies in the file, on the CPU, contiguous and in memory of its own, never in `into`."""
+        del into
         return self._tensors[name].clone(memory_format=torch.contiguous_format)
 
 

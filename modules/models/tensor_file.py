@@ -85,7 +85,10 @@ class TensorFile:
 
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor as it lies in the file, on the CPU, in memory of its own or in `into` (of its shape and dtype)."""
-        entry = self.entries[name]
+        return self.read_entry(self.entries[name], name, into)
+
+    def read_entry(self, entry: TensorEntry, name: str, into: Tensor | None = None) -> Tensor:
+        """The bytes of `entry` as a tensor, see `read`; `name` is for the error."""
         tensor = torch.empty(entry.shape, dtype=entry.dtype) if into is None else into
         if entry.size_bytes:
             buffer = tensor.reshape(-1).view(torch.uint8).numpy()

@@ -27,8 +27,9 @@ class TensorSource(Protocol):
     def has_offsets(self) -> bool:
         """Whether `TensorEntry.begin` says where in the file the tensor's bytes lie in one row."""
 
-    def read(self, name: str) -> Tensor:
-        """The tensor as it lies in the file, on the CPU, in memory of its own."""
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor as it lies in the file, on the CPU, in memory of its own; in `into` where that is given, has its
+        shape and dtype, and the file can be read straight into memory."""
 
     def close(self) -> None: ...
 

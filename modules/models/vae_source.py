@@ -43,6 +43,6 @@ class VaeSource:
         """Close the file."""
         self._file.close()
 
-    def read(self, name: str) -> Tensor:
-        """The tensor as it lies in the file, on the CPU, in memory of its own."""
-        return self._file.read(self._names[name])
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor as it lies in the file, see `TensorSource`."""
+        return self._file.read(self._names[name], into)

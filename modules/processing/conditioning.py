@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from modules.models.families.family import TextTowerRecipe
 from modules.models.loaded import LoadedModel
 from modules.networks.embeddings import Embedding
 from modules.processing.networks import ActiveNetworks
+from modules.processing.size_vector import SizeFacts, size_vector
 from modules.processing.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.clip_encoder import ClipTextEncoder
@@ -36,7 +38,8 @@ class Conditioner:
         self._model = model
         self._plan_fingerprint = plan_fingerprint
         self.networks = ActiveNetworks()
-        self._tower = TextTower(ClipTokenizer.from_package(), ClipTextEncoder(model.text_encoder, device=model.device))
+        self._tokenizer = ClipTokenizer.from_package()
+        self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
         self._embeddings: dict[str, Embedding] = {}
         self._prompts: ConditioningCache[tuple[ComposedConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
         self._negatives: ConditioningCache[tuple[ScheduledConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
@@ -47,9 +50,11 @@ class Conditioner:
         negatives: Sequence[str],
         steps: int,
         settings: Settings,
+        size_px: tuple[int, int],
         hires_steps: int | None = None,
     ) -> EncodedPrompts:
-        """Encode a batch's texts for `steps` network evaluations; with `hires_steps` for the second pass's.
+        """Encode a batch's texts for `steps` network evaluations of a picture of `size_px` (width, height); with
+        `hires_steps` for the second pass's.
 
         `networks` must say what is on the text encoder.
 
@@ -58,26 +63,54 @@ class Conditioner:
         """
         timing = Timing(steps, hires_steps, settings.flag("use_old_scheduling"))
         options = text_options(settings)
-        encoder = PromptEncoder((self._tower,), options)
+        recipe = self._model.family.recipe
+        sizes = SizeFacts.of(recipe.sizes, size_px, settings)
+        by_wish = settings.flag("sdxl_clip_l_skip")
+        encoder = PromptEncoder(
+            tuple(self._tower(tower, by_wish) for tower in recipe.towers),
+            options,
+            size_vector(recipe.sizes, sizes, is_negative=False),
+        )
+        negative_encoder = replace(
+            encoder,
+            vector_suffix=size_vector(recipe.sizes, sizes, is_negative=True),
+            zero_empty_negative=recipe.zero_empty_negative,
+        )
         if not settings.flag("persistent_cond_cache"):
             self.clear()
-        positive = self._identity(tuple(prompts), "positive", timing, options)
-        negative = self._identity(tuple(negatives), "negative", timing, options)
+        positive = self._identity(tuple(prompts), "positive", timing, options, sizes, by_wish)
+        negative = self._identity(tuple(negatives), "negative", timing, options, sizes, by_wish)
+
+        def encode_prompts() -> tuple[ComposedConditioning, ...]:
+            return tuple(encoder.encode_prompts(prompts, timing))
+
+        def encode_negatives() -> tuple[ScheduledConditioning, ...]:
+            return tuple(negative_encoder.encode_negatives(negatives, timing))
 
         def encode() -> EncodedPrompts:
             with self._model.computing():
                 return EncodedPrompts(
-                    self._prompts.get_or_make(positive, lambda: tuple(encoder.encode_prompts(prompts, timing))),
-                    self._negatives.get_or_make(negative, lambda: tuple(encoder.encode_negatives(negatives, timing))),
+                    self._prompts.get_or_make(positive, encode_prompts),
+                    self._negatives.get_or_make(negative, encode_negatives),
                     encoder.encode_empty().crossattn,
                 )
 
         return self._model.recovery.run("text", encode)
 
-    @property
-    def embedding_width(self) -> int:
-        """The width of the vectors that the text encoder takes."""
-        return int(self._model.text_encoder.config.hidden_size)
+    def _tower(self, recipe: TextTowerRecipe, by_wish: bool) -> TextTower:
+        """One of the model's text encoders, used as its family does; `by_wish`: the setting "Clip skip SDXL"."""
+        module = self._model.text_encoders[recipe.component]
+        projected = hasattr(module, "text_projection")
+        encoder = ClipTextEncoder(
+            module.text_model if projected else module,
+            device=self._model.device,
+            use_pooled=recipe.pooled,
+            project=module.text_projection if projected else None,
+            fixed_layer=None if recipe.skips_by_wish and by_wish else recipe.layer_from_end,
+            final_norm=recipe.final_norm,
+        )
+        table = self._tables.get(int(module.config.hidden_size))
+        return TextTower(self._tokenizer, encoder, table, recipe.pad_id)
 
     def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
         """Have these embeddings take the place of their names."""
@@ -85,15 +118,16 @@ class Conditioner:
         if {name: item.file_hash for name, item in embeddings.items()} == known:
             return
         self._embeddings = dict(embeddings)
-        width = self.embedding_width
-        table = EmbeddingTable(self._tower.tokenizer, {name: item.vectors[width] for name, item in embeddings.items()})
-        self._tower = replace(self._tower, embeddings=table)
+        self._tables = {
+            width: EmbeddingTable(self._tokenizer, {name: item.vectors[width] for name, item in embeddings.items()})
+            for width in self._model.text_widths
+        }
 
     def embeddings_in(self, *texts: str) -> list[Embedding]:
         """The embeddings whose names stand in the texts, in the order in which they come."""
-        table, found = self._tower.embeddings, {}
+        table, found = next(iter(self._tables.values()), None), {}
         for text in texts if table is not None and self._embeddings else ():
-            tokens = self._tower.tokenizer.encode(text)
+            tokens = self._tokenizer.encode(text)
             position = 0
             while position < len(tokens):
                 match = table.find(tokens, position) if table is not None else None
@@ -107,7 +141,15 @@ class Conditioner:
         self._prompts.clear()
         self._negatives.clear()
 
-    def _identity(self, texts: tuple[str, ...], role: str, timing: Timing, options: TextOptions) -> ResultIdentity:
+    def _identity(
+        self,
+        texts: tuple[str, ...],
+        role: str,
+        timing: Timing,
+        options: TextOptions,
+        sizes: SizeFacts,
+        by_wish: bool,
+    ) -> ResultIdentity:
         info = self._model.info
         return ResultIdentity(
             checkpoint_hash=info.sha256 or f"{info.path}:{info.size_bytes}:{info.mtime_ns}",
@@ -124,4 +166,10 @@ class Conditioner:
             embeddings=tuple(sorted((name, item.file_hash) for name, item in self._embeddings.items())),
             networks=self.networks.uses,
             lora_mode=self.networks.mode,
+            text_encoder="clip skip SDXL" if by_wish else "",
+            width_px=sizes.width_px,
+            height_px=sizes.height_px,
+            crop_left_px=sizes.crop_left_px,
+            crop_top_px=sizes.crop_top_px,
+            aesthetic_scores=(sizes.low_score, sizes.high_score),
         )

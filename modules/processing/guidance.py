@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from modules.errors import NumericalError
+from modules.models.network_context import NetworkContext
 from modules.processing.hooks import Denoised, GuidanceHooks, NetworkInputs
-from modules.prompting.conditioning import ComposedConditioning, ScheduledConditioning
+from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
 from modules.sampling.types import Denoise
 
-# (x [N,C,h,w], timesteps [N], context [N,tokens,width]) -> eps or v [N,C,h,w]
-Predict = Callable[[Tensor, Tensor, Tensor], Tensor]
-# (x [N,C,h,w], sigma [N], context [N,tokens,width]) -> denoised [N,C,h,w]
-ConditionedDenoise = Callable[[Tensor, Tensor, Tensor], Tensor]
+# (x [N,C,h,w], timesteps [N], context of N rows) -> eps or v [N,C,h,w]
+Predict = Callable[[Tensor, Tensor, NetworkContext], Tensor]
+# (x [N,C,h,w], sigma [N], context of N rows) -> denoised [N,C,h,w]
+ConditionedDenoise = Callable[[Tensor, Tensor, NetworkContext], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +53,11 @@ class Guidance:
         empty: Tensor,
         before_evaluation: Callable[[], None] = lambda: None,
         hooks: GuidanceHooks | None = None,
+        image: Tensor | None = None,
     ) -> None:
         """One prompt and one negative an image; `empty` [77,width] is the encoding of the empty text, for padding.
-        `before_evaluation` may raise to stop the job, `hooks` may change what goes in and comes out."""
+        `before_evaluation` may raise to stop the job, `hooks` may change what goes in and comes out. `image` [C,h,w] is
+        what an inpainting model sees of the picture."""
         assert len(prompts) == len(negatives)
         self._denoise = denoise
         self._prompts = prompts
@@ -63,6 +66,7 @@ class Guidance:
         self._empty = empty
         self._before = before_evaluation
         self._hooks = hooks
+        self._image = image
         self._evaluation = 0
         self._uncond: Tensor | None = None
         self.did_pad = False  # whether the padding option changed anything, for the infotext
@@ -70,18 +74,17 @@ class Guidance:
     def __call__(self, x: Tensor, sigma: Tensor, /) -> Tensor:
         self._before()
         parts = [
-            (row, weight, conditioning.crossattn)
+            (row, weight, conditioning)
             for row, prompt in enumerate(self._prompts)
             for conditioning, weight in prompt.at(self._evaluation)
         ]
         rows = [row for row, _, _ in parts]
         weights = [weight for _, weight, _ in parts]
-        cond_context = stack_encodings([context for _, _, context in parts])
-        inputs = self._inputs(x, sigma, rows, cond_context)
+        inputs = self._inputs(x, sigma, rows, [conditioning for _, _, conditioning in parts])
         if self._hooks is not None:
             self._hooks.before_network(inputs)
         if self._leaves_out_uncond(float(sigma[0])):
-            cond = self._evaluate(inputs.x[: len(rows)], inputs.sigma[: len(rows)], inputs.text_cond)
+            cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond)
             uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
             cfg_scale = 1.0
         else:
@@ -113,15 +116,18 @@ class Guidance:
             return options.all_steps or self._evaluation % 2 == 1
         return False
 
-    def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], cond_context: Tensor) -> NetworkInputs:
-        uncond_context = stack_encodings([negative.at(self._evaluation).crossattn for negative in self._negatives])
+    def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> NetworkInputs:
+        negatives = [negative.at(self._evaluation) for negative in self._negatives]
+        vectors = [item.vector for item in (*prompts, *negatives) if item.vector is not None]
         return NetworkInputs(
             torch.cat([x[rows], x]),
             torch.cat([sigma[rows], sigma]),
-            cond_context,
-            uncond_context,
+            stack_encodings([prompt.crossattn for prompt in prompts]),
+            stack_encodings([negative.crossattn for negative in negatives]),
             self._evaluation,
             self._options.total_evaluations,
+            torch.stack(vectors) if vectors else None,
+            None if self._image is None else self._image.expand(len(rows) + x.shape[0], *self._image.shape),
         )
 
     def _outputs(self, x: Tensor) -> Denoised:
@@ -134,15 +140,18 @@ class Guidance:
             inputs.text_cond, inputs.text_uncond, self._options.padding, self._empty
         )
         self.did_pad |= padded
-        x, sigma = inputs.x, inputs.sigma
         if cond_context.shape[1] == uncond_context.shape[1] and self._options.batch_together:
-            both = self._evaluate(x, sigma, torch.cat([cond_context, uncond_context]))
+            both = self._evaluate(inputs, slice(None), torch.cat([cond_context, uncond_context]))
             return both[:count], both[count:]
-        cond = self._evaluate(x[:count], sigma[:count], cond_context)
-        return cond, self._evaluate(x[count:], sigma[count:], uncond_context)
+        cond = self._evaluate(inputs, slice(count), cond_context)
+        return cond, self._evaluate(inputs, slice(count, None), uncond_context)
 
-    def _evaluate(self, x: Tensor, sigma: Tensor, context: Tensor) -> Tensor:
-        output = self._denoise(x, sigma, context)
+    def _evaluate(self, inputs: NetworkInputs, rows: slice, crossattn: Tensor) -> Tensor:
+        vector, image = inputs.vector, inputs.image
+        context = NetworkContext(
+            crossattn, None if vector is None else vector[rows], None if image is None else image[rows]
+        )
+        output = self._denoise(inputs.x[rows], inputs.sigma[rows], context)
         if self._options.check_nan and not torch.isfinite(output).all():
             raise NumericalError(
                 "The model produced NaN at this step. Start with --no-half to compute in 32 bit, or use another "
@@ -161,7 +170,7 @@ def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequenc
 def conditioned(make: Callable[[Callable[[Tensor, Tensor], Tensor]], Denoise], predict: Predict) -> ConditionedDenoise:
     """Bind a context to a network: `make` is `denoise_for` with everything but the network filled in."""
 
-    def denoise(x: Tensor, sigma: Tensor, context: Tensor) -> Tensor:
-        return make(lambda scaled, t: predict(scaled, t, context.to(x.device)))(x, sigma)
+    def denoise(x: Tensor, sigma: Tensor, context: NetworkContext) -> Tensor:
+        return make(lambda scaled, t: predict(scaled, t, context))(x, sigma)
 
     return denoise

@@ -13,7 +13,14 @@ from modules.processing.hires_size import HiresSize, hires_size
 from modules.processing.hooks import NO_HOOKS, ExtraNoise, Hooks, PassStart
 from modules.processing.pixels import from_images, to_images
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_second
+from modules.processing.sampling_pass import (
+    PassPlan,
+    build_guidance,
+    image_noise,
+    noise_schedule,
+    plan_second,
+    unpainted_image,
+)
 from modules.processing.texts import prepare_text
 from modules.processing.token_merging import merged_tokens
 from modules.processing.upscaling import LATENT_UPSCALE_MODES, upscale_latents
@@ -39,7 +46,7 @@ class HiresPass:
     walk: SamplingPlan | None
 
     @classmethod
-    def of(cls, request: Txt2ImgRequest, schedule: DiscreteSchedule) -> "HiresPass":
+    def of(cls, request: Txt2ImgRequest, schedule: DiscreteSchedule, is_sdxl: bool) -> "HiresPass":
         """Resolve the hires request: what it leaves open is as in the first pass."""
         hires = request.hires
         assert hires is not None, "a second pass was not asked for"
@@ -49,6 +56,7 @@ class HiresPass:
             steps=hires.steps or request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
+            is_sdxl=is_sdxl,
         )
         walk = plan_second(plan, schedule, hires.denoising_strength)
         return cls(request, hires, plan, hires_size(*request.size_px, hires), walk)
@@ -72,6 +80,7 @@ class HiresPass:
             [prepare_text(self.hires.negative_prompt or text, settings, False).encoded for text in negatives],
             first_evaluations,
             settings,
+            self.size.upscale_to,
             hires_steps=self.plan.evaluations,
         )
 
@@ -104,7 +113,8 @@ class HiresPass:
             model.device,
         )
         schedule = noise_schedule(model, settings)
-        guidance = build_guidance(self.plan, model, schedule, encoded, check, check_nan, hooks.guidance)
+        image = unpainted_image(model, latents.shape[2], latents.shape[3])
+        guidance = build_guidance(self.plan, model, schedule, encoded, check, check_nan, hooks.guidance, image)
         first = noise.next()
         hooks.before_sampling(PassStart(latents, first, encoded.prompts, encoded.negatives, is_hires=True))
         start = self.walk.start_from(latents, first)

@@ -42,7 +42,8 @@ class NetworkInputs:
     """What the network is about to be given at one evaluation; each field may be replaced by another of its shape.
 
     `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts;
-    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width].
+    `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width]. `vector` [N+B,V] is added to the time embedding
+    (SDXL), `image` [N+B,C,h,w] is what an inpainting model sees beside the latents; None for other models.
     """
 
     x: Tensor
@@ -51,6 +52,8 @@ class NetworkInputs:
     text_uncond: Tensor
     step: int
     total_steps: int
+    vector: Tensor | None = None
+    image: Tensor | None = None
 
 
 @dataclass

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from modules.models.loaded import LoadedModel
 from modules.processing.conditioning import EncodedPrompts
@@ -35,6 +37,7 @@ class PassPlan:
     steps: int
     cfg_scale: float
     settings: Settings
+    is_sdxl: bool = False
 
     @property
     def evaluations(self) -> int:
@@ -45,15 +48,16 @@ class PassPlan:
 def noise_schedule(model: LoadedModel, settings: Settings) -> DiscreteSchedule:
     """The model's noise levels under the settings for downcast and zero-terminal-SNR."""
     trained = model.architecture.noise_schedule
+    zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
     alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
     if settings.flag("use_downcasted_alpha_bar"):
         alphas = downcast_alphas_cumprod(alphas)
-    if settings.text("sd_noise_schedule") == "Zero Terminal SNR":
+    if zero_snr:
         alphas = rescale_zero_terminal_snr(alphas)
     return DiscreteSchedule(alphas, quantize=settings.flag("enable_quantization"))
 
 
-def schedule_options(settings: Settings) -> ScheduleOptions:
+def schedule_options(settings: Settings, is_sdxl: bool) -> ScheduleOptions:
     """The schedule overrides in the settings."""
     return ScheduleOptions(
         sigma_min=settings.number("sigma_min"),
@@ -63,6 +67,7 @@ def schedule_options(settings: Settings) -> ScheduleOptions:
         beta_beta=settings.number("beta_dist_beta"),
         discard_penultimate=settings.flag("always_discard_next_to_last_sigma"),
         old_karras_sigmas=settings.flag("use_old_karras_scheduler_sigmas"),
+        is_sdxl=is_sdxl,
     )
 
 
@@ -104,6 +109,19 @@ def image_noise(
     return ImageNoise(request, device)
 
 
+def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | None:
+    """What an inpainting model sees where there is no picture, [C,h,w] of latents: all is to be painted (mask 1), over
+    grey. instruct-pix2pix gets no picture at all (zeros); None for other models."""
+    channels = model.image_channels
+    if channels == 0:
+        return None
+    if channels == model.latent_channels:
+        return torch.zeros(channels, height, width, device=model.device)
+    grey = torch.zeros(1, 3, height * model.downscale, width * model.downscale)
+    mean, _ = model.encode_moments(grey)
+    return F.pad(mean[0], (0, 0, 0, 0, 1, 0), value=1.0)
+
+
 def build_guidance(
     plan: PassPlan,
     model: LoadedModel,
@@ -112,8 +130,9 @@ def build_guidance(
     check: Callable[[], None],
     check_nan: bool,
     hooks: GuidanceHooks | None = None,
+    image: Tensor | None = None,
 ) -> Guidance:
-    """The denoiser of this pass, with guidance."""
+    """The denoiser of this pass, with guidance; `image` [C,h,w] see `unpainted_image`."""
     settings = plan.settings
     is_v = model.architecture.prediction_type == "v_prediction"
     prediction = Prediction.V if is_v else Prediction.EPS
@@ -129,7 +148,7 @@ def build_guidance(
         check_nan=check_nan,
     )
     denoise = conditioned(make, model.predict)
-    return Guidance(denoise, prompts.prompts, prompts.negatives, options, prompts.empty, check, hooks)
+    return Guidance(denoise, prompts.prompts, prompts.negatives, options, prompts.empty, check, hooks, image)
 
 
 def plan_first(plan: PassPlan, schedule: DiscreteSchedule) -> SamplingPlan:
@@ -139,7 +158,7 @@ def plan_first(plan: PassPlan, schedule: DiscreteSchedule) -> SamplingPlan:
         SCHEDULES.get(plan.scheduler),
         plan.steps,
         schedule,
-        schedule_options(plan.settings),
+        schedule_options(plan.settings, plan.is_sdxl),
         sampler_options(plan.sampler, plan.settings),
         plan.settings.flag("sgm_noise_multiplier"),
     )
@@ -156,7 +175,7 @@ def plan_second(plan: PassPlan, schedule: DiscreteSchedule, denoising_strength: 
         steps,
         t_enc,
         schedule,
-        schedule_options(plan.settings),
+        schedule_options(plan.settings, plan.is_sdxl),
         sampler_options(plan.sampler, plan.settings),
     )
 

@@ -31,7 +31,14 @@ from modules.processing.precision import PrecisionWish
 from modules.processing.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
-from modules.processing.sampling_pass import PassPlan, build_guidance, image_noise, noise_schedule, plan_first
+from modules.processing.sampling_pass import (
+    PassPlan,
+    build_guidance,
+    image_noise,
+    noise_schedule,
+    plan_first,
+    unpainted_image,
+)
 from modules.processing.texts import PromptText, prepare_text
 from modules.processing.tiling import circular_padding
 from modules.processing.token_merging import merged_tokens
@@ -124,9 +131,10 @@ class _Job:
             steps=request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
+            is_sdxl=self.model.family.is_large,
         )
         self.schedule = noise_schedule(self.model, request.settings)
-        self.hires = HiresPass.of(request, self.schedule) if request.hires else None
+        self.hires = HiresPass.of(request, self.schedule, self.plan.is_sdxl) if request.hires else None
         first = plan_first(self.plan, self.schedule)
         second_steps = self.hires.steps if self.hires else 0
         self.events.plan((len(first.sigmas) - 1 + second_steps) * request.batch_count)
@@ -183,7 +191,11 @@ class _Job:
         began = time.monotonic()
         self.events.phase("encoding prompts")
         encoded = self.conditioner.encode(
-            [text.encoded for text in prompts], [text.encoded for text in negatives], self.plan.evaluations, settings
+            [text.encoded for text in prompts],
+            [text.encoded for text in negatives],
+            self.plan.evaluations,
+            settings,
+            request.size_px,
         )
         self._count_time("encode", began)
         began = time.monotonic()
@@ -208,6 +220,7 @@ class _Job:
             self.events.check,
             self.model.plan.check_nan,
             self.hooks.guidance,
+            unpainted_image(self.model, height, width),
         )
         first = noise.first()
         self.hooks.before_sampling(PassStart(first, first, encoded.prompts, encoded.negatives))
@@ -408,9 +421,10 @@ class _Job:
         """Textual inversion: all embeddings that fit the model, and those that came with its networks."""
         networks = self.engine.networks
         networks.embeddings.refresh()
-        width = self.conditioner.embedding_width
-        bundled = {name: item for name, item in networks.bundled(active.uses).items() if width in item.vectors}
-        self.conditioner.use_embeddings({**networks.embeddings.usable([width]), **bundled})
+        widths = self.model.text_widths
+        found = networks.bundled(active.uses).items()
+        bundled = {name: item for name, item in found if set(widths) <= set(item.vectors)}
+        self.conditioner.use_embeddings({**networks.embeddings.usable(widths), **bundled})
         if not self.request.settings.flag("textual_inversion_add_hashes_to_infotext"):
             return
         used = self.conditioner.embeddings_in(*self.encoded_texts)

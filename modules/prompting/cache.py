@@ -52,7 +52,7 @@ class ResultIdentity:
     height_px: int = 0
     crop_left_px: int = 0
     crop_top_px: int = 0
-    aesthetic_score: float | None = None
+    aesthetic_scores: tuple[float, float] = (0.0, 0.0)  # for negative prompts, for positive ones
     zero_empty_negative: bool = False
     cache_version: int = CACHE_VERSION
 

@@ -15,7 +15,8 @@ class ClipTextEncoder:
     """Wraps a `CLIPTextModel`; `device` is where its inputs go.
 
     With `use_pooled` the result carries the pooled output of the end token, through `project` if one is given (the
-    text projection of SDXL's second encoder).
+    text projection of SDXL's second encoder). `fixed_layer` takes the hidden states of that layer, counted from the
+    end, whatever the clip skip; `final_norm` applies the final layer norm to them.
     """
 
     def __init__(
@@ -24,27 +25,34 @@ class ClipTextEncoder:
         device: torch.device | str = "cpu",
         use_pooled: bool = False,
         project: Callable[[Tensor], Tensor] | None = None,
+        fixed_layer: int | None = None,
+        final_norm: bool = True,
     ) -> None:
         self._model: Any = model
         self._device = torch.device(device)
         self._use_pooled = use_pooled
         self._project = project
+        self._fixed_layer = fixed_layer
+        self._final_norm = final_norm
 
     @torch.no_grad()
     def encode(self, tokens: Tensor, clip_skip: int, injections: Sequence[Injection]) -> Encoded:
         """Encode `tokens` [B, 77]; raises `InvalidValueError` if `clip_skip` is beyond the model's layers."""
         layers = int(self._model.config.num_hidden_layers)
+        clip_skip = self._fixed_layer or clip_skip
         if not 1 <= clip_skip <= layers + 1:
             raise InvalidValueError(
                 f"Clip skip {clip_skip} is not possible: this text encoder has {layers} layers. "
                 f"Choose a value from 1 to {layers + 1}."
             )
         with inject(self._model.embeddings.token_embedding, injections):
-            output = self._model(input_ids=tokens.to(self._device), output_hidden_states=clip_skip > 1)
-        if clip_skip == 1:
+            wants_all = clip_skip > 1 or not self._final_norm
+            output = self._model(input_ids=tokens.to(self._device), output_hidden_states=wants_all)
+        if clip_skip == 1 and self._final_norm:
             hidden = output.last_hidden_state
         else:
-            hidden = self._model.final_layer_norm(output.hidden_states[-clip_skip])
+            hidden = output.hidden_states[-clip_skip]
+            hidden = self._model.final_layer_norm(hidden) if self._final_norm else hidden
         return Encoded(hidden, self._pool(output.pooler_output))
 
     def _pool(self, pooled: Tensor) -> Tensor | None:

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
-from modules.models.families.sd1 import build_unet, build_vae
+from modules.models.families.ldm_parts import build_unet, build_vae
 from modules.models.keymaps.keymap import KeyMap, ModulePair
 from modules.models.keymaps.ldm_unet import UNetLayout, unet_keymap
 from modules.models.keymaps.ldm_vae import vae_keymap
@@ -15,7 +15,19 @@ def test_every_unet_parameter_has_an_original_name_and_back(levels: int, blocks:
     attention = frozenset(data.draw(st.sets(st.integers(0, levels - 1))))
     widths = (32,) * levels
     with torch.device("meta"):
-        unet = build_unet(UNetArchitecture(4, 4, widths, blocks, attention, 2, 1, 16))
+        unet = build_unet(
+            UNetArchitecture(
+                in_channels=4,
+                out_channels=4,
+                widths=widths,
+                blocks_per_level=blocks,
+                down_depths=tuple((int(level in attention),) * blocks for level in range(levels)),
+                middle_depth=1,
+                up_depths=tuple((int(level in attention),) * (blocks + 1) for level in reversed(range(levels))),
+                context_width=16,
+                heads=2,
+            )
+        )
     keymap = unet_keymap(UNetLayout(levels, blocks, attention))
     for key in unet.state_dict():
         original = keymap.to_original(key)

@@ -147,7 +147,14 @@ def test_a_yaml_given_for_all_files_is_used_where_none_lies_beside(tmp_path: Pat
     general = tmp_path / "general.yaml"
     path.with_suffix(".yaml").rename(general)
     catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
+    general.write_text(general.read_text().replace("scale_factor: 0.18215", "scale_factor: 0.5"))
     model = load_model(catalogue.get("tiny"), CONFIGS, plan_for(torch.float32), default_yaml=general)
-    assert model.architecture.unet.widths == (32, 64, 128, 128)
-    with pytest.raises(CheckpointError, match="wrong shape"):
-        load_model(catalogue.get("tiny"), CONFIGS, plan_for(torch.float32))
+    assert (model.architecture.unet.widths, model.architecture.latent.scale_factor) == ((32, 64, 128, 128), 0.5)
+
+
+def test_without_any_yaml_sizes_follow_from_the_tensors(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "tiny.safetensors", tiny_tensors())
+    described = load(path).architecture
+    path.with_suffix(".yaml").unlink()
+    found = load(path).architecture
+    assert (found.unet, found.vae) == (described.unet, described.vae)

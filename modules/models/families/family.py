@@ -1,16 +1,21 @@
 """A model family: everything that differs between SD1, SD2, SDXL ... stands in one entry of this registry."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from torch import nn
 
+from modules.memory.formats import FORMATS
+from modules.memory.storage import StorageRules
 from modules.models.architecture import LdmArchitecture
 from modules.models.keymaps.keymap import KeyMap
 from modules.models.tensor_file import TensorEntry
 from modules.registry import Registry
+
+Header = Mapping[str, TensorEntry]
 
 
 @dataclass(frozen=True)
@@ -18,14 +23,60 @@ class Component:
     """A part of a model as it is to be built: an empty module on the meta device and how the file names its tensors.
 
     `prefixes` are the beginnings of the original keys that belong to it; `missing_hint` says what a file without any
-    of them probably is.
+    of them probably is. `plain_skip` are patterns of layers that formats without scales leave alone, because the
+    reference UI does; `skip` of those that every 8-bit format does.
     """
 
-    name: str  # "unet", "vae", "text_encoder"
+    name: str  # "unet", "vae", "text_encoder", "text_encoder_2"
     module: nn.Module
     keymap: KeyMap
     prefixes: tuple[str, ...]
     missing_hint: str
+    plain_skip: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def rules(self, rules: StorageRules | None) -> StorageRules | None:
+        """`rules` with the patterns of this component's own added."""
+        if rules is None or not (self.skip or self.plain_skip):
+            return rules
+        own = self.skip if FORMATS.get(rules.storage).scaled else (*self.skip, *self.plain_skip)
+        return replace(rules, skip=replace(rules.skip, patterns=(*rules.skip.texts, *own)))
+
+
+@dataclass(frozen=True)
+class TextTowerRecipe:
+    """How one text encoder is used.
+
+    `layer_from_end` says which hidden states count, 1 being the last layer's; None: as the clip skip setting says, and
+    with `skips_by_wish` that decides where the setting "Clip skip SDXL" is on. `final_norm` applies the final layer
+    norm to them. `pad_id` fills chunks up after the end token (None: with the end token); `pooled` begins the vector
+    with the projected output at the end token.
+    """
+
+    component: str
+    layer_from_end: int | None = None
+    skips_by_wish: bool = False
+    final_norm: bool = True
+    pad_id: int | None = None
+    pooled: bool = False
+
+
+class SizeVector(StrEnum):
+    """What follows the pooled text in the vector that is added to the time embedding (Podell et al. 2023,
+    arXiv:2307.01952): sinusoidal embeddings of these numbers."""
+
+    NONE = "nothing"
+    SIZES = "original size, crop, target size"
+    AESTHETIC = "original size, crop, aesthetic score"
+
+
+@dataclass(frozen=True)
+class ConditioningRecipe:
+    """From texts to what the UNet is given. The towers' outputs lie side by side on the feature axis."""
+
+    towers: tuple[TextTowerRecipe, ...]
+    sizes: SizeVector = SizeVector.NONE
+    zero_empty_negative: bool = False  # a negative prompt without text becomes zeros
 
 
 class ModelFamily(Protocol):
@@ -43,11 +94,19 @@ class ModelFamily(Protocol):
     def config_name(self) -> str:
         """The YAML in `configs/` for files without one of their own."""
 
-    def detects(self, header: Mapping[str, TensorEntry]) -> bool:
+    @property
+    def recipe(self) -> ConditioningRecipe:
+        """How texts become conditionings."""
+
+    def detects(self, header: Header) -> bool:
         """Whether the names and shapes in a file's header are of this family."""
 
+    def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
+        """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the network can tell; None:
+        as the YAML says."""
+
     def components(
-        self, header: Mapping[str, TensorEntry], architecture: LdmArchitecture, config_folders: tuple[Path, ...]
+        self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         """The empty modules to fill. `config_folders` are searched for a text model's folder that the YAML names."""
 

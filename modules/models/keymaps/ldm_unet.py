@@ -27,13 +27,14 @@ class UNetLayout:
     levels: int
     blocks_per_level: int
     attention_levels: frozenset[int]
+    has_middle_attention: bool = True
 
 
 def unet_keymap(layout: UNetLayout, prefix: str = PREFIX) -> KeyMap:
     """The map for a UNet of this layout."""
     return KeyMap(
         ModulePair(f"{prefix}.{original}", ours)
-        for pairs in (_ends(), _down(layout), _middle(), _up(layout))
+        for pairs in (_ends(), _down(layout), _middle(layout), _up(layout))
         for original, ours in pairs
     )
 
@@ -41,8 +42,8 @@ def unet_keymap(layout: UNetLayout, prefix: str = PREFIX) -> KeyMap:
 def _ends() -> Iterator[tuple[str, str]]:
     yield "time_embed.0", "time_embedding.linear_1"
     yield "time_embed.2", "time_embedding.linear_2"
-    yield "label_emb.0.0", "add_embedding.linear_1"
-    yield "label_emb.0.2", "add_embedding.linear_2"
+    yield "label_emb.0.0", "class_embedding.linear_1"
+    yield "label_emb.0.2", "class_embedding.linear_2"
     yield "input_blocks.0.0", "conv_in"
     yield "out.0", "conv_norm_out"
     yield "out.2", "conv_out"
@@ -66,8 +67,10 @@ def _down(layout: UNetLayout) -> Iterator[tuple[str, str]]:
             number += 1
 
 
-def _middle() -> Iterator[tuple[str, str]]:
+def _middle(layout: UNetLayout) -> Iterator[tuple[str, str]]:
     yield from _resnet("middle_block.0", "mid_block.resnets.0")
+    if not layout.has_middle_attention:
+        return
     yield "middle_block.1", "mid_block.attentions.0"
     yield from _resnet("middle_block.2", "mid_block.resnets.1")
 

@@ -4,6 +4,7 @@ from modules.settings.group import Group
 from modules.settings.setting import Section
 
 SD = Group(Section(id="sd", title="Stable Diffusion", category="Stable Diffusion"))
+MAX_CROP_PX = 4096
 SDXL = Group(Section(id="sdxl", title="Stable Diffusion XL", category="Stable Diffusion"))
 SD3 = Group(Section(id="sd3", title="Stable Diffusion 3", category="Stable Diffusion"))
 VAE = Group(Section(id="vae", title="VAE", category="Stable Diffusion"))
@@ -149,22 +150,51 @@ SETTINGS = (
         False,
         hint="Against black pictures in 16 bits; slower.",
     ),
+    SD.whole(
+        "sd_checkpoints_limit",
+        "Maximum number of checkpoints loaded at the same time",
+        1,
+        minimum=1,
+        maximum=10,
+        step=1,
+        hint="Changing back to one that is still loaded takes no time. When memory gets short, the one that was used "
+        "longest ago goes first.",
+    ),
+    SD.flag(
+        "sd_checkpoints_keep_in_cpu",
+        "Only keep one model on device",
+        True,
+        hint="The others wait in main memory.",
+    ),
     *SD.reserved(
         {
-            "sd_checkpoints_limit": 1,
-            "sd_checkpoints_keep_in_cpu": True,
             "sd_checkpoint_cache": 0,
             "sd_unet": "Automatic",
-            "sdxl_clip_l_skip": False,
         }
     ),
-    *SDXL.reserved(
-        {
-            "sdxl_crop_top": 0,
-            "sdxl_crop_left": 0,
-            "sdxl_refiner_low_aesthetic_score": 2.5,
-            "sdxl_refiner_high_aesthetic_score": 6.0,
-        }
+    SD.flag(
+        "sdxl_clip_l_skip",
+        "Clip skip SDXL",
+        False,
+        hint="Clip skip decides for the first text encoder of SDXL too; without it, the last but one layer counts.",
+    ),
+    SDXL.whole("sdxl_crop_top", "crop top coordinate", 0, minimum=0, maximum=MAX_CROP_PX),
+    SDXL.whole("sdxl_crop_left", "crop left coordinate", 0, minimum=0, maximum=MAX_CROP_PX),
+    SDXL.number(
+        "sdxl_refiner_low_aesthetic_score",
+        "SDXL low aesthetic score",
+        2.5,
+        minimum=0,
+        maximum=10,
+        hint="Used for refiner model negative prompt",
+    ),
+    SDXL.number(
+        "sdxl_refiner_high_aesthetic_score",
+        "SDXL high aesthetic score",
+        6.0,
+        minimum=0,
+        maximum=10,
+        hint="Used for refiner model prompt",
     ),
     *SD3.reserved({"sd3_enable_t5": False}),
     *VAE.reserved(

@@ -1,0 +1,177 @@
+"""A checkpoint file whose OpenCLIP tensors appear one by one, as our modules have them.
+
+OpenCLIP (SD2, SDXL) keeps the projections of query, key and value in one tensor `attn.in_proj_weight` [3w, w], the
+positions in a bare parameter, and its text projection transposed. Through `OpenClipLayout` they are
+`attn.q_proj.weight` ..., `positional_embedding.weight` and `text_projection.weight`; everything else passes unchanged.
+Where the file has offsets, the parts of a fused tensor have theirs: they lie one behind the other.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from modules.errors import InvalidValueError
+from modules.models.tensor_file import TensorEntry, TensorFile
+from modules.models.tensor_source import TensorSource, open_tensors
+from modules.models.tensor_writer import TensorWriter
+
+OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
+FUSED = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj_(weight|bias)$")
+SCALES = ("scale_weight", "weight_scale")
+FUSED_SCALE = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj\.({'|'.join(SCALES)})$")
+PART = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.([qkv]_proj)\.(weight|bias|{'|'.join(SCALES)})$")
+BARE_WEIGHT = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)\.weight$")
+BARE = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)$")
+PARTS = ("q_proj", "k_proj", "v_proj")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which tensor of the file a name stands for: all of it, or the third number `part`; `transposed` or not."""
+
+    key: str
+    part: int | None = None
+    transposed: bool = False
+
+
+class OpenClipLayout:
+    """A `TensorSource` around another one."""
+
+    def __init__(self, file: TensorSource) -> None:
+        self._file = file
+        self.path: Path = file.path
+        self.metadata = file.metadata
+        self.has_offsets = file.has_offsets
+        self.origins: dict[str, Origin] = {}
+        entries: dict[str, TensorEntry] = {}
+        for key, entry in file.entries.items():
+            for name, origin in _named(key, entry):
+                self.origins[name] = origin
+                entries[name] = _entry(entry, origin)
+        self.entries: Mapping[str, TensorEntry] = entries
+
+    def __enter__(self) -> "OpenClipLayout":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor, on the CPU, in memory of its own or in `into`, see `TensorSource`."""
+        origin = self.origins[name]
+        if isinstance(self._file, TensorFile):
+            entry = self.entries[name]
+            if origin.transposed:
+                entry = replace(entry, shape=entry.shape[::-1])
+                return self._file.read_entry(entry, origin.key).T.contiguous()
+            return self._file.read_entry(entry, origin.key, into)
+        tensor = self._file.read(origin.key)
+        if origin.part is not None and tensor.shape[0] > 1:  # a single scale is that of all three
+            rows = tensor.shape[0] // len(PARTS)
+            tensor = tensor[origin.part * rows : (origin.part + 1) * rows].clone()
+        return tensor.T.contiguous() if origin.transposed else tensor
+
+
+def open_checkpoint(path: Path) -> OpenClipLayout:
+    """Open a checkpoint file; raises `CheckpointError` for a file that is not what its suffix says."""
+    return OpenClipLayout(open_tensors(path))
+
+
+class LayoutWriter:
+    """A `TensorWriter` that is given the tensors as `OpenClipLayout` has them, in any order, and writes the original
+    layout. Scales of fused weights lie side by side in one tensor, as their rows do.
+
+    Raises `InvalidValueError` where the parts of one tensor are to be stored differently.
+    """
+
+    def __init__(self, target: Path, declared: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], room: int) -> None:
+        joined: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for name, (dtype, shape) in declared.items():
+            origin = original_name(name)
+            shape = shape[::-1] if origin.transposed else shape
+            before = joined.get(origin.key)
+            if before is not None:
+                if before[0] != dtype:
+                    raise InvalidValueError(
+                        f"{origin.key} holds the projections of query, key and value in one tensor, so all three or "
+                        "none of them must be skipped. Change the skip patterns."
+                    )
+                shape = (before[1][0] + shape[0], *shape[1:])
+            joined[origin.key] = (dtype, shape)
+        self._writer = TensorWriter(target, joined, room)
+        self._parts: dict[str, dict[int, Tensor]] = {}
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What goes into the header's `__metadata__`; set it before the end."""
+        return self._writer.metadata
+
+    @metadata.setter
+    def metadata(self, metadata: dict[str, str]) -> None:
+        self._writer.metadata = metadata
+
+    def __enter__(self) -> "LayoutWriter":
+        self._writer.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+    def write(self, name: str, tensor: Tensor) -> None:
+        """Write one tensor, or keep it until the others of its fused tensor are there."""
+        origin = original_name(name)
+        if origin.part is None:
+            self._writer.write(origin.key, tensor.T.contiguous() if origin.transposed else tensor)
+            return
+        parts = self._parts.setdefault(origin.key, {})
+        parts[origin.part] = tensor
+        if len(parts) == len(PARTS):
+            self._writer.write(origin.key, torch.cat([parts[index] for index in range(len(PARTS))]))
+            del self._parts[origin.key]
+
+
+def original_name(name: str) -> Origin:
+    """The tensor of the original layout that a name of `OpenClipLayout` stands for."""
+    part = PART.match(name)
+    if part is not None:
+        kind = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
+        return Origin(f"{part[1]}.{part[2]}.in_proj{kind}", PARTS.index(part[3]))
+    bare = BARE_WEIGHT.match(name)
+    if bare is not None:
+        return Origin(name.removesuffix(".weight"), transposed=bare[2] == "text_projection")
+    return Origin(name)
+
+
+def _named(key: str, entry: TensorEntry) -> list[tuple[str, Origin]]:
+    """The names under which a tensor of the file appears."""
+    fused = FUSED.match(key) or FUSED_SCALE.match(key)
+    if fused is not None and entry.shape:
+        return [(f"{fused[1]}.{fused[2]}.{part}.{fused[3]}", Origin(key, index)) for index, part in enumerate(PARTS)]
+    bare = BARE.match(key)
+    if bare is not None:
+        return [(f"{key}.weight", Origin(key, transposed=bare[2] == "text_projection"))]
+    return [(key, Origin(key))]
+
+
+def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
+    if origin.transposed:
+        return TensorEntry(entry.dtype, entry.shape[::-1], entry.begin, entry.end)
+    if origin.part is None or entry.shape[0] == 1:
+        return entry
+    rows = entry.shape[0] // len(PARTS)
+    size = entry.size_bytes // len(PARTS)
+    begin = entry.begin + origin.part * size
+    return TensorEntry(entry.dtype, (rows, *entry.shape[1:]), begin, begin + size)

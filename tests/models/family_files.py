@@ -1,0 +1,69 @@
+"""Tiny checkpoints of every family with random weights, in the original layouts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.models.original_keys import FileSizes, TextSizes, UNetSizes, even, file_shapes
+
+_TEXT = TextSizes(64, 3, 128)
+_WIDE_TEXT = TextSizes(128, 3, 256)
+_ONE = even((1, 0), blocks=1)
+_TWO = even((0, 2), blocks=1)
+_SDXL = FileSizes(
+    UNetSizes(4, 32, (1, 2), *(_TWO[0], 2, _TWO[1]), 192, linear=True, vector=128 + 6 * 256),
+    clip=("conditioner.embedders.0.transformer", _TEXT),
+    open_clip=("conditioner.embedders.1.model", _WIDE_TEXT),
+    vae_width=32,
+)
+_SD1 = FileSizes(
+    UNetSizes(4, 32, (1, 2), *(_ONE[0], 1, _ONE[1]), 64), clip=("cond_stage_model.transformer", _TEXT), vae_width=32
+)
+_SD2 = FileSizes(
+    UNetSizes(4, 32, (1, 2), *(_ONE[0], 1, _ONE[1]), 128, linear=True),
+    open_clip=("cond_stage_model.model", _WIDE_TEXT),
+    vae_width=32,
+)
+TINY_FAMILIES = {
+    "sd1": _SD1,
+    "sd1-inpainting": replace(_SD1, unet=replace(_SD1.unet, in_channels=9)),
+    "pix2pix": replace(_SD1, unet=replace(_SD1.unet, in_channels=8)),
+    "sd2": _SD2,
+    "sdxl": _SDXL,
+    "sdxl-inpainting": replace(_SDXL, unet=replace(_SDXL.unet, in_channels=9)),
+    "sdxl-v": replace(_SDXL, extras={"v_pred": (), "ztsnr": ()}),
+    "sdxl-pruned": replace(
+        _SDXL,
+        unet=replace(_SDXL.unet, depths=((0, 0), (2, 2)), middle_depth=0, up_depths=((2, 1, 1), (0, 0, 0))),
+    ),
+    "sdxl-refiner": FileSizes(
+        UNetSizes(4, 32, (1, 2), *(_TWO[0], 2, _TWO[1]), 128, linear=True, vector=128 + 5 * 256),
+        open_clip=("conditioner.embedders.0.model", _WIDE_TEXT),
+        vae_width=32,
+    ),
+}
+
+
+def family_tensors(name: str) -> dict[str, Tensor]:
+    """Random fp16 weights that keep a forward pass finite: norms near 1, weights small."""
+    generator = torch.Generator().manual_seed(len(name))
+    tensors: dict[str, Tensor] = {}
+    for key, shape in file_shapes(TINY_FAMILIES[name]).items():
+        if key.endswith("position_ids"):
+            tensors[key] = torch.arange(77).expand(1, 77).contiguous()
+            continue
+        is_norm = len(shape) == 1 and key.endswith(".weight")
+        spread = 0.05 if len(shape) < 2 else 1 / torch.Size(shape[1:]).numel() ** 0.5
+        values = torch.randn(shape, generator=generator) * spread
+        tensors[key] = (values + 1 if is_norm else values).half()
+    return tensors
+
+
+def write_family(folder: Path, name: str) -> Path:
+    """Write `NAME.safetensors` there."""
+    path = folder / f"{name}.safetensors"
+    save_file(family_tensors(name), path)
+    return path

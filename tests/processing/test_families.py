@@ -1,0 +1,122 @@
+"""Every family makes pictures from a tiny file, in every precision."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.networks import Networks
+from modules.processing.output import Output
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.results import Result
+from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
+from tests.models.family_files import TINY_FAMILIES, write_family
+from tests.recordings import CONFIGS, cpu_machine
+
+FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    folder = tmp_path_factory.mktemp("families")
+    models, loras = folder / "models", folder / "loras"
+    models.mkdir()
+    loras.mkdir()
+    for name in TINY_FAMILIES:
+        write_family(models, name)
+    for name, key, width in (
+        ("first", "lora_te1_text_model_encoder_layers_0_self_attn_q_proj", 64),
+        ("second", "lora_te2_text_model_encoder_layers_0_self_attn_q_proj", 128),
+        ("unet", "lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q", 64),
+    ):
+        torch.manual_seed(1)
+        factors = {"lora_down": torch.randn(4, width) / width**0.5, "lora_up": torch.randn(width, 4)}
+        save_file({f"{key}.{part}.weight": tensor for part, tensor in factors.items()}, loras / f"{name}.safetensors")
+    catalogue = CheckpointCatalogue([models], HashCache(folder / "hashes.json"))
+    return Engine(catalogue, CONFIGS, cpu_machine, networks=Networks((loras,)))
+
+
+def picture(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int = 64, **settings: object) -> Result:
+    request = Txt2ImgRequest(
+        prompt=prompt,
+        checkpoint=checkpoint,
+        width=size,
+        height=64,
+        steps=2,
+        seed=1,
+        subseed=0,
+        sampler="Euler",
+        save_images=False,
+        settings=Settings().changed(**settings),
+    )
+    return txt2img(request, engine, Output(Path()), Silent())
+
+
+def pixels(result: Result) -> bytes:
+    return result.samples[0].image.tobytes()
+
+
+@pytest.mark.parametrize("family", TINY_FAMILIES)
+def test_each_family_makes_a_picture_that_follows_the_prompt(engine: Engine, family: str) -> None:
+    first = picture(engine, family)
+    assert len(set(pixels(first))) > 8
+    assert pixels(first) == pixels(picture(engine, family))
+    assert pixels(first) != pixels(picture(engine, family, "a blue dog"))
+
+
+@pytest.mark.parametrize("storage", FORMATS)
+@pytest.mark.parametrize("family", ["sd2", "sdxl", "sdxl-refiner", "sd1-inpainting"])
+def test_each_family_is_stored_in_each_format(engine: Engine, family: str, storage: str) -> None:
+    plain = picture(engine, family)
+    result = picture(engine, family, fp8_storage="Enable", fp8_format=storage)
+    assert pixels(result) != pixels(plain)
+    facts = engine.status.model
+    assert facts is not None and storage in facts.storage.replace(" ", "_")
+    assert facts.stored_bytes < 2.5 * facts.parameters
+
+
+def test_enable_for_sdxl_means_sdxl(engine: Engine) -> None:
+    assert "FP8" in picture(engine, "sdxl", fp8_storage="Enable for SDXL").samples[0].infotext
+    assert "FP8" not in picture(engine, "sd2", fp8_storage="Enable for SDXL").samples[0].infotext
+
+
+@pytest.mark.parametrize("storage", ["Disable", "Enable"])
+@pytest.mark.parametrize("lora", ["first", "second", "unet"])
+def test_networks_reach_every_part_of_sdxl(engine: Engine, lora: str, storage: str) -> None:
+    plain = picture(engine, "sdxl", fp8_storage=storage)
+    with_lora = picture(engine, "sdxl", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
+    assert pixels(with_lora) != pixels(plain)
+    assert pixels(picture(engine, "sdxl", fp8_storage=storage)) == pixels(plain)
+
+
+def test_sdxl_sees_the_size_and_the_crop(engine: Engine) -> None:
+    plain = picture(engine, "sdxl")
+    assert pixels(picture(engine, "sdxl", sdxl_crop_top=512)) != pixels(plain)
+    assert pixels(picture(engine, "sd2", sdxl_crop_top=512)) == pixels(picture(engine, "sd2"))
+
+
+def test_the_refiner_sees_the_aesthetic_score(engine: Engine) -> None:
+    plain = picture(engine, "sdxl-refiner")
+    assert pixels(picture(engine, "sdxl-refiner", sdxl_refiner_high_aesthetic_score=1.0)) != pixels(plain)
+
+
+def test_clip_skip_reaches_sdxl_by_its_own_setting_only(engine: Engine) -> None:
+    plain = picture(engine, "sdxl")
+    assert pixels(picture(engine, "sdxl", CLIP_stop_at_last_layers=3)) == pixels(plain)
+    skipped = picture(engine, "sdxl", CLIP_stop_at_last_layers=3, sdxl_clip_l_skip=True)
+    assert pixels(skipped) != pixels(plain)
+
+
+def test_v_prediction_with_a_noise_schedule_that_ends_in_noise(engine: Engine) -> None:
+    model = engine.model("sdxl-v")
+    assert model.architecture.prediction_type == "v_prediction"
+    assert model.architecture.noise_schedule.zero_terminal_snr
+
+
+def test_what_a_network_predicts_is_probed_where_the_file_does_not_say(engine: Engine) -> None:
+    assert engine.model("sd2").architecture.prediction_type in ("epsilon", "v_prediction")

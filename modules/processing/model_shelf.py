@@ -1,0 +1,118 @@
+"""Models that are loaded and not in use: kept as long as their number and the memory allow, so that changing back to
+one reads no file. The least recently used goes first. Imports no torch."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.devices import Memory, memory_info
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.models.loaded import LoadedModel
+    from modules.processing.conditioning import Conditioner
+
+log = logging.getLogger(__name__)
+
+SPARE_BYTES = 1 << 30
+"""What is left free beside a model that is to be loaded: for its first picture, and for other programs."""
+
+
+@dataclass(frozen=True)
+class KeepWish:
+    """The settings that say how many models are in memory at once, the one in use among them, and whether the others
+    leave the device for main memory."""
+
+    limit: int = 1
+    in_main_memory: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings) -> KeepWish:
+        """Read from the settings."""
+        return cls(settings.whole("sd_checkpoints_limit"), settings.flag("sd_checkpoints_keep_in_cpu"))
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """A model with its prompt encoder and that one's cache."""
+
+    model: LoadedModel
+    conditioner: Conditioner | None
+
+
+class ModelShelf:
+    """At most one model a file. Not thread safe: the engine's lock is held around every call."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Path, KeptModel] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the files, the least recently used first."""
+        return tuple(kept.model.info.name for kept in self._kept.values())
+
+    def put(self, kept: KeptModel) -> None:
+        """Keep a model, as the one that was used last."""
+        self._kept[kept.model.info.path] = kept
+        self._kept.move_to_end(kept.model.info.path)
+
+    def take(self, path: Path) -> KeptModel | None:
+        """The model of this file, which is no longer kept then; None where there is none."""
+        return self._kept.pop(path, None)
+
+    def trim(self, count: int) -> bool:
+        """Keep at most `count`; whether any was dropped."""
+        before = len(self._kept)
+        while len(self._kept) > max(count, 0):
+            self._drop_oldest("there are too many")
+        return len(self._kept) < before
+
+    def make_room(self, needed_bytes: int, free: Callable[[], int | None], release: Callable[[], None]) -> bool:
+        """Drop models until so many bytes are free; whether they are, in the end. `release` gives what was dropped back
+        to the system. Where `free` cannot tell (None), no model is dropped and the answer is yes."""
+        while True:
+            now = free()
+            if now is None or now >= needed_bytes:
+                return True
+            if not self._kept:
+                return False
+            self._drop_oldest(f"{needed_bytes / 1e9:.1f} GB are needed and {now / 1e9:.1f} GB are free")
+            release()
+
+    def clear(self) -> bool:
+        """Drop all; whether there were any."""
+        return self.trim(0)
+
+    def _drop_oldest(self, reason: str) -> None:
+        _, kept = self._kept.popitem(last=False)
+        log.info("%s is not kept in memory any longer: %s.", kept.model.info.name, reason)
+
+
+def move_weights(model: LoadedModel, device: torch.device | str) -> None:
+    """Move all weights of a model, as they are stored; nothing is converted."""
+    for module in model.modules:
+        module.to(device)
+
+
+def free_bytes(device: torch.device, in_main_memory: bool) -> int | None:
+    """Free bytes where kept models lie: in main memory, or on the device. None where that cannot be found out."""
+    memory = memory_info(device)
+    if in_main_memory or device.type == "cpu":
+        return _number(memory["ram"], "free")
+    system = memory["cuda"].get("system")
+    return _number(system, "free") if isinstance(system, dict) else None
+
+
+def _number(memory: Memory | dict[str, int], name: str) -> int | None:
+    value = memory.get(name)
+    return value if isinstance(value, int) else None

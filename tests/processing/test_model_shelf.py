@@ -1,0 +1,198 @@
+"""Several checkpoints in memory: by number, by room, the least recently used first; and no growth."""
+
+import gc
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loaded import LoadedModel
+from modules.processing import engine as engine_module
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.model_shelf import KeepWish, KeptModel, ModelShelf, free_bytes
+from modules.processing.output import Output
+from modules.processing.precision import PrecisionWish
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.status import EngineState
+from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
+from tests.recordings import CONFIGS, TINY, cpu_machine
+
+FP8 = PrecisionWish(fp8_storage="Enable")
+QUIET = Settings().with_changes({"samples_save": False, "grid_save": False, "return_grid": False})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    for name in "abc":
+        shutil.copy(TINY, folder / f"{name}.safetensors")
+        shutil.copy(TINY.with_suffix(".yaml"), folder / f"{name}.yaml")
+    return folder
+
+
+class Wish:
+    """The settings as they are now."""
+
+    limit = 2
+
+
+@pytest.fixture
+def wish() -> Wish:
+    return Wish()
+
+
+@pytest.fixture
+def engine(folder: Path, wish: Wish) -> Iterator[Engine]:
+    catalogue = CheckpointCatalogue([folder], HashCache(folder / "hashes.json"))
+    engine = Engine(catalogue, CONFIGS, cpu_machine, current_keep=lambda: KeepWish(wish.limit))
+    yield engine
+    engine.unload()
+
+
+def picture(engine: Engine, folder: Path, checkpoint: str) -> bytes:
+    small = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0}
+    request = Txt2ImgRequest(**small, prompt="a", checkpoint=checkpoint, settings=QUIET)  # type: ignore[arg-type]
+    return txt2img(request, engine, Output(folder), Silent()).samples[0].image.tobytes()
+
+
+def test_a_model_that_is_still_in_memory_is_used_again(engine: Engine, folder: Path) -> None:
+    first = picture(engine, folder, "a")
+    a, conditioner = engine.model("a"), engine.conditioner("a")
+    b = engine.model("b")
+    assert engine.model("a") is a
+    assert engine.status.state is EngineState.READY
+    assert engine.status.model is not None and engine.status.model.title.startswith("a.safetensors")
+    assert engine.conditioner("a") is conditioner
+    assert picture(engine, folder, "a") == first
+    assert engine.model("b") is b
+    engine.model("c")  # drops a, which was used longest ago
+    assert engine.model("b") is b
+    assert engine.model("a") is not a
+
+
+def test_by_default_one_model_is_in_memory(folder: Path) -> None:
+    engine = Engine(CheckpointCatalogue([folder], HashCache(folder / "hashes.json")), CONFIGS, cpu_machine)
+    a = engine.model("a")
+    engine.model("b")
+    assert engine.model("a") is not a
+
+
+def test_a_smaller_limit_holds_at_once(engine: Engine, wish: Wish) -> None:
+    a = engine.model("a")
+    b = engine.model("b")
+    wish.limit = 1
+    assert engine.model("b") is b
+    wish.limit = 2
+    assert engine.model("a") is not a
+
+
+def test_another_precision_or_a_changed_file_is_read_again(engine: Engine, folder: Path) -> None:
+    a = engine.model("a")
+    engine.model("b")
+    in_8_bits = engine.model("a", FP8)
+    assert in_8_bits is not a
+    assert in_8_bits.plan.is_low_precision
+    engine.model("b")
+    (folder / "a.safetensors").touch()
+    engine.catalogue.refresh()
+    assert engine.model("a", FP8) is not in_8_bits
+
+
+def test_unloading_drops_all(engine: Engine) -> None:
+    a = engine.model("a")
+    engine.model("b")
+    engine.unload()
+    assert engine.model("a") is not a
+
+
+def test_models_make_room_for_a_new_one(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = engine.model("a")
+    monkeypatch.setattr(engine_module, "free_bytes", lambda device, in_main_memory: 10)
+    engine.model("b")
+    monkeypatch.undo()
+    assert engine.model("a") is not a
+
+
+def test_running_out_of_memory_while_loading_drops_the_others(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = engine.model("a")
+    load, attempts = engine._load, []
+
+    def fails_once(*arguments: Any) -> LoadedModel:
+        attempts.append(len(engine._shelf))
+        if len(attempts) == 1:
+            raise torch.OutOfMemoryError("no room")
+        return load(*arguments)
+
+    monkeypatch.setattr(engine, "_load", fails_once)
+    engine.model("b")
+    assert attempts == [1, 0]
+    assert engine.model("a") is not a
+    engine.unload()
+    attempts.clear()
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.model("a")
+    assert engine.status.state is EngineState.FAILED
+
+
+def test_thirty_switches_do_not_grow(engine: Engine) -> None:
+    names = ("a", "b", "a", "c", "b", "c")
+    for name in names:
+        engine.model(name)
+    first = _resident_bytes()
+    for number in range(24):
+        engine.model(names[number % len(names)])
+    assert _resident_bytes() < first * 1.05
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+    return int(fields[1]) * 4096
+
+
+def kept(name: str) -> KeptModel:
+    model: Any = SimpleNamespace(info=SimpleNamespace(path=Path(name), name=name))
+    return KeptModel(model, None)
+
+
+def test_the_shelf_drops_the_least_recently_used_first() -> None:
+    shelf = ModelShelf()
+    for name in ("a", "b", "c", "a"):
+        shelf.put(kept(name))
+    assert shelf.names == ("b", "c", "a")
+    assert shelf.trim(2)
+    assert not shelf.trim(2)
+    assert "b" not in shelf.names
+    assert shelf.take(Path("b")) is None
+    assert shelf.take(Path("c")) is not None
+    assert len(shelf) == 1
+
+
+def test_room_is_made_only_as_far_as_it_is_needed() -> None:
+    shelf = ModelShelf()
+    for name in "abc":
+        shelf.put(kept(name))
+    assert shelf.make_room(25, lambda: 40 - 10 * len(shelf), lambda: None)
+    assert shelf.names == ("c",)
+    assert shelf.make_room(10**9, lambda: None, lambda: None), "where nobody can tell, nothing is dropped"
+    assert not shelf.make_room(10**9, lambda: 1, lambda: None)
+    assert len(shelf) == 0
+
+
+def test_free_memory_is_found_out() -> None:
+    cpu = torch.device("cpu")
+    free = free_bytes(cpu, in_main_memory=False)
+    assert free is None or free > 0
+
+
+def test_the_wish_comes_from_the_settings() -> None:
+    assert KeepWish.of(Settings()) == KeepWish(1, True)
+    changed = Settings().with_changes({"sd_checkpoints_limit": 3, "sd_checkpoints_keep_in_cpu": False})
+    assert KeepWish.of(changed) == KeepWish(3, False)

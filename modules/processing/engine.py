@@ -17,6 +17,7 @@ from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.vaes import VaeCatalogue, VaeInfo
+from modules.processing.model_shelf import SPARE_BYTES, KeepWish, KeptModel, ModelShelf, free_bytes, move_weights
 from modules.processing.networks import Networks
 from modules.processing.precision import Machine, PrecisionWish, resolve
 from modules.processing.status import EngineState, EngineStatus, ModelFacts
@@ -34,7 +35,8 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Holds at most one model. All methods are thread safe; those that load or compute wait for the lock."""
+    """Holds the model in use, and of those used before as many as `KeepWish` allows. All methods are thread safe; those
+    that load or compute wait for the lock."""
 
     def __init__(
         self,
@@ -47,9 +49,10 @@ class Engine:
         networks: Networks | None = None,
         vaes: VaeCatalogue | None = None,
         upscalers: Upscalers | None = None,
+        current_keep: Callable[[], KeepWish] = KeepWish,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
-        whenever a model is asked for without a job's own settings."""
+        whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
         self.catalogue = catalogue
         self.lock = threading.RLock()
         self.networks = networks or Networks(())
@@ -58,12 +61,15 @@ class Engine:
         self._configs_dir = configs_dir
         self._find_machine = find_machine
         self._current_wish = current_wish
+        self._current_keep = current_keep
+        self._shelf = ModelShelf()
         self._hashing = hashing
         self._default_yaml = default_yaml
         self._machine: Machine | None = None
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
         self._last: str | None = None
+        self._on_loaded: list[Callable[[LoadedModel], object]] = []
         self._status = EngineStatus(EngineState.EMPTY, "No model is loaded yet; the first picture loads one.")
 
     @property
@@ -79,11 +85,16 @@ class Engine:
                 self._machine = self._find_machine()
             return self._machine
 
+    def on_loaded(self, callback: Callable[[LoadedModel], object]) -> None:
+        """Have `callback` called with each model that was read from its file; under the lock, so it must be quick."""
+        self._on_loaded.append(callback)
+
     def model(self, wanted: str | None, wish: PrecisionWish | None = None) -> LoadedModel:
         """The model of this checkpoint (None or empty: the first there is), in the precision that is wished for.
 
         What is loaded already is used again; where weights would have to lie differently in memory, the file is read
-        again, so that nothing is ever rounded twice. An old model is dropped before the new one is read. Raises
+        again, so that nothing is ever rounded twice. An old model is dropped, or set aside as far as `KeepWish` and the
+        memory allow, before the new one is read. Raises
         `UnknownNameError`, `InvalidValueError` or `CheckpointError`; after the last the engine is without a model,
         and says so.
         """
@@ -92,12 +103,22 @@ class Engine:
             self._last = wanted
             wish = wish or self._current_wish()
             vae = self.vaes.choose(wish.vae, info)
+            keep = self._current_keep()
+            if self._shelf.trim(keep.limit - 1):
+                self._release()
             if self._model is not None and self._is_usable(self._model, info, wish, vae):
                 return self._model
-            self._drop()
+            kept = self._shelf.take(info.path)
+            self._set_aside(info, keep)
+            if kept is not None:
+                plan = kept.model.plan
+                if self._is_usable(kept.model, info, wish, vae):
+                    return self._take_back(kept, same_plan=kept.model.plan == plan)
+                kept = None
+                self._release()
             self._status = EngineStatus(EngineState.LOADING, f"Loading {info.name} ...")
             try:
-                self._model = self._load(info, wish, vae)
+                self._model = self._load_with_room(info, wish, vae, keep)
             except FeatherweightError as error:
                 self._status = EngineStatus(EngineState.FAILED, str(error))
                 raise
@@ -105,6 +126,8 @@ class Engine:
                 self._status = EngineStatus(EngineState.FAILED, f"Loading {info.name} failed: {error}")
                 raise
             self._status = self._ready(self._model)
+            for callback in self._on_loaded:
+                callback(self._model)
             return self._model
 
     def _is_usable(self, model: LoadedModel, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> bool:
@@ -117,6 +140,9 @@ class Engine:
         same_vae = model.vae_info is None if vae is None else vae.is_same_file(model.vae_info)
         if not same_vae:
             log.info("%s is loaded again: with the VAE %s.", info.name, vae.name if vae else "inside of it")
+            return False
+        if model.streaming is not None and model.streaming.streamer.failed:
+            log.info("%s is loaded again: its weights could not be streamed any more.", info.name)
             return False
         plan = resolve(wish, self.machine, model.family)
         if plan.load_key != model.plan.load_key:
@@ -155,7 +181,7 @@ class Engine:
         store = self.networks.embeddings
         store.refresh()
         model = self._model
-        widths = [] if model is None else [int(model.text_encoder.config.hidden_size)]
+        widths = [] if model is None else model.text_widths
 
         def facts(item: Embedding) -> dict[str, Any]:
             return {
@@ -176,6 +202,8 @@ class Engine:
         with self.lock:
             self.upscalers.release()
             self._drop()
+            if self._shelf.clear():
+                self._release()
             self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next picture loads it again.")
 
     def _load_quietly(self, wanted: str | None) -> None:
@@ -196,12 +224,69 @@ class Engine:
             info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
         )
 
+    def _load_with_room(
+        self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None, keep: KeepWish
+    ) -> LoadedModel:
+        """Load, after models set aside have made room where they lie on the device; if memory runs out all the same,
+        once more without them."""
+        import torch
+
+        device = self.machine.device
+        if not self._moves(keep):
+            needed = info.size_bytes * self.machine.dtype.itemsize // 2 + SPARE_BYTES
+            self._shelf.make_room(needed, lambda: free_bytes(device, False), self._release)
+        try:
+            return self._load(info, wish, vae)
+        except (MemoryError, torch.OutOfMemoryError):
+            if not self._shelf.clear():
+                raise
+        self._release()
+        return self._load(info, wish, vae)
+
+    def _moves(self, keep: KeepWish) -> bool:
+        """Whether models that are set aside leave the device."""
+        return keep.in_main_memory and self.machine.device.type != "cpu"
+
+    def _set_aside(self, wanted: CheckpointInfo, keep: KeepWish) -> None:
+        """Keep the model for later if it is another file's than the wanted one, and there is room; else drop it."""
+        model = self._model
+        if model is None:
+            return
+        device = self.machine.device
+        room = keep.limit > 1 and model.info.path != wanted.path and model.streaming is None
+        if room and self._moves(keep):
+            needed = model.stored_bytes + SPARE_BYTES
+            room = self._shelf.make_room(needed, lambda: free_bytes(device, True), self._release)
+        if not room:
+            del model  # the last reference but one
+            self._drop()
+            return
+        if self._moves(keep):
+            move_weights(model, "cpu")
+        self._shelf.put(KeptModel(model, self._conditioner))
+        self._shelf.trim(keep.limit - 1)
+        self._model = self._conditioner = None
+        self._release()
+
+    def _take_back(self, kept: KeptModel, same_plan: bool) -> LoadedModel:
+        """Put a model that was set aside into use again, with its prompt encoder if that knows the plan."""
+        move_weights(kept.model, kept.model.device)
+        self._model, self._conditioner = kept.model, kept.conditioner if same_plan else None
+        self._status = self._ready(kept.model)
+        return kept.model
+
     def _drop(self) -> None:
         """Let go of the model and give its memory back to the system."""
         if self._model is None:
             return
+        if self._model.streaming is not None:
+            self._model.streaming.close()
         self._model = None
         self._conditioner = None
+        self._release()
+
+    def _release(self) -> None:
+        """Give the memory of what is no longer used back to the system."""
         gc.collect()
         release_memory(self.machine.device)
 
@@ -216,6 +301,8 @@ class Engine:
             storage=plan.label,
             device=str(model.device),
             default_size_px=model.default_size_px,
+            streaming=plan.streaming.label if plan.streaming else "",
+            streamed_bytes=model.streaming.rest_bytes if model.streaming else 0,
         )
         return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
 

@@ -88,6 +88,11 @@ class Paths:
     builtin_extensions_dir: Path
 
     @property
+    def offload_dir(self) -> Path:
+        """Where weights that are streamed from disk are written, if --offload-dir names no other place."""
+        return self.cache_dir / "offload"
+
+    @property
     def extension_dirs(self) -> tuple[Path, ...]:
         """Ours first, so that a user's extension can build on them."""
         return (self.builtin_extensions_dir, self.extensions_dir)

@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "convert": "modules.cli.precision:convert",
     "lora": "modules.training.lora.command:main",
     "merge": "modules.cli.merge:main",
+    "offload-clean": "modules.cli.offload:main",
 }
 
 

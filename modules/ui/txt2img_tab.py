@@ -70,6 +70,9 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
             _build_style_editor(services, form)
         with gr.Column(scale=1, elem_id="txt2img_results"):
             build_output_panel()
+    form["overrides"].change(
+        lambda chosen: gr.update(visible=bool(chosen)), [form["overrides"]], [form["overrides"]], **HIDDEN_EVENT
+    )
     fields = [form[name] for name in FIELDS]
     _wire_jobs(services, scripts, fields, task, notice, (generate, interrupt, skip))
     paste.click(_pasting(services), inputs=[form["prompt"]], outputs=[*fields, notice], **HIDDEN_EVENT)

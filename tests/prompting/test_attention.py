@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from modules.prompting.attention import is_break, parse_attention
 from modules.prompting.attention_printer import print_attention
-from tests.prompting.recordings import PARTS, thorough
+from tests.prompting.recordings import PARTS
 
 PIECES = [
     "a",
@@ -61,7 +61,6 @@ def test_only_an_unweighted_break_ends_a_chunk() -> None:
     assert not any(is_break(piece) for piece in parse_attention("(a BREAK b:1.2)"))
 
 
-@thorough
 @given(st.one_of(st.text(), NOISE))
 def test_any_text_parses_and_the_printed_weights_parse_to_the_same(text: str) -> None:
     pieces = parse_attention(text)
@@ -70,7 +69,6 @@ def test_any_text_parses_and_the_printed_weights_parse_to_the_same(text: str) ->
     assert parse_attention(print_attention(pieces)) == pieces
 
 
-@thorough
 @given(
     st.lists(
         st.tuples(st.text("abc,: \\()[]", min_size=1), st.floats(-2, 2).filter(lambda weight: weight != 0)), min_size=1

@@ -14,7 +14,7 @@ from modules.prompting.counter import count_prompt
 from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.tokens import ClipTokenizer
-from tests.prompting.recordings import PARTS, thorough
+from tests.prompting.recordings import PARTS
 
 CAT, COMMA = 2368, 267
 
@@ -103,7 +103,6 @@ def test_counter_counts_the_longest_step(tokenizer: ClipTokenizer) -> None:
     assert str(count_prompt(tokenizer, "a", 20, apply_styles=lambda text: text + ", b")) == "3/75"
 
 
-@thorough
 @given(
     text=st.lists(st.sampled_from(["cat ", ", ", "(red:1.2) ", "BREAK ", "tiny-emb ", "[", ")", "猫"])).map("".join),
     backtrack=st.integers(0, 75),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.prompting.composition import WeightedText, split_composition
-from tests.prompting.recordings import PARTS, thorough
+from tests.prompting.recordings import PARTS
 
 
 @pytest.mark.parametrize("case", PARTS["multicond"], ids=lambda case: repr(case["prompt"]))
@@ -17,7 +17,6 @@ def test_composition_as_recorded(case: dict[str, Any]) -> None:
     assert split_composition(case["prompt"]) == expected
 
 
-@thorough
 @given(st.text())
 def test_any_text_has_parts(text: str) -> None:
     assert split_composition(text)

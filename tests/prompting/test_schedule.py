@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.prompting.schedule import parse_schedule
-from tests.prompting.recordings import PARTS, thorough
+from tests.prompting.recordings import PARTS
 
 PIECES = ["a", "b c", "[", "]", "(", ")", ":", "|", "\\", "0.5", "3", "-1", " ", "\n", ".", "1e999", "猫", "\0", "AND"]
 NOISE = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
@@ -58,7 +58,6 @@ def test_numbers_beyond_every_float_are_clamped() -> None:
     assert schedule("[a:b:-1.0e999]", 5) == [(5, "b")]
 
 
-@thorough
 @given(
     prompt=st.one_of(st.text(), NOISE),
     steps=st.integers(1, 60),
@@ -72,7 +71,6 @@ def test_every_step_is_covered_once(prompt: str, steps: int, hires: int | None, 
     assert ends[-1] == (steps if hires is None or old else hires)
 
 
-@thorough
 @given(
     before=st.text("abc ", max_size=8),
     after=st.text("abc ", max_size=8),
@@ -85,7 +83,6 @@ def test_an_edit_switches_after_its_step(before: str, after: str, when: int, ste
     assert texts == {step: f"x{before if step <= when else after}y" for step in range(1, steps + 1)}
 
 
-@thorough
 @given(
     options=st.lists(st.text("abc ", max_size=5), min_size=2, max_size=5),
     steps=st.integers(1, 20),

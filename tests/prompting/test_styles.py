@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from modules.errors import InvalidValueError, OutputError, SettingsError, UnknownNameError
 from modules.prompting.styles import Style, StyleBook
-from tests.prompting.recordings import MODELS, thorough
+from tests.prompting.recordings import MODELS
 
 
 @pytest.fixture
@@ -48,7 +48,6 @@ def test_a_style_is_there_only_if_both_prompts_show_it(book: StyleBook) -> None:
 words = st.text("abc", min_size=1, max_size=4)
 
 
-@thorough
 @given(st.lists(st.tuples(words, words), min_size=1, max_size=3), words, words)
 def test_extraction_undoes_application(parts: list[tuple[str, str]], prompt: str, negative: str) -> None:
     styles = [Style(f"s{i}", "{prompt}, " + f"<{i}{a}>", f"<{i}{b}>") for i, (a, b) in enumerate(parts)]

@@ -1,5 +1,6 @@
 """The real page in a real browser, against a server with a model that computes nothing."""
 
+import base64
 import shutil
 import socket
 import threading
@@ -8,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 import uvicorn
+from PIL import Image
 from playwright import sync_api
 
 from modules.api.app import build_api
+from modules.images.encode import encode_image
 from modules.services import Services
 from modules.ui.app import mount_page
 from tests.fakes import fake_services
@@ -215,3 +218,138 @@ def test_a_narrow_page_has_one_column_and_generate_in_reach(browser: sync_api.Br
     box = page.locator("#txt2img_generate").bounding_box()
     assert box is not None and box["y"] + box["height"] <= 844 and box["width"] > 300
     page.close()
+
+
+def test_weights_of_selections_networks_and_old_brackets_change(page: sync_api.Page) -> None:
+    for before, start, end, key, after in (
+        ("a red big cat", 2, 9, "ArrowUp", "a (red big:1.1) cat"),
+        ("a <lora:x:1> cat", 5, 5, "ArrowUp", "a <lora:x:1.05> cat"),
+        ("a <lora:x:1> cat", 5, 5, "ArrowDown", "a <lora:x:0.95> cat"),
+        ("a ((red)) cat", 5, 5, "ArrowUp", "a (red:1.3) cat"),
+        ("a [red] cat", 4, 4, "ArrowUp", "a red cat"),
+        ("a [red:blue:3] cat", 4, 4, "ArrowUp", "a [(red:1.1):blue:3] cat"),
+        ("a (red:0.9) cat", 4, 4, "ArrowUp", "a red cat"),
+        ("(a:1.2) cat", 9, 9, "ArrowDown", "(a:1.2) (cat:0.9)"),
+    ):
+        page.fill(PROMPT, before)
+        page.evaluate(f"document.querySelector('{PROMPT}').setSelectionRange({start}, {end})")
+        page.press(PROMPT, f"Control+{key}")
+        assert page.input_value(PROMPT) == after
+
+
+def test_brackets_are_checked_with_escapes_and_without_angles(page: sync_api.Page) -> None:
+    for text, is_wrong in (
+        ("a > b <3", False),
+        (r"a \(cat", False),
+        (r"a \\(cat", True),
+        ("a {cat", True),
+        ("a cat]", True),
+        ("(a [b])", False),
+    ):
+        page.fill(PROMPT, text)
+        sign = "" if is_wrong else "!"
+        page.wait_for_function(
+            f"{sign}document.querySelector('#txt2img_prompt .fw-counter').classList.contains('fw-bad')"
+        )
+
+
+DROP = """([data, type]) => {
+  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], "picture", { type }));
+  document.querySelector("#txt2img_prompt textarea").dispatchEvent(
+    new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: transfer }));
+}"""
+
+
+@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif"])
+def test_a_dropped_picture_fills_the_form(page: sync_api.Page, extension: str) -> None:
+    text = "a dog\nNegative prompt: ugly, été\nSteps: 7, Sampler: Euler a, CFG scale: 5, Seed: 42, Size: 192x256"
+    data = base64.b64encode(encode_image(Image.new("RGB", (192, 256), "red"), extension, text)).decode()
+    page.evaluate(DROP, [data, f"image/{extension}"])
+    page.wait_for_function("document.querySelector('#txt2img_steps input[type=number]').value === '7'")
+    assert page.input_value(PROMPT) == "a dog"
+    assert page.input_value("#txt2img_neg_prompt textarea") == "ugly, été"
+    page.wait_for_function("document.querySelector('#txt2img_neg_prompt .fw-counter').textContent !== '0/75'")
+
+
+def test_a_dropped_picture_without_parameters_says_so(page: sync_api.Page) -> None:
+    data = base64.b64encode(encode_image(Image.new("RGB", (8, 8)), "png", "")).decode()
+    page.evaluate(DROP, [data, "image/png"])
+    page.wait_for_selector("#txt2img_messages .fw-error:has-text('holds no parameters')")
+
+
+def test_an_override_that_is_removed_leaves_no_empty_field(page: sync_api.Page) -> None:
+    page.fill(PROMPT, "a dog\nSteps: 7, Sampler: Euler a, CFG scale: 5, Seed: 42, Clip skip: 2")
+    page.click("#paste")
+    page.wait_for_selector("#txt2img_override_settings")
+    page.click("#txt2img_override_settings .token-remove >> nth=0")
+    page.wait_for_selector("#txt2img_override_settings", state="hidden")
+
+
+def finished_jobs(services: Services) -> int:
+    return len(services.queue.store.recent(1000))
+
+
+def test_generating_forever_goes_on_until_it_is_ended(page: sync_api.Page, services: Services) -> None:
+    before = finished_jobs(services)
+    page.fill(PROMPT, "again and again")
+    page.fill("#txt2img_steps input[type=number]", "2")
+    page.click("#txt2img_generate", button="right")
+    for _ in range(300):
+        if finished_jobs(services) >= before + 2:
+            break
+        page.wait_for_timeout(100)
+    assert finished_jobs(services) >= before + 2
+    page.click("#txt2img_generate_box", button="right")
+    page.wait_for_selector("#txt2img_messages :text('has ended')")
+    page.wait_for_selector("#txt2img_generate", state="visible")
+    page.wait_for_timeout(500)
+    assert page.is_visible("#txt2img_generate")
+
+
+def test_generating_forever_ends_with_an_error(page: sync_api.Page) -> None:
+    page.fill("#txt2img_seed input", "-5")
+    page.click("#txt2img_generate", button="right")
+    page.wait_for_selector("#txt2img_notice .fw-error")
+    page.wait_for_timeout(1500)
+    assert page.is_visible("#txt2img_generate")
+
+
+def test_control_enter_while_a_job_runs_begins_anew(page: sync_api.Page, services: Services) -> None:
+    page.fill(PROMPT, "slow, first try")
+    page.fill("#txt2img_steps input[type=number]", "150")
+    page.click("#txt2img_generate")
+    page.wait_for_function("document.title.includes(' of 150')")
+    first = page.evaluate("featherweight.task()")
+    page.fill(PROMPT, "second try")
+    page.fill("#txt2img_steps input[type=number]", "3")
+    page.press(PROMPT, "Control+Enter")
+    page.wait_for_selector("#txt2img_infotext:has-text('second try')")
+    assert services.queue.get(first).result().interrupted
+
+
+def test_the_screen_stays_awake_during_a_job_and_a_sound_ends_it(page: sync_api.Page) -> None:
+    page.evaluate(
+        """() => {
+          window.heard = [];
+          const lock = { release: () => window.heard.push("asleep") };
+          navigator.wakeLock.request = async () => { window.heard.push("awake"); return lock; };
+          const chime = featherweight.chime;
+          featherweight.chime = () => { window.heard.push("sound"); chime(); };
+        }"""
+    )
+    page.fill(PROMPT, "a sound")
+    page.fill("#txt2img_steps input[type=number]", "5")
+    page.click("#txt2img_generate")
+    page.wait_for_function("window.heard.includes('sound')")
+    assert page.evaluate("window.heard") == ["awake", "asleep", "sound"]
+
+
+def test_tokens_of_chosen_styles_are_counted(page: sync_api.Page, address: str, services: Services) -> None:
+    services.paths.styles_files[0].write_text("name,prompt,negative_prompt\noil,oil painting,\n")
+    open_page(page, address)
+    page.fill(PROMPT, "a cat")
+    page.click("#txt2img_styles input")
+    page.click("#txt2img_styles li:has-text('oil')")
+    page.wait_for_function("document.querySelector('#txt2img_prompt .fw-counter').textContent === '5/75'")

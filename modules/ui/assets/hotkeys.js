@@ -1,4 +1,4 @@
-// Ctrl+Enter generates, Alt+Enter skips, Esc interrupts; right-click on Generate generates forever.
+// Ctrl+Enter generates (or begins anew), Alt+Enter skips, Esc interrupts; right-click on Generate generates forever.
 (() => {
   const fw = window.featherweight;
   const press = (id) => document.querySelector(`#${id}`)?.click();
@@ -6,7 +6,8 @@
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
-      press(fw.isRunning() ? "txt2img_interrupt" : "txt2img_generate");
+      if (fw.isRunning()) fw.restart();
+      else press("txt2img_generate");
     } else if (event.key === "Enter" && event.altKey) {
       event.preventDefault();
       press("txt2img_skip");
@@ -17,7 +18,7 @@
   }, true);
 
   document.addEventListener("contextmenu", (event) => {
-    if (event.target.closest && event.target.closest("#txt2img_generate")) {
+    if (event.target.closest && event.target.closest("#txt2img_generate_box")) {
       event.preventDefault();
       fw.toggleForever();
     }

@@ -9,6 +9,7 @@
   let previewId = -1;
   let startedAt = 0;
   let forever = false;
+  let restart = false;
 
   fw.task = () => task || localStorage.getItem(KEY) || "";
 
@@ -41,14 +42,21 @@
     forever = !forever;
     document.querySelector("#txt2img_generate")?.classList.toggle("fw-forever", forever);
     fw.clearMessages();
-    fw.message(forever ? "Generating forever: right-click Generate again to end it." : "Generating forever has ended.");
+    fw.message(forever ? "Generating forever: right-click the same place again, or press Esc, to end it." : "Generating forever has ended.");
     if (forever && !fw.isRunning()) document.querySelector("#txt2img_generate")?.click();
   };
 
   fw.endForever = () => { if (forever) fw.toggleForever(); };
 
+  // Interrupt, and begin anew with the form as it now is.
+  fw.restart = () => {
+    restart = true;
+    document.querySelector("#txt2img_interrupt")?.click();
+  };
+
   function watch(id) {
     task = id;
+    restart = false;
     previewId = -1;
     startedAt = Date.now();
     document.querySelector("#txt2img_generate_box")?.classList.add("fw-running");
@@ -81,9 +89,10 @@
     if (asked !== task || timer === null) return;
     if (state.completed) {
       stop(false);
-      await show(task);
+      const failed = await show(task);
       fw.chime();
-      if (forever) document.querySelector("#txt2img_generate")?.click();
+      if (failed) fw.endForever();
+      if (forever || restart) document.querySelector("#txt2img_generate")?.click();
       return;
     }
     if (!state.active && !state.queued) {
@@ -97,11 +106,15 @@
     }
   }
 
+  // Shows what came of a job; whether it failed.
   async function show(id) {
     try {
-      fw.showResult(await fw.get(`internal/result?id_task=${encodeURIComponent(id)}`));
+      const result = await fw.get(`internal/result?id_task=${encodeURIComponent(id)}`);
+      fw.showResult(result);
+      return Boolean(result.error);
     } catch (error) {
       localStorage.removeItem(KEY);
+      return true;
     }
   }
 

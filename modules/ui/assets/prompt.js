@@ -11,8 +11,8 @@
   const boxOf = (element) => BOXES.find((id) => element.closest && element.closest(`#${id}`));
 
   function unbalanced(text) {
-    const plain = text.replace(/\\[()[\]{}]/g, "");
-    const pairs = [["(", ")", "round"], ["[", "]", "square"], ["<", ">", "angle"]];
+    const plain = text.replace(/\\[\s\S]/g, "");
+    const pairs = [["(", ")", "round"], ["[", "]", "square"], ["{", "}", "curly"]];
     for (const [open, close, name] of pairs) {
       const opened = plain.split(open).length;
       const closed = plain.split(close).length;
@@ -84,17 +84,22 @@
     }
   });
 
-  // The block (x:1.2) or <x:1.2> around the cursor: [start, end, weight, isNetwork], or null.
-  function blockAround(text, start, end) {
-    for (const [open, close, isNetwork] of [["<", ">", true], ["(", ")", false]]) {
-      const from = text.lastIndexOf(open, start - 1);
+  // The block (x:1.2), ((x)), [x] or <x:1.2> around the cursor, with the weight it has; null where there is none.
+  function blockAround(text, start, end, precision) {
+    for (const [open, close, perBracket] of [["<", ">", null], ["(", ")", 1.1], ["[", "]", 1 / 1.1]]) {
+      const from = start > 0 ? text.lastIndexOf(open, start - 1) : -1;
       const to = text.indexOf(close, end);
       if (from < 0 || to < 0) continue;
       const inside = text.slice(from + 1, to);
       if (inside.includes(open) || inside.includes(close)) continue;
-      const match = inside.match(/^([\s\S]*):\s*(-?[\d.]+)\s*$/);
-      if (isNetwork && !match) continue;
-      return { from, to: to + 1, body: match ? match[1] : inside, weight: match ? Number(match[2]) : 1.1, isNetwork };
+      const match = open !== "[" && inside.match(/^([\s\S]*):\s*(-?[\d.]+)\s*$/);
+      const isNetwork = open === "<";
+      if (match) return { from, to: to + 1, body: match[1], weight: Number(match[2]), isNetwork };
+      if (isNetwork || /[:|]/.test(inside)) continue; // [a:b:3] and [a|b] have no weight
+      let depth = 1;
+      while (text[from - depth] === open && text[to + depth] === close) depth += 1;
+      const weight = Math.round(perBracket ** depth / precision) * precision;
+      return { from: from - depth + 1, to: to + depth, body: inside, weight, isNetwork };
     }
     return null;
   }
@@ -118,14 +123,14 @@
     const text = area.value;
     let start = area.selectionStart;
     let end = area.selectionEnd;
-    let block = blockAround(text, start, end);
+    const { keyedit_precision_extra: extra = 0.05, keyedit_precision_attention: attention = 0.1 } = fw.settings;
+    let block = blockAround(text, start, end, attention);
     if (!block) {
       if (start === end) [start, end] = wordAround(text, start);
       while (end > start && text[end - 1] === " ") end -= 1;
       if (start === end) return;
       block = { from: start, to: end, body: text.slice(start, end), weight: 1, isNetwork: false };
     }
-    const { keyedit_precision_extra: extra = 0.05, keyedit_precision_attention: attention = 0.1 } = fw.settings;
     const step = block.isNetwork ? extra : attention;
     const weight = Number((block.weight + direction * step).toFixed(4));
     let replacement;

@@ -57,7 +57,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
         with gr.Column(scale=1, elem_id="txt2img_settings"):
             _build_parameters(services, form)
             _build_hires(services, form)
-            form["overrides"] = gr.Dropdown(
+            form["overrides"] = overrides = gr.Dropdown(
                 choices=[],
                 multiselect=True,
                 allow_custom_value=True,
@@ -70,9 +70,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
             _build_style_editor(services, form)
         with gr.Column(scale=1, elem_id="txt2img_results"):
             build_output_panel()
-    form["overrides"].change(
-        lambda chosen: gr.update(visible=bool(chosen)), [form["overrides"]], [form["overrides"]], **HIDDEN_EVENT
-    )
+    overrides.change(lambda chosen: gr.update(visible=bool(chosen)), [overrides], [overrides], **HIDDEN_EVENT)
     fields = [form[name] for name in FIELDS]
     _wire_jobs(services, scripts, fields, task, notice, (generate, interrupt, skip))
     paste.click(_pasting(services), inputs=[form["prompt"]], outputs=[*fields, notice], **HIDDEN_EVENT)

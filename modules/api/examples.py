@@ -96,7 +96,13 @@ REALESRGAN: list[dict[str, Any]] = [
 LATENT_MODES: list[dict[str, Any]] = [{"name": "Latent"}, {"name": "Latent (antialiased)"}]
 STYLES: list[dict[str, Any]] = [{"name": "oil", "prompt": "{prompt}, oil painting", "negative_prompt": "photo"}]
 LORAS: list[dict[str, Any]] = [
-    {"name": "ink", "alias": "ink-v2", "path": "models/Lora/ink.safetensors", "metadata": {"ss_network_dim": "8"}}
+    {
+        "name": "ink",
+        "alias": "ink-v2",
+        "path": "models/Lora/ink.safetensors",
+        "metadata": {"ss_network_dim": "8"},
+        "survival": {"retention": 0.998, "mode": "merge from full precision"},
+    }
 ]
 HYPERNETWORKS: list[dict[str, Any]] = [{"name": "portrait", "path": "models/hypernetworks/portrait.pt"}]
 EMBEDDINGS: dict[str, Any] = {
@@ -154,6 +160,7 @@ RESULT: dict[str, Any] = {
             "path": "outputs/txt2img-images/2026-01-01/00000-1.png",
         }
     ],
+    "survival": {"retention": 0.998, "noise": 0.01, "worst": [["down_blocks.0", 0.99]], "networks": [["ink", 0.998]]},
 }
 SAVED_PICTURE: dict[str, Any] = {"path": "log/images/00000-1.png"}
 OPENED_FOLDER: dict[str, Any] = {"folder": "outputs/txt2img-images/2026-01-01", "opened": True}

@@ -1,5 +1,6 @@
 """What there is to choose from: models, samplers, upscalers, styles; empty lists where this version has none."""
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
@@ -94,10 +95,18 @@ def list_routes(services: Services) -> APIRouter:
 
     @routes.get("/loras", **documented(examples.LORAS))
     def loras() -> list[dict[str, Any]]:
-        """Networks of the LoRA family with the metadata of their files."""
+        """Networks of the LoRA family with the metadata of their files, and how much of each arrived in the weights
+        when it was last used."""
+        networks = services.engine.networks
         return [
-            {"name": info.name, "alias": info.alias, "path": str(info.path), "metadata": info.metadata}
-            for info in services.engine.networks.catalogue.entries
+            {
+                "name": info.name,
+                "alias": info.alias,
+                "path": str(info.path),
+                "metadata": info.metadata,
+                "survival": asdict(networks.arrived[info.path]) if info.path in networks.arrived else None,
+            }
+            for info in networks.catalogue.entries
         ]
 
     @routes.get("/hypernetworks", **documented(examples.HYPERNETWORKS))

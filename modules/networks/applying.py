@@ -69,11 +69,16 @@ class Use:
 @dataclass(frozen=True)
 class Survival:
     """How much of the networks arrived: <effective, wanted> / <wanted, wanted>, and the noise that came with it,
-    relative to the wanted delta's norm; for all layers together and the worst ones."""
+    relative to the wanted delta's norm; for all layers together and the worst ones.
+
+    `networks`: the retention of each network by its name in the prompt, in order. Where the sum of several is encoded
+    at once, what rounding added or took away is projected on each network's own delta.
+    """
 
     retention: float
     noise: float
     worst: tuple[tuple[str, float], ...] = ()
+    networks: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass
@@ -84,22 +89,39 @@ class _Sum:
     both: float = 0.0
     noise: float = 0.0
     layers: list[tuple[str, float]] = field(default_factory=list)
+    networks: dict[int, tuple[float, float]] = field(default_factory=dict)  # <error, own>, <own, own> by number
 
-    def add(self, name: str, wanted: Tensor, effective: Tensor) -> None:
+    def add(self, name: str, wanted: Tensor, effective: Tensor) -> tuple[float, float]:
+        """Returns <error, wanted> and <wanted, wanted> of this layer."""
         wanted_sq = float((wanted * wanted).sum())
         if not wanted_sq:
-            return
+            return 0.0, 0.0
         both = float((wanted * effective).sum())
         self.wanted += wanted_sq
         self.both += both
         self.noise += float(((effective - wanted * (both / wanted_sq)) ** 2).sum())
         self.layers.append((name, both / wanted_sq))
+        return both - wanted_sq, wanted_sq
 
-    def result(self) -> Survival:
+    def add_network(self, number: int, error: float, size: float) -> None:
+        """<error, own> and <own, own> of one network's share in a layer; error: what arrived minus what was wanted."""
+        errors, sizes = self.networks.get(number, (0.0, 0.0))
+        self.networks[number] = (errors + error, sizes + size)
+
+    def result(self, uses: Sequence[Use]) -> Survival:
         if not self.wanted:
-            return Survival(1.0, 0.0)
+            return whole(uses)
         worst = tuple(sorted(self.layers, key=lambda item: item[1])[:WORST])
-        return Survival(self.both / self.wanted, (self.noise / self.wanted) ** 0.5, worst)
+        shares = [self.networks.get(number, (0.0, 0.0)) for number in range(len(uses))]
+        networks = tuple(
+            (use.name, 1 + error / size if size else 1.0) for use, (error, size) in zip(uses, shares, strict=True)
+        )
+        return Survival(self.both / self.wanted, (self.noise / self.wanted) ** 0.5, worst, networks)
+
+
+def whole(uses: Sequence[Use]) -> Survival:
+    """Everything arrived, because nothing was rounded."""
+    return Survival(1.0, 0.0, (), tuple((use.name, 1.0) for use in uses))
 
 
 class Master(Protocol):
@@ -156,6 +178,7 @@ class NetworkApplier:
         if self._only_strengths_differ(uses, mode):
             self._change_strengths(uses)
             self._current = wanted
+            self.survival = whole(uses)
             return
         changes = self._plan(uses, files)
         self.remove()
@@ -177,7 +200,7 @@ class NetworkApplier:
             raise
         self._master.close()
         self._current = wanted
-        self.survival = (Survival(1.0, 0.0) if mode is LoraMode.EXACT else total.result()) if uses else None
+        self.survival = (whole(uses) if mode is LoraMode.EXACT else total.result(uses)) if uses else None
 
     def remove(self) -> None:
         """Take all networks off: every weight is again, bit for bit, what was loaded."""
@@ -281,7 +304,13 @@ class NetworkApplier:
                 continue
             before = self._effective(target.layer, name)
             self._put(target, name, merged, None)
-            total.add(f"{target.path}.{name}", merged - base, self._effective(target.layer, name) - before)
+            wanted, arrived = merged - base, self._effective(target.layer, name) - before
+            share = total.add(f"{target.path}.{name}", wanted, arrived)
+            numbers = self._numbers(target)
+            for number, change in zip(numbers, changes, strict=True):
+                if len(numbers) > 1:
+                    share = _share(self._changed(name, base, [change]) - base, arrived - wanted)
+                total.add_network(number, *share)
 
     def _merge_into_stored(self, target: Target, changes: list[LayerChange], total: _Sum, stochastic: bool) -> None:
         for name in NAMES:
@@ -289,15 +318,25 @@ class NetworkApplier:
                 continue
             first = current = self._effective(target.layer, name)
             wanted = self._changed(name, first, changes) - first
+            numbers = self._numbers(target)
             for number, change in enumerate(changes):
                 merged = self._changed(name, current, [change])
                 if merged is current:
                     continue
                 seed = crc32(f"{target.path}.{name}/{number}".encode()) if stochastic else None
+                before = current
                 self._put(target, name, merged, seed)
                 current = self._effective(target.layer, name)
+                if len(numbers) > 1:
+                    total.add_network(numbers[number], *_share(merged - before, current - merged))
             if current is not first:
-                total.add(f"{target.path}.{name}", wanted, current - first)
+                share = total.add(f"{target.path}.{name}", wanted, current - first)
+                if len(numbers) == 1:
+                    total.add_network(numbers[0], *share)
+
+    def _numbers(self, target: Target) -> list[int]:
+        """The numbers of the networks that change a layer, in the order of their changes."""
+        return [number for number, _ in self._planned[(target.component, target.path)][1]]
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -337,6 +376,10 @@ class NetworkApplier:
         if keep:
             self._kept[key] = master
         return master
+
+
+def _share(own: Tensor, error: Tensor) -> tuple[float, float]:
+    return float((error * own).sum()), float((own * own).sum())
 
 
 def _strength(use: Use, target: Target) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from modules.networks.embeddings import Embedding, EmbeddingStore
     from modules.networks.network_file import NetworkFile
 
+log = logging.getLogger(__name__)
 FILES_KEPT = 4  # in main memory, besides those in use
 AUTOMATIC = "Automatic"
 NO_LORA = "None"
@@ -34,6 +36,14 @@ class ActiveNetworks:
     fields: dict[str, object] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     survival: Survival | None = None
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """How much of a network arrived in the weights when it was last used: 1 is all of it."""
+
+    retention: float
+    mode: str
 
 
 class Networks:
@@ -51,6 +61,7 @@ class Networks:
         self._embeddings_folder = embeddings
         self._embeddings: EmbeddingStore | None = None
         self._files: OrderedDict[str, NetworkFile] = OrderedDict()
+        self.arrived: dict[Path, Arrived] = {}
 
     def activate(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> ActiveNetworks:
         """Put exactly the networks of these tags on the model; what is there already stays.
@@ -62,7 +73,7 @@ class Networks:
 
         wanted, notices = lora_tags(self._with_setting(tags, settings))
         notices += self._activate_hypernetworks(model, tags, settings)
-        uses, names = [], []
+        uses, names, infos = [], [], []
         for tag in wanted:
             info = self._find(tag)
             if info is None:
@@ -74,6 +85,7 @@ class Networks:
             self._load(info, content)
             uses.append(Use(tag.name, content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
             names.append((tag.name, content[:SHORT_HASH]))
+            infos.append(info)
         mode = lora_mode(model.plan)
         applier = self._applier(model)
         if not uses:
@@ -81,6 +93,7 @@ class Networks:
             return ActiveNetworks(notices=tuple(notices))
         applier.apply(uses, self._files, mode, model.plan.cache_fp16_weight)
         self._forget({use.file_hash for use in uses})
+        self._note_survival(infos, applier.survival, mode)
         fields: dict[str, object] = {}
         if settings.flag("lora_add_hashes_to_infotext"):
             fields["Lora hashes"] = ", ".join(f"{name}: {short}" for name, short in dict(names).items())
@@ -156,6 +169,15 @@ class Networks:
             return tags
         strength = str(settings.number("extra_networks_default_multiplier"))
         return {**tags, "lora": [*tags.get("lora", ()), NetworkTag((added, strength))]}
+
+    def _note_survival(self, infos: list[NetworkInfo], survival: Survival | None, mode: LoraMode) -> None:
+        """Keep for lists how much of each network arrived, and log what is new."""
+        measured = survival.networks if survival is not None else ()
+        for info, (name, retention) in zip(infos, measured, strict=True):
+            arrived = Arrived(retention, mode.value)
+            if self.arrived.get(info.path) != arrived:
+                log.info("LoRA %s: %.1f %% arrived (%s).", name, retention * 100, mode.value)
+            self.arrived[info.path] = arrived
 
     def _find(self, tag: LoraTag) -> NetworkInfo | None:
         info = self.catalogue.find(tag.name)

@@ -162,6 +162,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
     notices: list[str] = []
     error = None
     seconds = None
+    survival = None
     pictures = job.pictures
     if job.status.is_final:
         try:
@@ -171,6 +172,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
         else:
             pictures, notices = finished.pictures, list(finished.notices)
             seconds = round(sum(finished.timings_s.values()), 1)
+            survival = finished.network_survival
             if finished.interrupted:
                 notices.append("Interrupted: the pictures that were finished are kept.")
     return {
@@ -192,6 +194,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
             }
             for index, picture in enumerate(pictures)
         ],
+        "survival": survival,
     }
 
 

@@ -26,6 +26,7 @@
     fw.clearMessages();
     if (data.error) fw.message(data.error, true);
     for (const notice of data.notices) fw.message(notice, false);
+    fw.showSurvival(data.survival);
     if (data.seconds !== null && data.pictures.length) fw.message(`Time taken: ${data.seconds} s`, false);
     if (!data.pictures.length) {
       if (!result) document.querySelector("#txt2img_gallery .fw-stage")?.replaceChildren();

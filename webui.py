@@ -13,6 +13,7 @@ from modules.assembly import build_services
 from modules.cli.browser import opens_browser
 from modules.cli.flags import Flags
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.scripts.callbacks import Moment
 from modules.services import Services
 
 log = logging.getLogger("featherweight")
@@ -32,6 +33,7 @@ def main(flags: Flags) -> int:
         return serve(services, listener)
     finally:
         listener.close()
+        services.scripts.callbacks.call(Moment.SCRIPT_UNLOADED)
         services.tasks.close()
         services.queue.close()
 
@@ -84,9 +86,11 @@ def serve(services: Services, listener: socket.socket) -> int:
 def build_app(services: Services, stop: threading.Event) -> FastAPI:
     """API and page on one app; API routes come first, because the page answers every other path."""
     from modules.api.app import build_api
+    from modules.api.extensions import add_extension_routes
 
     app = build_api(services, on_stop=stop.set)
     if services.flags.nowebui:
+        add_extension_routes(app, services.scripts.callbacks, None)
         return app
     from modules.ui.app import mount_page
 

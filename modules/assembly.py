@@ -17,7 +17,12 @@ from modules.processing.engine import Engine
 from modules.processing.networks import Networks
 from modules.processing.output import Output
 from modules.processing.precision import PRECISION_KEYS, PrecisionWish, check_patterns, machine_of, split_patterns
+from modules.processing.upscaling import hires_upscalers
+from modules.prompting.styles import StyleBook
+from modules.scripts.callbacks import Moment
 from modules.scripts.library import ScriptLibrary
+from modules.scripts.program import Program
+from modules.scripts.settings import add_settings
 from modules.services import Services
 from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS
 from modules.settings.store import SettingsStore
@@ -63,7 +68,10 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
-    scripts = load_scripts(flags, paths, settings.current)
+    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
+    add_settings(scripts.callbacks)
+    settings.adopt()
+    engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
     executor = InProcessExecutor(engine, Output(paths.data_dir), scripts)
     queue = JobQueue(executor, JobStore(paths.jobs_file))
     return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, scripts, access)
@@ -82,7 +90,18 @@ def precision_work(services: Services) -> PrecisionWork:
     )
 
 
-def load_scripts(flags: Flags, paths: Paths, settings: Settings) -> ScriptLibrary:
+def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> Program:
+    """The names that extensions may ask for, looked up when they ask."""
+    return Program(
+        checkpoints=lambda: [info.title for info in catalogue.entries],
+        vaes=engine.vaes.choices,
+        upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
+        loras=lambda: [info.name for info in engine.networks.catalogue.entries],
+        styles=lambda: StyleBook.read(paths.styles_files),
+    )
+
+
+def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Program | None = None) -> ScriptLibrary:
     """The scripts of the extensions that are neither disabled one by one nor all at once."""
     mode = settings.text("disable_all_extensions")
     if flags.disable_all_extensions or mode == "all":
@@ -90,7 +109,7 @@ def load_scripts(flags: Flags, paths: Paths, settings: Settings) -> ScriptLibrar
     folders = paths.extension_dirs
     if flags.disable_extra_extensions or mode == "extra":
         folders = (paths.builtin_extensions_dir,)
-    return ScriptLibrary.load(folders, settings.many("disabled_extensions"))
+    return ScriptLibrary.load(folders, settings.many("disabled_extensions"), program)
 
 
 def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> None:

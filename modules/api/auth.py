@@ -27,7 +27,7 @@ def install_auth(app: FastAPI, access: Access) -> None:
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         # Behind --subpath the server puts the prefix before every path.
         path = request.url.path.removeprefix(request.scope.get("root_path", "").rstrip("/"))
-        if path.startswith(GUARDED) and not _may_enter(request, path, access):
+        if path.startswith((*GUARDED, *_extension_paths(request))) and not _may_enter(request, path, access):
             text = "This API needs a user and password (HTTP Basic, see --api-auth and --gradio-auth)."
             return reply(401, "Unauthorized", text, headers={"WWW-Authenticate": "Basic"})
         return await call_next(request)
@@ -40,10 +40,17 @@ def user_of(request: Request, access: Access) -> str:
     return access.api.user_of(request.headers.get("authorization")) or by_session or ""
 
 
+def _extension_paths(request: Request) -> tuple[str, ...]:
+    """What extensions serve; `add_extension_routes` leaves it."""
+    found: tuple[str, ...] = getattr(request.app.state, "extension_paths", ())
+    return found
+
+
 def _may_enter(request: Request, path: str, access: Access) -> bool:
     if access.api.accepts_header(request.headers.get("authorization")):
         return True
     session_user: SessionUser | None = getattr(request.app.state, "session_user", None)
-    if session_user is None or not (access.shares_users or path.startswith(FOR_THE_PAGE)):
+    for_the_page = (*FOR_THE_PAGE, *_extension_paths(request))
+    if session_user is None or not (access.shares_users or path.startswith(for_the_page)):
         return False
     return session_user(request) is not None

@@ -56,6 +56,12 @@ class SettingsStore:
                 raise
             return after
 
+    def adopt(self) -> None:
+        """Take over what the file holds for settings that became known after it was read (those of extensions)."""
+        with self._lock:
+            self._current, notices = read_stored(self._current.to_stored())
+            self.notices = (*self.notices, *notices)
+
     def subscribe(self, callback: OnChange) -> Callable[[], None]:
         """Have `callback` called after each change; returns a function that ends it."""
         with self._lock:

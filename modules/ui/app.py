@@ -9,8 +9,11 @@ from gradio.routes import App as GradioApp
 from starlette.routing import Mount
 
 from modules.api.auth import SessionUser
+from modules.api.extensions import add_extension_routes
 from modules.cli.flags import Flags
+from modules.scripts.callbacks import Moment
 from modules.services import Services
+from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.header import build_header
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.png_info_tab import build_png_info_tab
@@ -32,6 +35,8 @@ UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may g
 
 def build_page(services: Services) -> gr.Blocks:
     """The Gradio page; loads no model."""
+    services.scripts.callbacks.call(Moment.BEFORE_UI)
+    extension_tabs = make_extension_tabs(services.scripts.callbacks)
     with gr.Blocks(
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
@@ -45,6 +50,7 @@ def build_page(services: Services) -> gr.Blocks:
                 build_merger_tab(services, page, checkpoint)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
                 build_precision_tab(services, page)
+            place_extension_tabs(extension_tabs)
             with gr.Tab("Settings", id="settings", elem_id="tab_settings"):
                 build_settings_tab(services, page)
         text = f'{services.version} · <a href="docs">API</a> · nothing leaves this machine'
@@ -58,9 +64,10 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     app.include_router(page_routes(services))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     users = services.access.page
+    page = build_page(services)
     mounted: FastAPI = gr.mount_gradio_app(
         app,
-        build_page(services),
+        page,
         path="/",
         auth=users.accepts if users else None,
         ssr_mode=False,
@@ -73,6 +80,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     )
     if users:
         app.state.session_user = _session_user(app)
+    add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
 
 

@@ -10,6 +10,7 @@ from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SCHEDULES
+from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.setting import Setting
@@ -141,6 +142,7 @@ def pasted_form(text: str, services: Services) -> dict[str, Any]:
     )
     if "Steps" not in parsed:
         return {}
+    services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, text, parsed)
     values = pasted_values(parsed)
     if "scheduler" in values and values["scheduler"] in SCHEDULES:
         values["scheduler"] = SCHEDULES.get(values["scheduler"]).label

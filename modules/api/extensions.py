@@ -1,0 +1,35 @@
+"""Routes that extensions add to the app when it is built, reachable before the page, guarded as ours are."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from modules.scripts.callbacks import Callbacks, Moment
+
+CATCH_ALL = "{path:path}"
+
+
+def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
+    """Call the `on_app_started` callbacks with the page (None: there is none) and the app.
+
+    What they add would stand behind the page, which answers every path; it is put before that, and behind our own
+    routes, which an extension cannot replace. Where users are set, they are asked for these paths too.
+    """
+    routes = app.router.routes
+    before = list(routes)
+    known = {id(route) for route in before}
+    callbacks.call(Moment.APP_STARTED, page, app)
+    added = [route for route in routes if id(route) not in known]
+    if not added:
+        return
+    end = next((at for at, route in enumerate(before) if _answers_everything(route)), len(before))
+    routes[:] = [*before[:end], *added, *before[end:]]
+    app.openapi_schema = None
+    app.state.extension_paths = tuple(
+        path for route in added if (path := getattr(route, "path", "").partition("{")[0]) and path != "/"
+    )
+
+
+def _answers_everything(route: Any) -> bool:
+    path = getattr(route, "path", None)
+    return path in ("", "/") or str(path).endswith(CATCH_ALL)

@@ -1,0 +1,62 @@
+"""Settings of extensions: added to those of the program before the page is built, stored and shown like ours."""
+
+from __future__ import annotations
+
+import logging
+from typing import Unpack
+
+from modules.registry import Registry
+from modules.scripts.callbacks import Callbacks, Moment
+from modules.settings.definitions import SETTINGS
+from modules.settings.group import Extras, Group, NumberExtras
+from modules.settings.setting import Section, Setting
+
+log = logging.getLogger(__name__)
+
+
+class ExtensionSettings:
+    """What `on_ui_settings` is called with: each method adds one setting to the section of the extension.
+
+    `key` should begin with the extension's name. Raises `ValueError` for a key that is taken.
+    """
+
+    def __init__(self, section: Section, registry: Registry[Setting] = SETTINGS) -> None:
+        self._group = Group(section)
+        self._registry = registry
+
+    def flag(self, key: str, label: str, default: bool, **extras: Unpack[Extras]) -> None:
+        """On or off."""
+        self._add(self._group.flag(key, label, default, **extras))
+
+    def whole(self, key: str, label: str, default: int, **extras: Unpack[NumberExtras]) -> None:
+        """A whole number; with minimum, maximum and step a slider."""
+        self._add(self._group.whole(key, label, default, **extras))
+
+    def number(self, key: str, label: str, default: float, **extras: Unpack[NumberExtras]) -> None:
+        """A number; with minimum, maximum and step a slider."""
+        self._add(self._group.number(key, label, default, **extras))
+
+    def text(self, key: str, label: str, default: str, **extras: Unpack[Extras]) -> None:
+        """A text."""
+        self._add(self._group.text(key, label, default, **extras))
+
+    def choice(self, key: str, label: str, default: str, choices: tuple[str, ...], **extras: Unpack[Extras]) -> None:
+        """One of several texts."""
+        self._add(self._group.choice(key, label, default, choices, **extras))
+
+    def _add(self, setting: Setting) -> None:
+        # A second library of one process (a test, a reload) brings the same setting again.
+        if setting.key in self._registry and self._registry.get(setting.key) == setting:
+            return
+        self._registry.add(setting.key, setting)
+
+
+def add_settings(callbacks: Callbacks, registry: Registry[Setting] = SETTINGS) -> None:
+    """Have all extensions add their settings; one that fails is logged by name, what it added before stays."""
+    for entry in callbacks.at(Moment.UI_SETTINGS):
+        extension = entry.extension.partition("/")[0]
+        section = Section(id=f"extension_{extension}", title=extension, category="extensions")
+        try:
+            entry.function(ExtensionSettings(section, registry))
+        except Exception:  # somebody else's code must not cost the program
+            log.exception("The settings of %s could not be added.", entry.label)

@@ -1,0 +1,154 @@
+"""Callbacks of the program: start, page, settings, models, pasted parameters; with a toy extension in a real folder."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from modules.api.app import build_api
+from modules.api.extensions import add_extension_routes
+from modules.registry import Registry
+from modules.scripts.program import Program
+from modules.services import Services
+from modules.settings.definitions import SETTINGS, visible_sections
+from modules.settings.setting import Setting
+from modules.ui.app import mount_page
+from modules.ui.form import pasted_form
+from tests.fakes import fake_services
+from tests.scripts.toys import extension
+
+SOURCE = """
+import gradio as gr
+import modules.scripts as scripts
+from modules import script_callbacks
+
+SEEN = []
+
+def tabs():
+    with gr.Blocks(analytics_enabled=False) as block:
+        gr.Markdown("Words of the toy", elem_id="toy_words")
+    return [(block, "Toy tab", "toy")]
+
+def started(page, app):
+    SEEN.append(("started", type(page).__name__))
+    app.add_api_route("/toy/answer", lambda: {"answer": 42})
+    app.add_api_route("/sdapi/v1/txt2img", lambda: {"answer": "stolen"}, methods=["POST"])
+
+def settings(group):
+    group.flag("toy_on", "Toy is on", False)
+    group.choice("toy_kind", "Kind of toy", "bear", ("bear", "train"), hint="Which one.")
+
+def pasted(text, fields):
+    SEEN.append(("pasted", fields["Seed"]))
+    fields["Seed"] = "99"
+
+script_callbacks.on_before_ui(lambda: SEEN.append("before_ui"))
+script_callbacks.on_ui_tabs(tabs)
+script_callbacks.on_ui_tabs(lambda: [1], name="broken")
+script_callbacks.on_app_started(started)
+script_callbacks.on_ui_settings(settings)
+script_callbacks.on_infotext_pasted(pasted)
+script_callbacks.on_model_loaded(lambda model: SEEN.append(("loaded", model.info.name)))
+script_callbacks.on_script_unloaded(lambda: SEEN.append("unloaded"))
+"""
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    folder = tmp_path_factory.mktemp("data")
+    scripts = folder / "extensions" / "toybox" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "script.py").write_text(SOURCE)
+    (folder / "config.json").write_text(json.dumps({"toy_kind": "train", "of_another": 1}))
+    entries, lookup = dict(SETTINGS._entries), dict(SETTINGS._lookup)
+    services = fake_services(folder, api_auth="ann:secret")
+    yield services
+    services.queue.close()
+    SETTINGS._entries, SETTINGS._lookup = entries, lookup
+
+
+def seen() -> list[Any]:
+    found: list[Any] = sys.modules["featherweight_scripts.toybox.script"].__dict__["SEEN"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def app(services: Services) -> FastAPI:
+    async def build() -> FastAPI:
+        """In a loop, because Gradio makes loops, and leaves them open, where none is running."""
+        return mount_page(build_api(services), services)
+
+    return asyncio.run(build())
+
+
+def test_settings_of_extensions_are_stored_shown_and_checked(services: Services) -> None:
+    assert services.settings.current["toy_kind"] == "train"  # it stood in the file before anybody knew it
+    assert services.settings.current.foreign == {"of_another": 1}
+    services.settings.update({"toy_on": True})
+    assert json.loads(services.paths.config_file.read_text())["toy_on"] is True
+    shown = {section.title: [setting.key for setting in rows] for section, rows in visible_sections().items()}
+    assert shown["toybox"] == ["toy_on", "toy_kind"]
+
+
+def test_tabs_and_routes_are_there_guarded_and_replace_nothing(services: Services, app: FastAPI) -> None:
+    assert seen()[0] == "before_ui" and ("started", "Blocks") in seen()
+    client = TestClient(app, raise_server_exceptions=False)
+    assert client.get("/toy/answer").status_code == 401
+    assert client.get("/toy/answer", auth=("ann", "secret")).json() == {"answer": 42}
+    refused = client.post("/sdapi/v1/txt2img", json={"width": 7}, auth=("ann", "secret"))
+    assert refused.status_code == 422
+    page = client.get("/").text
+    assert "Toy tab" in page and "toy_words" in page
+    assert "Settings" in page  # the tab behind the broken one
+
+
+def test_without_a_page_routes_are_there_too(tmp_path: Path) -> None:
+    source = "from modules import script_callbacks\nscript_callbacks.on_app_started("
+    library = extension(tmp_path, source + "lambda page, app: app.add_api_route('/toy', lambda: page is None))")
+    services = fake_services(tmp_path / "data")
+    app = build_api(services)
+    add_extension_routes(app, library.callbacks, None)
+    assert TestClient(app).get("/toy").json() is True
+    services.queue.close()
+
+
+def test_pasted_parameters_pass_by(services: Services) -> None:
+    form = pasted_form("a cat\nSteps: 5, Sampler: Euler, Seed: 7", services)
+    assert ("pasted", "7") in seen()
+    assert form["seed"] == 99
+
+
+def test_a_loaded_model_is_told(services: Services) -> None:
+    services.engine.model(None)
+    assert ("loaded", "tiny-sd1.safetensors") in seen()
+    before = seen().count(("loaded", "tiny-sd1.safetensors"))
+    services.engine.model(None)
+    assert seen().count(("loaded", "tiny-sd1.safetensors")) == before
+    services.engine.unload()
+
+
+def test_scripts_can_ask_for_names(services: Services) -> None:
+    assert isinstance(services.scripts.program, Program)
+    (script,) = services.scripts.selectable
+    assert script.program.checkpoints() == [info.title for info in services.catalogue.entries]
+    assert "Latent" in script.program.upscalers()
+    assert script.program.vaes()[:2] == ["Automatic", "None"]
+
+
+def test_a_setting_that_is_taken_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from modules.scripts.settings import add_settings
+
+    source = "from modules import script_callbacks\nscript_callbacks.on_ui_settings("
+    library = extension(tmp_path, source + "lambda group: group.flag('samples_save', 'Mine', True))")
+    with caplog.at_level("ERROR"):
+        add_settings(library.callbacks)
+    assert "The settings of toy/script.py" in caplog.text
+    registry: Registry[Setting] = Registry("setting")
+    add_settings(library.callbacks, registry)
+    assert list(registry) == ["samples_save"]

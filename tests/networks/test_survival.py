@@ -1,0 +1,121 @@
+"""The survival meter, network by network, against a calculation by hand on one layer."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from modules.networks.applying import LoraMode, NetworkApplier, Survival, Use
+from modules.networks.network_file import NetworkFile, read_network
+from modules.networks.targets import TargetTable
+from modules.processing.networks import Arrived, Networks
+
+CPU = torch.device("cpu")
+SIDE = 32
+USES = (Use("style", "s", 1.0, 1.0), Use("object", "o", 0.5, 0.5))
+
+
+class Master:
+    """The weights before they were rounded."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weight
+
+    def read(self, component: str, key: str) -> Tensor:
+        return self._weight
+
+    def is_source(self, component: str, key: str) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def lora(seed: int, size: float) -> dict[str, Tensor]:
+    noise = torch.Generator().manual_seed(seed)
+    return {
+        "lora_unet_0.lora_up.weight": size * torch.randn(SIDE, 4, generator=noise),
+        "lora_unet_0.lora_down.weight": torch.randn(4, SIDE, generator=noise),
+    }
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, NetworkFile]:
+    found = {}
+    for name, factors in (("s", lora(1, 0.01)), ("o", lora(2, 0.003))):
+        save_file(factors, tmp_path / f"{name}.safetensors")
+        found[name] = read_network(tmp_path / f"{name}.safetensors")
+    return found
+
+
+def delta(seed: int, size: float) -> Tensor:
+    factors = lora(seed, size)
+    return factors["lora_unet_0.lora_up.weight"] @ factors["lora_unet_0.lora_down.weight"]
+
+
+def measured(uses: Sequence[Use], files: dict[str, NetworkFile], mode: LoraMode) -> tuple[Survival, Tensor, Tensor]:
+    """The meter's reading on a layer in bf16, the weight as loaded and as merged."""
+    weight = torch.randn(SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Linear(SIDE, SIDE, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(weight)
+    model.bfloat16()
+    before = model[0].weight.detach().float()
+    applier = NetworkApplier(TargetTable({"unet": (model, lambda key: None)}), Master(weight), CPU)
+    applier.apply(uses, files, mode)
+    assert applier.survival is not None
+    return applier.survival, before, model[0].weight.detach().float()
+
+
+def test_one_network_alone_is_the_whole(files: dict[str, NetworkFile]) -> None:
+    for mode in (LoraMode.MERGE, LoraMode.INTO_STORED):
+        survival, before, after = measured(USES[:1], files, mode)
+        wanted = delta(1, 0.01)
+        by_hand = float(((after - before) * wanted).sum() / (wanted * wanted).sum())
+        assert survival.networks == (("style", pytest.approx(by_hand, abs=1e-3)),)
+        assert survival.retention == pytest.approx(by_hand, abs=1e-3)
+        assert survival.retention != 1
+
+
+def test_of_several_each_has_its_share(files: dict[str, NetworkFile]) -> None:
+    survival, before, after = measured(USES, files, LoraMode.MERGE)
+    style, thing = delta(1, 0.01), 0.5 * delta(2, 0.003)
+    error = (after - before) - (style + thing)
+    by_hand = [1 + float((error * own).sum() / (own * own).sum()) for own in (style, thing)]
+    assert [name for name, _ in survival.networks] == ["style", "object"]
+    assert [share for _, share in survival.networks] == pytest.approx(by_hand, abs=2e-3)
+
+
+def test_merged_one_after_the_other_each_is_measured_on_its_own(files: dict[str, NetworkFile]) -> None:
+    survival, _, _ = measured(USES, files, LoraMode.INTO_STORED)
+    (_, style), (_, thing) = survival.networks
+    assert 0.9 < style < 1.1 and thing != style
+
+
+def test_exact_loses_nothing_and_follows_names(files: dict[str, NetworkFile]) -> None:
+    survival, before, after = measured(USES, files, LoraMode.EXACT)
+    assert survival.networks == (("style", 1.0), ("object", 1.0)) and torch.equal(before, after)
+    model = nn.Sequential(nn.Linear(SIDE, SIDE))
+    applier = NetworkApplier(TargetTable({"unet": (model, lambda key: None)}), Master(model[0].weight), CPU)
+    applier.apply(USES, files, LoraMode.EXACT)
+    applier.apply([Use("other name", "s"), USES[1]], files, LoraMode.EXACT)
+    assert applier.survival is not None
+    assert applier.survival.networks == (("other name", 1.0), ("object", 1.0))
+
+
+def test_what_arrived_is_kept_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_file(lora(1, 0.01), tmp_path / "style.safetensors")
+    networks = Networks((tmp_path,))
+    (info,) = networks.catalogue.entries
+    survival = Survival(0.998, 0.01, (), (("style", 0.998),))
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            networks._note_survival([info], survival, LoraMode.MERGE)
+    assert networks.arrived == {info.path: Arrived(0.998, "merge from full precision")}
+    assert [record.getMessage() for record in caplog.records] == [
+        "LoRA style: 99.8 % arrived (merge from full precision)."
+    ]

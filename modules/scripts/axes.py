@@ -15,6 +15,7 @@ from modules.errors import InvalidValueError
 from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.scripts.processing import StableDiffusionProcessing as Job
+from modules.scripts.program import Program, one_of
 from modules.settings.definitions import SETTINGS
 
 MOST_VALUES = 200
@@ -27,21 +28,23 @@ Apply = Callable[[Job, Any, Sequence[Any]], None]
 @dataclass(frozen=True)
 class Axis:
     """`read` turns a written value into one (raises `InvalidValueError`), `cost` decides which axis is the outer loop,
-    `choices` fills the field by a button."""
+    `choices` are what a user can pick from, `check` turns a value into the one that the program knows by this name, or
+    says that there is none."""
 
     label: str
     read: Callable[[str], Any]
     apply: Apply
     cost: float = 0.0
-    choices: Callable[[], list[str]] | None = None
+    choices: Callable[[Program], list[str]] | None = None
     is_number: bool = False
     show: Callable[[Any], str] = str
     shows_label: bool = True
+    check: Callable[[Any, Program], Any] | None = None
 
     def values(self, text: str) -> list[Any]:
         """All values of a text: separated by commas (quotes as in CSV), numbers also as ranges `1-5`, `1-9 (+2)`,
         `0-1 [5]`. Raises `InvalidValueError`."""
-        words = [word.strip() for word in next(csv.reader(StringIO(text), skipinitialspace=True), [])]
+        words = split_words(text)
         words = [word for word in words if word or not self.is_number]
         if self.is_number:
             words = list(
@@ -58,6 +61,16 @@ class Axis:
 
 
 AXES: Registry[Axis] = Registry("axis")
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a line of comma-separated values; quotes keep a comma inside of one."""
+    return [word.strip() for word in next(csv.reader(StringIO(text), skipinitialspace=True), [])]
+
+
+def join_words(words: Sequence[Any]) -> str:
+    """The inverse of `split_words`."""
+    return ", ".join(f'"{word}"' if "," in str(word) else str(word) for word in words)
 
 
 def _spread(word: str, label: str, whole: bool) -> list[str]:
@@ -96,13 +109,7 @@ def _number(text: str) -> float:
 
 
 def _one_of(kind: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        for name in names():
-            if name.lower() == text.lower():
-                return name
-        raise InvalidValueError(f"{kind}: {text!r} is none of: {', '.join(names())}.")
-
-    return read
+    return lambda text: one_of(kind, text, names())
 
 
 def _field(name: str) -> Apply:
@@ -126,9 +133,9 @@ def setting_axis(label: str, key: str, cost: float = 0.0) -> Axis:
     setting = SETTINGS.get(key)
     if isinstance(setting.choices, tuple):
         choices = [str(choice) for choice in setting.choices]
-        return Axis(label, _one_of(label, lambda: choices), override(key), cost, lambda: choices)
+        return Axis(label, _one_of(label, lambda: choices), override(key), cost, lambda program: choices)
     if isinstance(setting.default, bool):
-        return Axis(label, _switch, override(key), cost, lambda: ["True", "False"])
+        return Axis(label, _switch, override(key), cost, lambda program: ["True", "False"])
     read = _whole if isinstance(setting.default, int) else _number
     return Axis(label, read, override(key), cost, is_number=True)
 
@@ -174,6 +181,30 @@ def _resize(p: Job, value: tuple[int, int], values: Sequence[Any]) -> None:
     p.width, p.height = value
 
 
+def _add_styles(p: Job, value: tuple[str, ...], values: Sequence[Any]) -> None:
+    p.apply_styles(value)
+
+
+def _styles(text: str) -> tuple[str, ...]:
+    """Several styles of one value are separated by commas, inside of quotes; none: the prompt as it is."""
+    return tuple(name for part in text.split(",") if (name := part.strip()) and name.lower() != "none")
+
+
+def _known_styles(value: tuple[str, ...], program: Program) -> tuple[str, ...]:
+    known = list(program.styles().styles)
+    return tuple(one_of("Styles", name, known) for name in value)
+
+
+def _known_upscaler(value: str, program: Program) -> str:
+    known = program.upscalers()
+    return one_of("Hires upscaler", value, known) if known else value
+
+
+def _known_vae(value: str, program: Program) -> str:
+    known = program.vaes()
+    return one_of("VAE", value, known) if known else value
+
+
 class PromptOrder(Axis):
     """All orders of the given words."""
 
@@ -185,7 +216,12 @@ class PromptOrder(Axis):
 
 
 def _register() -> None:
-    samplers, schedules = (lambda: list(SAMPLERS)), (lambda: [spec.label for _, spec in SCHEDULES.items()])
+    def samplers(program: Program | None = None) -> list[str]:
+        return list(SAMPLERS)
+
+    def schedules(program: Program | None = None) -> list[str]:
+        return [spec.label for _, spec in SCHEDULES.items()]
+
     text: Callable[[str], str] = str
     for axis in (
         Axis("Nothing", text, lambda p, value, values: None),
@@ -199,7 +235,15 @@ def _register() -> None:
         PromptOrder("Prompt order", text, _reorder, show=", ".join, shows_label=False),
         Axis("Sampler", _one_of("Sampler", samplers), _field("sampler_name"), choices=samplers, shows_label=False),
         Axis("Hires sampler", _one_of("Hires sampler", samplers), _field("hr_sampler_name"), choices=samplers),
-        Axis("Checkpoint name", text, override("sd_model_checkpoint"), cost=1.0, shows_label=False),
+        Axis(
+            "Checkpoint name",
+            text,
+            override("sd_model_checkpoint"),
+            cost=1.0,
+            choices=lambda program: program.checkpoints(),
+            shows_label=False,
+            check=lambda value, program: program.checkpoint(value),
+        ),
         setting_axis("Negative Guidance minimum sigma", "s_min_uncond"),
         setting_axis("Sigma Churn", "s_churn"),
         setting_axis("Sigma min", "s_tmin"),
@@ -215,7 +259,31 @@ def _register() -> None:
         setting_axis("Clip skip", "CLIP_stop_at_last_layers"),
         Axis("Denoising", _number, _field("denoising_strength"), is_number=True),
         setting_axis("Extra noise", "img2img_extra_noise"),
-        Axis("Hires upscaler", text, _field("hr_upscaler"), shows_label=False),
+        Axis(
+            "Hires upscaler",
+            text,
+            _field("hr_upscaler"),
+            choices=lambda program: program.upscalers(),
+            shows_label=False,
+            check=_known_upscaler,
+        ),
+        Axis(
+            "VAE",
+            text,
+            override("sd_vae"),
+            cost=0.7,
+            choices=lambda program: program.vaes(),
+            shows_label=False,
+            check=_known_vae,
+        ),
+        Axis(
+            "Styles",
+            _styles,
+            _add_styles,
+            choices=lambda program: list(program.styles().styles),
+            show=lambda names: ", ".join(names) or "None",
+            check=_known_styles,
+        ),
         setting_axis("UniPC Order", "uni_pc_order", cost=0.5),
         setting_axis("Token merging ratio", "token_merging_ratio"),
         setting_axis("Token merging ratio high-res", "token_merging_ratio_hr"),
@@ -225,7 +293,11 @@ def _register() -> None:
         setting_axis("Emphasis", "emphasis"),
         setting_axis("FP8 mode", "fp8_storage", cost=0.9),
         setting_axis("FP8 format", "fp8_format", cost=0.9),
+        Axis("FP8 skip", text, override("fp8_skip"), cost=0.9),
+        setting_axis("FP8 text encoder", "fp8_text_encoder", cost=0.9),
         setting_axis("Compute dtype", "compute_dtype", cost=0.9),
+        setting_axis("Compute mode", "compute_mode", cost=0.9),
+        setting_axis("Cross attention optimization", "cross_attention_optimization"),
         setting_axis("LoRA mode", "lora_mode", cost=0.3),
         Axis("Size", _size, _resize, show=lambda size: f"{size[0]}x{size[1]}"),
     ):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from modules.errors import InvalidValueError
 from modules.prompting.styles import StyleBook
 
 Names = Callable[[], list[str]]
@@ -17,7 +18,16 @@ class Program:
     """The names that a user can choose from; empty for a library that was loaded without a program."""
 
     checkpoints: Names = _none  # titles
+    checkpoint: Callable[[str], str] = str  # the title of a name, title or hash; raises `UnknownNameError`
     vaes: Names = _none  # as the setting sd_vae takes them: Automatic, None, file names
     upscalers: Names = _none  # for hires fix, latent modes included
     loras: Names = _none
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
+
+
+def one_of(kind: str, text: str, names: list[str]) -> str:
+    """The name that is meant, in its own case; raises `InvalidValueError` that lists what there is."""
+    for name in names:
+        if name.lower() == text.lower():
+            return name
+    raise InvalidValueError(f"{kind}: {text!r} is none of: {', '.join(names)}.")

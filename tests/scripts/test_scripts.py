@@ -18,8 +18,10 @@ from modules.processing.events import Silent
 from modules.processing.output import Output
 from modules.processing.requests import Txt2ImgRequest, request_from_json, request_to_json
 from modules.processing.results import PictureKind, Result
+from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
+from modules.scripts.program import Program
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of
@@ -50,8 +52,16 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def built_in() -> ScriptLibrary:
-    return ScriptLibrary.load([BUILT_IN])
+def built_in(engine: Engine) -> ScriptLibrary:
+    styles = (Style("Loud", "{prompt}, loud"), Style("Wide", "wide", "narrow"))
+    program = Program(
+        checkpoints=lambda: [info.title for info in engine.catalogue.entries],
+        checkpoint=lambda name: engine.catalogue.get(name).title,
+        vaes=lambda: ["Automatic", "None", "small.vae.pt"],
+        upscalers=lambda: ["Latent", "Lanczos"],
+        styles=lambda: StyleBook([(Path("styles.csv"), styles)]),
+    )
+    return ScriptLibrary.load([BUILT_IN], program=program)
 
 
 def request(**values: Any) -> Txt2ImgRequest:
@@ -105,7 +115,7 @@ def test_the_built_in_script_is_there(built_in: ScriptLibrary) -> None:
     assert not built_in.faults
     info = script_info(built_in.find("x/y/z plot"))
     assert info["name"] == "x/y/z plot"
-    assert len(info["args"]) == 17
+    assert len(info["args"]) == 18
     assert info["args"][0]["choices"][0] == "Nothing"
     with pytest.raises(UnknownNameError, match="X/Y/Z plot"):
         built_in.find("nothing")
@@ -191,6 +201,10 @@ def test_varied_seeds(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -
         (("Sampler", "Euler, Oiler"), "'Oiler' is none of"),
         (("Prompt S/R", "dog, mouse"), "stands in neither prompt"),
         (("FP8 format", "fp7"), "'fp7' is none of"),
+        (("VAE", "gone.pt"), "VAE: 'gone.pt' is none of: Automatic, None, small.vae.pt"),
+        (("Styles", "gone"), "Styles: 'gone' is none of: Loud, Wide"),
+        (("Checkpoint name", "gone"), "Unknown checkpoint 'gone'"),
+        (("Hires upscaler", "Blur"), "Hires upscaler: 'Blur' is none of"),
         (("Size", "big"), "is no size"),
         (("Steps", "1-100000"), "at most 200"),
         (("Steps", "0"), "steps is 0"),
@@ -243,8 +257,8 @@ def test_an_interrupted_plot_shows_what_is_finished(built_in: ScriptLibrary, eng
 
 
 def test_too_many_arguments_are_refused(built_in: ScriptLibrary) -> None:
-    with pytest.raises(InvalidValueError, match="takes 17 arguments"):
-        filled_args(built_in.find(XYZ), [0] * 18)
+    with pytest.raises(InvalidValueError, match="takes 18 arguments"):
+        filled_args(built_in.find(XYZ), [0] * 19)
 
 
 def test_a_request_with_scripts_survives_its_record() -> None:
@@ -272,3 +286,42 @@ def test_a_legend_has_the_colours_and_the_font_of_the_settings() -> None:
     assert max(green for _, (_, green, _) in text_line.getcolors(1 << 20)) > 128  # type: ignore[misc,union-attr]
     with pytest.raises(InvalidValueError, match=r"none\.ttf"):
         grid_with_legend([[cell]], ["word"], [""], style=LegendStyle.of(settings.changed(font="none.ttf")))
+
+
+def test_styles_are_an_axis(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    result = run(plot(built_in, ("Styles", 'None, loud, "Loud, Wide"')), engine, tmp_path, built_in)
+    said = [picture.infotext.splitlines()[:2] for picture in result.samples]
+    assert said[0][0] == "a red cat"
+    assert said[1][0] == "a red cat, loud"
+    assert said[2] == ["a red cat, loud, wide", "Negative prompt: narrow"]
+
+
+def test_vae_checkpoint_and_compute_mode_are_axes(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    axes = (("VAE", "none, Automatic"), ("Checkpoint name", "tiny-sd1"), ("Compute mode", "Automatic, manual cast"))
+    result = run(plot(built_in, *axes), engine, tmp_path, built_in)
+    assert len(result.samples) == 4
+    fields = parse_infotext(result.pictures[0].infotext)
+    assert (fields["X Type"], fields["Y Type"], fields["Z Type"]) == ("VAE", "Checkpoint name", "Compute mode")
+
+
+def test_values_are_picked_from_a_list_or_written(built_in: ScriptLibrary) -> None:
+    script: Any = built_in.find(XYZ)
+    styles, seed = list(AXES).index("Styles"), list(AXES).index("Seed")
+    text, picked = script._switched(styles, "Loud, odd", [], False)
+    assert (text["visible"], picked["visible"], picked["value"]) == (False, True, ["Loud"])
+    assert picked["choices"] == ["Loud", "Wide"]
+    text, picked = script._switched(styles, "", ["Loud", "Wide"], True)
+    assert (text["value"], text["visible"], picked["visible"]) == ("Loud, Wide", True, False)
+    assert script._switched(seed, "1, 2", [], False)[0] == {"value": "1, 2", "visible": True, "__type__": "update"}
+    assert script._filled(styles, True)[0] == "Loud, Wide"
+    assert script._filled(styles, False)[1]["value"] == ["Loud", "Wide"]
+    swapped = script._swapped(styles, "", ["Loud"], seed, "1", [], False)
+    assert (swapped[0], swapped[1]["value"], swapped[3], swapped[5]["value"]) == ("Seed", "1", "Styles", ["Loud"])
+
+
+def test_every_axis_that_has_a_setting_here_is_there() -> None:
+    elsewhere = {"Image CFG Scale", "Initial noise multiplier", "Cond. Image Mask Weight", "Face restore"}
+    assert not elsewhere & set(AXES)
+    assert {"VAE", "Styles", "FP8 mode", "FP8 format", "Compute dtype", "LoRA mode", "Size", "RNG source"} <= set(AXES)
+    costs = {label: axis.cost for label, axis in AXES.items()}
+    assert costs["Checkpoint name"] > costs["FP8 mode"] > costs["VAE"] > costs["UniPC Order"] > costs["Steps"]

@@ -15,13 +15,14 @@ from modules.images.infotext import with_fields
 from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.checking import check_names_of
 from modules.processing.results import Picture, PictureKind
-from modules.scripts.axes import AXES, Axis
+from modules.scripts.axes import AXES, Axis, join_words, split_words
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script
 
 SEEDS = ("Seed", "Var. seed")
 NOTHING = "Nothing"
 LARGEST_SEED = 2**32
+QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,10 @@ class XyzPlot(Script):
 
         labels = list(AXES)
         components: list[Any] = []
+        fills: list[Any] = []
         for name, start in (("X", "Seed"), ("Y", NOTHING), ("Z", NOTHING)):
             prefix = f"script_xyz_plot_{name.lower()}"
-            with gr.Row():
+            with gr.Row(elem_classes=["fw-axis"]):
                 kind = gr.Dropdown(
                     labels,
                     value=start,
@@ -65,8 +67,10 @@ class XyzPlot(Script):
                     elem_id=f"{prefix}_values",
                 )
                 fill = gr.Button("Fill", scale=0, min_width=60, elem_id=f"script_xyz_plot_fill_{name.lower()}")
-            picked = gr.Dropdown([], multiselect=True, visible=False, label=f"{name} values")
-            fill.click(_fill, inputs=[kind], outputs=[values], queue=False, api_visibility="private")
+                picked = gr.Dropdown(
+                    [], multiselect=True, visible=False, label=f"{name} values", elem_id=f"{prefix}_values_dropdown"
+                )
+            fills.append(fill)
             components += [kind, values, picked]
         with gr.Row():
             components += [
@@ -75,6 +79,9 @@ class XyzPlot(Script):
                 gr.Checkbox(False, label="Include Sub Grids", elem_id="script_xyz_plot_include_sub_grids"),
                 gr.Checkbox(False, label="Keep -1 for seeds", elem_id="script_xyz_plot_no_fixed_seeds"),
             ]
+            as_text = gr.Checkbox(
+                False, label="Use text inputs instead of dropdowns", elem_id="script_xyz_plot_csv_mode"
+            )
         with gr.Row():
             components += [
                 gr.Checkbox(False, label=f"Vary seeds for {name}", elem_id=f"script_xyz_plot_vary_seeds_{name.lower()}")
@@ -87,17 +94,74 @@ class XyzPlot(Script):
         with swaps:
             for first, second in ((0, 1), (1, 2), (0, 2)):
                 button = gr.Button(f"Swap {'XYZ'[first]}/{'XYZ'[second]} axes", size="sm")
-                pair = [components[3 * axis + part] for axis in (first, second) for part in (0, 1)]
-                button.click(_swap, inputs=pair, outputs=pair, queue=False, api_visibility="private")
-        return components
+                pair = [components[3 * axis + part] for axis in (first, second) for part in (0, 1, 2)]
+                button.click(self._swapped, inputs=[*pair, as_text], outputs=pair, **QUIET)
+        for axis, fill in enumerate(fills):
+            kind, values, picked = components[3 * axis : 3 * axis + 3]
+            fill.click(self._filled, inputs=[kind, as_text], outputs=[values, picked], **QUIET)
+            fields = [kind, values, picked, as_text]
+            kind.input(self._switched, inputs=fields, outputs=[values, picked], **QUIET)
+            as_text.input(self._switched, inputs=fields, outputs=[values, picked], **QUIET)
+        return [*components, as_text]
+
+    def _filled(self, kind: int, as_text: bool) -> tuple[Any, Any]:
+        """All choices of an axis, as text or picked."""
+        import gradio as gr
+
+        axis = AXES.get(list(AXES)[kind])
+        choices = axis.choices(self.program) if axis.choices else []
+        if choices and not as_text:
+            return "", gr.update(value=choices, choices=choices)
+        return join_words(choices), gr.update(value=[])
+
+    def _switched(self, kind: int, text: str, picked: list[str] | None, as_text: bool) -> tuple[Any, Any]:
+        """The field that suits an axis: a list to pick from where it has choices, else a text."""
+        import gradio as gr
+
+        axis = AXES.get(list(AXES)[kind])
+        words = [*split_words(text or ""), *(picked or [])]
+        if axis.choices is None or as_text:
+            return gr.update(value=join_words(words), visible=True), gr.update(value=[], visible=False)
+        choices = axis.choices(self.program)
+        kept = [word for word in words if word in choices]
+        return gr.update(value="", visible=False), gr.update(choices=choices, value=kept, visible=True)
+
+    def _swapped(self, *fields: Any) -> tuple[Any, ...]:
+        """Two axes in each other's place."""
+        labels = list(AXES)
+        first, second, as_text = fields[:3], fields[3:6], fields[6]
+        return (
+            labels[second[0]],
+            *self._switched(second[0], second[1], second[2], as_text),
+            labels[first[0]],
+            *self._switched(first[0], first[1], first[2], as_text),
+        )
+
+    def _chosen(self, kind: Any, text: Any, picked: Any) -> Chosen:
+        """An axis by its number or label, with its values from the text or the picked list."""
+        labels = list(AXES)
+        if isinstance(kind, str) and kind.isdigit():
+            kind = int(kind)
+        if isinstance(kind, int) and not 0 <= kind < len(labels):
+            raise InvalidValueError(f"X/Y/Z plot: there is no axis number {kind}; allowed is 0 to {len(labels) - 1}.")
+        axis = AXES.get(labels[kind] if isinstance(kind, int) else str(kind or NOTHING))
+        if axis.label == NOTHING:
+            return Chosen(axis, (None,), "")
+        written = str(text or "") or join_words(picked or ())
+        values = tuple(axis.values(written))
+        if axis.check is not None:
+            values = tuple(axis.check(value, self.program) for value in values)
+        if not values:
+            raise InvalidValueError(f"X/Y/Z plot: {axis.label} has no values. Type some, separated by commas.")
+        return Chosen(axis, values, written)
 
     def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
         """How many pictures are coming, for the progress bar."""
-        chosen = [_chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3)]
+        chosen = [self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3)]
         return len(chosen[0].values) * len(chosen[1].values) * len(chosen[2].values)
 
     def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
-        x, y, z = (_chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3))
+        x, y, z = (self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3))
         legend, lone, sub_grids, keep_random, vary_x, vary_y, vary_z, margin = args[9:17]
         if not keep_random:
             x, y, z = _fixed(x), _fixed(y), _fixed(z)
@@ -118,33 +182,6 @@ class XyzPlot(Script):
         return whole
 
 
-def _fill(kind: int) -> str:
-    axis = AXES.get(list(AXES)[kind])
-    return ", ".join(f'"{c}"' if "," in c else c for c in axis.choices()) if axis.choices else ""
-
-
-def _swap(a: int, b: str, c: int, d: str) -> tuple[Any, ...]:
-    labels = list(AXES)
-    return labels[c], d, labels[a], b
-
-
-def _chosen(kind: Any, text: Any, picked: Any) -> Chosen:
-    """An axis by its number or label, with its values from the text or the picked list."""
-    labels = list(AXES)
-    if isinstance(kind, str) and kind.isdigit():
-        kind = int(kind)
-    if isinstance(kind, int) and not 0 <= kind < len(labels):
-        raise InvalidValueError(f"X/Y/Z plot: there is no axis number {kind}; allowed is 0 to {len(labels) - 1}.")
-    axis = AXES.get(labels[kind] if isinstance(kind, int) else str(kind or NOTHING))
-    if axis.label == NOTHING:
-        return Chosen(axis, (None,), "")
-    written = str(text or "") or ", ".join(f'"{item}"' if "," in str(item) else str(item) for item in picked or ())
-    values = tuple(axis.values(written))
-    if not values:
-        raise InvalidValueError(f"X/Y/Z plot: {axis.label} has no values. Type some, separated by commas.")
-    return Chosen(axis, values, written)
-
-
 def _fixed(chosen: Chosen) -> Chosen:
     """Seeds of -1 become numbers, so that each stands for one picture in all rows."""
     if chosen.axis.label not in SEEDS:
@@ -158,9 +195,10 @@ def _jobs(
 ) -> dict[tuple[int, int, int], StableDiffusionProcessing]:
     """A job for every cell; wrong values raise here."""
     jobs = {}
-    strides = (1, len(axes[0].values) if vary[0] else 1)
-    strides = (*strides, strides[1] * (len(axes[1].values) if vary[1] else 1))
-    for cell in itertools.product(*(range(len(axis.values)) for axis in axes)):
+    x, y, z = (range(len(axis.values)) for axis in axes)
+    stride = len(x) if vary[0] else 1
+    strides = (1, stride, stride * (len(y) if vary[1] else 1))
+    for cell in itertools.product(x, y, z):
         job = copy_of(p)
         for axis, number in zip(axes, cell, strict=True):
             axis.axis.apply(job, axis.values[number], axis.values)

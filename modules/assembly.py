@@ -16,6 +16,7 @@ from modules.paths import Paths, resolve_paths
 from modules.processing.engine import Engine
 from modules.processing.networks import Networks
 from modules.processing.output import Output
+from modules.processing.planning import Planner
 from modules.processing.precision import PRECISION_KEYS, PrecisionWish, check_patterns, machine_of, split_patterns
 from modules.processing.upscaling import hires_upscalers
 from modules.prompting.styles import StyleBook
@@ -72,9 +73,12 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     add_settings(scripts.callbacks)
     settings.adopt()
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
-    executor = InProcessExecutor(engine, Output(paths.data_dir), scripts)
+    planner = Planner(
+        engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
+    )
+    executor = InProcessExecutor(engine, Output(paths.data_dir), scripts, planner)
     queue = JobQueue(executor, JobStore(paths.jobs_file))
-    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, scripts, access)
+    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, planner, scripts, access)
 
 
 def precision_work(services: Services) -> PrecisionWork:
@@ -94,7 +98,6 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
     """The names that extensions may ask for, looked up when they ask."""
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
-        checkpoint=lambda name: catalogue.get(name).title,
         vaes=engine.vaes.choices,
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
         loras=lambda: [info.name for info in engine.networks.catalogue.entries],

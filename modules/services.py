@@ -9,6 +9,7 @@ from modules.jobs.tasks import Tasks
 from modules.models.catalogue import CheckpointCatalogue
 from modules.paths import Paths
 from modules.processing.engine import Engine
+from modules.processing.planning import Planner
 from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
 
@@ -24,6 +25,7 @@ class Services:
     engine: Engine
     queue: JobQueue
     version: str
+    planner: Planner
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     tasks: Tasks = field(default_factory=Tasks)

@@ -15,6 +15,7 @@ from modules.api.lists import list_routes
 from modules.api.memory import memory_routes
 from modules.api.options import option_routes
 from modules.api.precision import precision_routes
+from modules.api.planning import planning_routes
 from modules.api.progress import progress_routes
 from modules.api.server import server_routes
 from modules.api.tasks import task_routes
@@ -40,6 +41,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(list_routes(services))
     app.include_router(server_routes(services, on_stop))
     app.include_router(memory_routes(services))
+    app.include_router(planning_routes(services))
     app.include_router(task_routes(services))
     app.include_router(precision_routes(services))
     add_docs_page(app)

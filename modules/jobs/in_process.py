@@ -3,18 +3,26 @@
 from modules.jobs.job import Job
 from modules.processing.engine import Engine
 from modules.processing.output import Output
+from modules.processing.planning import Planner
 from modules.processing.results import Result
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.running import run_with_scripts
 
 
 class InProcessExecutor:
-    """Runs jobs one at a time with one engine; `output` saves their pictures, `scripts` take part."""
+    """Runs jobs one at a time with one engine; `output` saves their pictures, `scripts` take part, `planner` learns."""
 
-    def __init__(self, engine: Engine, output: Output, scripts: ScriptLibrary | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        output: Output,
+        scripts: ScriptLibrary | None = None,
+        planner: Planner | None = None,
+    ) -> None:
         self._engine = engine
         self._output = output
         self._scripts = scripts or ScriptLibrary()
+        self._planner = planner
 
     def run(self, job: Job) -> Result:
         """Compute the job in the calling thread."""
@@ -26,6 +34,8 @@ class InProcessExecutor:
         if job.request.settings.flag("enable_console_prompts"):
             print(job.request.prompt, flush=True)
         result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts)
+        if self._planner is not None and job.request.script is None:
+            self._planner.learn_later(job.request, result)
         if job.request.settings.flag("samples_log_stdout"):
             for infotext in result.info.infotexts:
                 print(infotext, flush=True)
@@ -33,4 +43,6 @@ class InProcessExecutor:
 
     def close(self) -> None:
         """Free the model."""
+        if self._planner is not None:
+            self._planner.close()
         self._engine.unload()

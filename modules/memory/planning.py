@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,17 +49,18 @@ class Corrections:
         with self._lock:
             return len(self._known.get(key, ()))
 
-    def correct(self, key: str, predicted: int, extra: int = 0) -> int:
-        """What work of `predicted` bytes will take. Without observations: `predicted` and `extra`."""
+    def correct(self, keys: Sequence[str], predicted: int, extra: int = 0) -> int:
+        """What work of `predicted` bytes will take, by the first of `keys` (the nearest kin first) that knows
+        anything. Without observations: `predicted` and `extra`."""
         with self._lock:
-            known = list(self._known.get(key, ()))
+            known = next((items for key in keys if (items := self._known.get(key))), ())
         return corrected(known, predicted) if known else predicted + extra
 
-    def learn(self, key: str, predicted: int, measured: int) -> None:
-        """Remember a real run, and write the file."""
+    def learn(self, keys: Sequence[str], predicted: int, measured: int) -> None:
+        """Remember a real run under all `keys`, and write the file."""
         with self._lock:
-            known = [*self._known.get(key, ()), Observation(predicted, measured)][-KEPT:]
-            self._known = {**self._known, key: known}
+            seen = Observation(predicted, measured)
+            self._known = {**self._known, **{key: [*self._known.get(key, ()), seen][-KEPT:] for key in keys}}
             if self._path is None:
                 return
             content = {name: [[o.predicted, o.measured] for o in items] for name, items in self._known.items()}
@@ -68,7 +70,7 @@ class Corrections:
                 log.warning("What was learnt about memory could not be written to %s: %s", self._path, error)
 
 
-def corrected(known: list[Observation], predicted: int) -> int:
+def corrected(known: Sequence[Observation], predicted: int) -> int:
     """What `predicted` bytes become by what was observed; `known` is not empty."""
     close = [item.measured for item in known if abs(item.predicted - predicted) <= CLOSE * max(predicted, 1)]
     if close:

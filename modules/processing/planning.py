@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.devices import describe
+from modules.errors import FeatherweightError
 from modules.memory.planning import Corrections
 from modules.processing.hires_size import hires_size
 from modules.processing.precision import PrecisionWish, resolve
@@ -106,6 +107,7 @@ class Planner:
         self._sketches: OrderedDict[tuple[Path, int], ModelSketch] = OrderedDict()
         self._rehearsed: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._program_bytes: int | None = None
+        self._learning: threading.Thread | None = None
 
     def plan(self, request: Txt2ImgRequest, available_bytes: int | None = None) -> MemoryPlan:
         """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
@@ -119,11 +121,11 @@ class Planner:
             needs = []
             for stage, predicted in self._stages(case).items():
                 extra = round(predicted * KERNELS_ON_TOP.get(case.plan.device.type, 0.0))
-                on_top = self._corrections.correct(_key(case, stage), predicted, extra)
+                on_top = self._corrections.correct(_keys(case, stage), predicted, extra)
                 resident = case.sketch.resident_bytes(case.plan, stage)
                 needs.append(StageNeed(stage, program + resident + on_top))
             free = available(case.plan.device) if available_bytes is None else available_bytes
-            count = self._corrections.count(_key(case, "denoise"))
+            count = self._corrections.count(_keys(case, "denoise")[0])
             return MemoryPlan(describe(case.plan.device), tuple(needs), weights, free, count)
 
     def learn(self, request: Txt2ImgRequest, result: Result) -> None:
@@ -141,7 +143,28 @@ class Planner:
                 measured = peak.rss if device.type == "cpu" else peak.allocated
                 if stage == "load" or measured is None:
                     continue
-                self._corrections.learn(_key(case, stage), predicted, max(0, measured - program - resident[stage]))
+                on_top = max(0, measured - program - resident[stage])
+                self._corrections.learn(_keys(case, stage), predicted, on_top)
+
+    def learn_later(self, request: Txt2ImgRequest, result: Result) -> None:
+        """The same in the background, so that the next job need not wait; what goes wrong is logged."""
+        self._learning = threading.Thread(
+            target=self._learn_quietly, args=(request, result), name="featherweight-plan", daemon=True
+        )
+        self._learning.start()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Wait for what is being learnt."""
+        if self._learning is not None:
+            self._learning.join(timeout_s)
+
+    def _learn_quietly(self, request: Txt2ImgRequest, result: Result) -> None:
+        try:
+            self.learn(request, result)
+        except FeatherweightError as error:
+            log.warning("Nothing was learnt from a job: %s", error)
+        except Exception:
+            log.exception("learning from a job failed")
 
     def _learn_program(self, record: MemoryRecord, resident: dict[str, int], device: torch.device) -> int:
         """What the process holds besides weights, as it was before its first job: later ones find memory that earlier
@@ -151,7 +174,7 @@ class Planner:
         first = next((item for item in record.stages if item.stage != "load"), None)
         if self._program_bytes is None and first is not None and first.begin.rss is not None:
             self._program_bytes = max(0, first.begin.rss - resident[first.stage])
-            self._corrections.learn(_program_key(device), 0, self._program_bytes)
+            self._corrections.learn((_program_key(device),), 0, self._program_bytes)
         return self._program(device)
 
     def _program(self, device: torch.device) -> int:
@@ -159,7 +182,7 @@ class Planner:
             return 0
         if self._program_bytes is not None:
             return self._program_bytes
-        return self._corrections.correct(_program_key(device), 0, CLIENT_BYTES)
+        return self._corrections.correct((_program_key(device),), 0, CLIENT_BYTES)
 
     # -- what is to be rehearsed -----------------------------------------------------------------------------------
 
@@ -325,14 +348,17 @@ def _autocasts(plan: PrecisionPlan) -> bool:
     return plan.mode.value == "autocast"
 
 
-def _key(case: _Case, stage: str) -> str:
+def _keys(case: _Case, stage: str) -> tuple[str, ...]:
+    """Under which a stage's runs are remembered, the nearest kin first."""
     plan = case.plan
     dtype = plan.vae_dtype if stage == "decode" else plan.compute_dtype
-    parts = (describe(plan.device), case.sketch.family.label, str(dtype).removeprefix("torch."), case.attention)
-    storage = plan.unet_storage or "plain"
-    streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
-    tiled = "tiled" if stage == "decode" and case.request.settings.whole("vae_tile_size") else "whole"
-    return "/".join((*parts, storage, streaming, tiled, stage))
+    kin = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
+    if stage == "decode":
+        own = "tiled" if case.request.settings.whole("vae_tile_size") else "whole"
+    else:
+        streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
+        own = f"{plan.unet_storage or 'plain'}/{streaming}"
+    return f"{kin}/{case.sketch.family.label}/{case.attention}/{own}", kin
 
 
 def _program_key(device: torch.device) -> str:

@@ -1,12 +1,18 @@
-"""Events that also tell the memory timeline in which stage a job is."""
+"""Events that also tell the memory timeline in which stage a job is.
+
+At each border of stages the heap gives back what is free, so that what a stage needs does not come on top of what the
+one before has left behind.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from PIL import Image
 
 from modules.memory.timeline import MemoryTimeline
+from modules.processing.engine import release_memory
 from modules.processing.events import Events
 from modules.processing.results import Picture
 
@@ -32,6 +38,7 @@ class Watched:
         self._timeline = timeline
 
     def phase(self, text: str) -> None:
+        release_memory(torch.device("cpu"))
         self._timeline.stage("enlarge" if text.startswith("enlarging") else STAGES.get(text, text))
         self._events.phase(text)
 

@@ -1,0 +1,54 @@
+"""What a txt2img job will need, before it is sent."""
+
+from typing import Any
+
+from fastapi import APIRouter, Query
+
+from modules.api.documentation import documented
+from modules.api.requests import request_from
+from modules.api.schemas import Txt2ImgBody
+from modules.processing.plan_words import GB, plan_reply
+from modules.processing.proposals import propose
+from modules.services import Services
+
+EXAMPLE: dict[str, Any] = {
+    "device": "NVIDIA GeForce GTX 1650",
+    "line": "needs 4.3 of 4.0 GB",
+    "needs": 4_310_000_000,
+    "available": 4_000_000_000,
+    "fits": False,
+    "worst": "decode",
+    "weights": 2_132_000_000,
+    "learnt_from": 2,
+    "stages": [{"stage": "denoise", "needs": 2_980_000_000}, {"stage": "decode", "needs": 4_310_000_000}],
+    "proposals": [
+        {
+            "title": "VAE in tiles",
+            "line": "needs 3.0 of 4.0 GB",
+            "needs": 2_980_000_000,
+            "fits": True,
+            "settings": {"vae_tile_size": 512},
+            "fields": {},
+        }
+    ],
+}
+
+
+def planning_routes(services: Services) -> APIRouter:
+    """POST /sdapi/v1/plan."""
+    routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
+
+    @routes.post("/plan", **documented(EXAMPLE, errors={404: "Unknown checkpoint 'x'. Known: a.safetensors."}))
+    def plan(
+        body: Txt2ImgBody,
+        available_gb: float | None = Query(None, gt=0, description="what if the device had so much (in 10^9 bytes)"),
+    ) -> dict[str, Any]:
+        """Foretell the memory that a txt2img body needs, stage by stage, in bytes. Nothing is computed or loaded. Where
+        it does not fit, `proposals` are changes with which it would, the cheapest first: `settings` to store, `fields`
+        of the body to change."""
+        request = request_from(body, services)
+        free = None if available_gb is None else round(available_gb * GB)
+        found = services.planner.plan(request, free)
+        return plan_reply(found, propose(request, found, lambda changed: services.planner.plan(changed, free)))
+
+    return routes

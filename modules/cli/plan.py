@@ -1,0 +1,91 @@
+"""`python launch.py plan --width 1024 ...`: what a picture will need in memory, without making it."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+
+from modules.assembly import build_services
+from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.processing.plan_words import GB, plan_line, plan_reply
+from modules.processing.planning import MemoryPlan
+from modules.processing.proposals import Proposal, propose
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the plan. Exit code 0 where it fits, 2 where it does not, 1 for errors."""
+    arguments = _parser().parse_args(argv)
+    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        return _run(arguments, Flags(**given))
+    except FeatherweightError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+
+
+def report(plan: MemoryPlan, proposals: Sequence[Proposal]) -> str:
+    """The plan as text."""
+    lines = [f"{plan.device}: {plan_line(plan)}, weights {plan.weights_bytes / GB:.2f} GB"]
+    lines += [f"  {stage.stage:<16}{stage.needs_bytes / GB:>8.2f} GB" for stage in plan.stages]
+    if plan.learnt_from == 0:
+        lines.append("An estimate: no picture of this kind has been made here yet, from which it could be learnt.")
+    if not plan.fits:
+        lines.append("It does not fit. What would help:" if proposals else "It does not fit, and no change would help.")
+        lines += [f"  {item.change.title}: {plan_line(item.plan)}" for item in proposals]
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="launch.py plan", description="Foretell the memory that a picture needs.")
+    parser.add_argument("--prompt", default="", help="matters for the networks that it names")
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--height", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--hires-scale", type=float, default=None, metavar="FACTOR", help="with hires fix")
+    parser.add_argument("--hires-upscaler", default="Latent")
+    parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting; repeatable")
+    parser.add_argument("--available-gb", type=float, default=None, help="what if the device had so much")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
+    return parser
+
+
+def _run(arguments: argparse.Namespace, flags: Flags) -> int:
+    services = build_services(flags)
+    try:
+        hires = None
+        if arguments.hires_scale is not None:
+            hires = HiresRequest(upscaler=arguments.hires_upscaler, scale=arguments.hires_scale)
+        request = Txt2ImgRequest(
+            prompt=arguments.prompt,
+            width=arguments.width,
+            height=arguments.height,
+            batch_size=arguments.batch_size,
+            hires=hires,
+            checkpoint=arguments.checkpoint,
+            settings=services.settings.current.with_changes(dict(_setting(text) for text in arguments.set)),
+        )
+        free = None if arguments.available_gb is None else round(arguments.available_gb * GB)
+        plan = services.planner.plan(request, free)
+        proposals = propose(request, plan, lambda changed: services.planner.plan(changed, free))
+        print(json.dumps(plan_reply(plan, proposals), indent=1) if arguments.json else report(plan, proposals))
+        return 0 if plan.fits else 2
+    finally:
+        services.queue.close()
+
+
+def _setting(text: str) -> tuple[str, object]:
+    """ "vae_tile_size=512" as a key and its value; numbers, true and false as such."""
+    key, sign, value = text.partition("=")
+    if not sign:
+        raise InvalidValueError(f"--set {text}: write KEY=VALUE, for example vae_tile_size=512.")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value

@@ -1,0 +1,180 @@
+"""The routes of the cards: what they list, what they hand out, and what they refuse."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from modules.api.app import build_api
+from modules.processing.networks import Arrived
+from modules.processing.requests import Txt2ImgRequest
+from modules.services import Services
+from modules.settings.definitions import SETTINGS
+from modules.ui.card_routes import CARD, CARD_SETTINGS, DETAILS, LIST
+from modules.ui.extra_networks import ordered_pages
+from modules.ui.routes import page_routes
+from tests.fakes import fake_services
+from tests.networks.test_cards import network, picture
+from tests.recordings import TINY
+
+ROUTE = "/internal/extra-networks"
+ASSETS = Path(__file__).parents[2] / "modules" / "ui" / "assets"
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Iterator[Services]:
+    lora = tmp_path / "models" / "Lora"
+    network(lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"ink": 3}}'})
+    picture(lora / "styles" / "ink.png")
+    network(lora / "plain.safetensors")
+    (tmp_path / "models" / "Stable-diffusion").mkdir()
+    shutil.copy(TINY, tmp_path / "models" / "Stable-diffusion" / "second.safetensors")
+    services = fake_services(tmp_path)
+    yield services
+    services.queue.close()
+
+
+@pytest.fixture
+def client(services: Services) -> Iterator[TestClient]:
+    app = build_api(services)
+    app.include_router(page_routes(services))
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+def cards(client: TestClient, page: str = "lora") -> dict[str, dict[str, Any]]:
+    return {card["key"]: card for card in client.get(ROUTE, params={"page": page}).json()["cards"]}
+
+
+INK = {"page": "lora", "key": "0/styles/ink.safetensors"}
+
+
+def test_the_list_has_the_shape_that_is_described(client: TestClient) -> None:
+    reply = client.get(ROUTE, params={"page": "lora"}).json()
+    assert reply.keys() == LIST.keys() and set(reply["settings"]) == set(CARD_SETTINGS)
+    assert all(card.keys() == CARD.keys() for card in reply["cards"])
+    assert client.get(f"{ROUTE}/details", params=INK).json().keys() == DETAILS.keys()
+
+
+def test_a_list_that_is_the_same_is_not_sent_again(client: TestClient, services: Services) -> None:
+    first = client.get(ROUTE, params={"page": "lora"})
+    tag = first.headers["etag"]
+    again = client.get(ROUTE, params={"page": "lora"}, headers={"If-None-Match": f'"other", W/{tag}'})
+    assert again.status_code == 304 and again.content == b"" and again.headers["etag"] == tag
+    network(services.paths.lora_dirs[0] / "new.safetensors")
+    assert client.get(ROUTE, params={"page": "lora"}, headers={"If-None-Match": tag}).status_code == 200
+    services.settings.update({"extra_networks_default_multiplier": 0.5})
+    assert cards(client)["0/plain.safetensors"]["prompt"] == "<lora:plain:0.5>"
+
+
+def test_a_preview_is_sent_once(client: TestClient, services: Services) -> None:
+    reply = client.get(f"{ROUTE}/preview", params=INK)
+    assert reply.headers["content-type"] == "image/png" and reply.headers["x-content-type-options"] == "nosniff"
+    assert reply.content == (services.paths.lora_dirs[0] / "styles" / "ink.png").read_bytes()
+    tag = {"If-None-Match": reply.headers["etag"]}
+    assert client.get(f"{ROUTE}/preview", params=INK, headers=tag).status_code == 304
+
+
+@pytest.mark.parametrize("key", ["../config.json", "0/../../config.json", "/etc/passwd", "0/styles/ink.png", "", "0"])
+def test_no_path_can_be_asked_for(key: str, client: TestClient) -> None:
+    for route in ("preview", "details"):
+        reply = client.get(f"{ROUTE}/{route}", params={"page": "lora", "key": key})
+        assert reply.status_code == 404 and "Refresh the cards" in reply.json()["errors"]
+    body = {"page": "lora", "key": key, "changes": {"notes": "x"}}
+    assert client.post(f"{ROUTE}/notes", json=body).status_code == 404
+
+
+def test_a_link_out_of_the_folders_is_no_preview(client: TestClient, services: Services, tmp_path: Path) -> None:
+    secret = picture(tmp_path / "private" / "secret.png")
+    (services.paths.lora_dirs[0] / "plain.png").symlink_to(secret)
+    assert cards(client)["0/plain.safetensors"]["stamp"] == "0"
+    reply = client.get(f"{ROUTE}/preview", params={"page": "lora", "key": "0/plain.safetensors"})
+    assert reply.status_code == 404
+
+
+def test_a_preview_that_became_a_link_is_refused(client: TestClient, services: Services, tmp_path: Path) -> None:
+    cards(client)
+    file = services.paths.lora_dirs[0] / "styles" / "ink.png"
+    file.unlink()
+    file.symlink_to(picture(tmp_path / "private" / "secret.png"))
+    assert client.get(f"{ROUTE}/preview", params=INK).status_code == 404
+
+
+def test_a_page_that_is_not_there(client: TestClient) -> None:
+    reply = client.get(ROUTE, params={"page": "styles"})
+    assert reply.status_code == 404 and "Known: textual_inversion, hypernetworks" in reply.json()["errors"]
+    assert client.get(ROUTE).status_code == 422
+
+
+def test_details_hold_what_the_file_says(client: TestClient) -> None:
+    details = client.get(f"{ROUTE}/details", params=INK).json()
+    assert details["tags"] == [["ink", 3]] and details["metadata"]["ss_tag_frequency"] == {"a": {"ink": 3}}
+    assert details["facts"]["Output name"] == "Ink" and len(details["facts"]["Hash"]) == 12
+    for page in ("checkpoints", "textual_inversion", "hypernetworks"):
+        for key in cards(client, page):
+            reply = client.get(f"{ROUTE}/details", params={"page": page, "key": key})
+            assert reply.status_code == 200 and Path(reply.json()["path"]).is_file()
+
+
+def test_notes_are_kept_beside_the_file(client: TestClient, services: Services) -> None:
+    changes = {"activation text": "inked", "preferred weight": 0.6, "description": "<b>bold</b>"}
+    card = client.post(f"{ROUTE}/notes", json={**INK, "changes": changes}).json()
+    assert card["prompt"] == "<lora:Ink:0.6>" and card["activation"] == "inked"
+    file = services.paths.lora_dirs[0] / "styles" / "ink.json"
+    assert json.loads(file.read_text(encoding="utf-8")) == changes
+    assert cards(client)[INK["key"]] == card
+
+
+@pytest.mark.parametrize("changes", [{"unknown": 1}, {"preferred weight": 9}, {"notes": []}])
+def test_notes_that_cannot_be(changes: dict[str, Any], client: TestClient) -> None:
+    reply = client.post(f"{ROUTE}/notes", json={**INK, "changes": changes})
+    assert reply.status_code == 422 and reply.json()["errors"].endswith(".")
+
+
+def test_a_picture_becomes_the_preview(client: TestClient, services: Services) -> None:
+    request = Txt2ImgRequest(prompt="ink", width=64, height=64, steps=1, sampler="Euler", seed=3)
+    services.queue.submit(request, task_id="task(preview)")
+    assert services.queue.get("task(preview)").wait(10)
+    before = cards(client)[INK["key"]]
+    card = client.post(f"{ROUTE}/preview", json={**INK, "id_task": "task(preview)", "index": 0}).json()
+    assert card["stamp"] != before["stamp"]
+    file = services.paths.lora_dirs[0] / "styles" / "ink.preview.png"
+    with Image.open(file) as image:
+        assert image.info["parameters"].startswith("ink\nSteps: 1")
+    assert client.get(f"{ROUTE}/preview", params=INK).content == file.read_bytes()
+    for body in ({"id_task": "task(none)"}, {"id_task": "task(preview)", "index": 4}):
+        assert client.post(f"{ROUTE}/preview", json={**INK, **body}).status_code == 404
+
+
+def test_a_checkpoint_is_chosen(client: TestClient, services: Services) -> None:
+    key = next(key for key in cards(client, "checkpoints") if key.endswith("second.safetensors"))
+    reply = client.post(f"{ROUTE}/checkpoint", json={"page": "checkpoints", "key": key})
+    assert reply.json()["title"].startswith("second.safetensors")
+    assert services.settings.current.text("sd_model_checkpoint").startswith("second.safetensors")
+    assert client.post(f"{ROUTE}/checkpoint", json=INK).status_code == 404
+
+
+def test_loras_say_how_much_of_them_arrived(client: TestClient, services: Services) -> None:
+    networks = services.engine.networks
+    ink = next(info for info in networks.catalogue.entries if info.name == "ink")
+    networks.arrived[ink.path] = Arrived(0.998, "merge into fp8")
+    found = {item["name"]: item["survival"] for item in client.get("/sdapi/v1/loras").json()}
+    assert found == {"ink": {"retention": 0.998, "mode": "merge into fp8"}, "plain": None}
+
+
+def test_the_order_of_the_tabs(services: Services) -> None:
+    settings = services.settings.current
+    assert ordered_pages(settings) == ["textual_inversion", "hypernetworks", "checkpoints", "lora"]
+    moved = settings.changed(ui_extra_networks_tab_reorder="Lora, checkpoints, unknown")
+    assert ordered_pages(moved) == ["lora", "checkpoints", "textual_inversion", "hypernetworks"]
+
+
+@pytest.mark.parametrize("key", CARD_SETTINGS)
+def test_the_script_reads_every_setting_of_the_cards(key: str) -> None:
+    assert any(key in file.read_text(encoding="utf-8") for file in ASSETS.glob("networks_*.js"))
+    assert not SETTINGS.get(key).hidden

@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class BlobStore:
         self.folder = folder
         self.quota_bytes = quota_bytes
         self._used: dict[str, tuple[int, int]] = {}  # by name: size and time of change
+        self._users: Counter[str] = Counter()
         self._held: int | None = None
         self._lock = threading.Lock()
 
@@ -75,7 +77,16 @@ class BlobStore:
             except OSError as error:
                 raise output_error("A weight that is streamed from disk", self.folder, error) from error
             self._used[source.name] = (stat.st_size, stat.st_mtime_ns)
+            self._users[source.name] += 1
         return source
+
+    def release(self, source: BlobSource) -> None:
+        """What `keep` gave is not needed any more: its file may make room for others."""
+        with self._lock:
+            self._users[source.name] -= 1
+            if self._users[source.name] <= 0:
+                del self._users[source.name]
+                self._used.pop(source.name, None)
 
     def read_into(self, source: BlobSource, target: Tensor) -> None:
         """The bytes of a weight; raises `CheckpointError` for a file that has gone, or is not what its name says."""

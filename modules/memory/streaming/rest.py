@@ -9,7 +9,7 @@ from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
 from modules.memory.layer import stored_state
 from modules.memory.row_table import STATE as ROW_TABLE
-from modules.memory.streaming.blobs import BlobStore
+from modules.memory.streaming.blobs import BlobSource, BlobStore
 from modules.memory.streaming.source import FileRegion, RamSource, Source, WatchedFile
 
 SMALL_BYTES = 1 << 16  # norms and biases: moving them costs more than keeping them
@@ -71,6 +71,11 @@ class RestingPlace:
         if self.store is not None:
             return self.store.keep(tensor)
         return RamSource(tensor.detach().to("cpu", copy=tensor.device.type == "cpu").contiguous())
+
+    def let_go(self, source: Source) -> None:
+        """What `keep` gave is not needed any more."""
+        if isinstance(source, BlobSource) and self.store is not None:
+            self.store.release(source)
 
     def finish(self) -> None:
         """All is taken: let go of the originals of tied weights."""

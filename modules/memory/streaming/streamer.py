@@ -92,8 +92,10 @@ class Streamer:
             same = first.shape == data.shape and torch.equal(
                 as_bytes(read(first).to(data.dtype)), as_bytes(data.cpu().contiguous())
             )
-            slot.source = first if same else self._place.keep(data)
+            before, slot.source = slot.source, first if same else self._place.keep(data)
             slot.via = None
+            if before is not first:
+                self._place.let_go(before)
             layer._parameters[name] = shell_of(data)
             state = stored_state(layer)
             if state is not None and data.element_size() > 1:

@@ -87,6 +87,18 @@ def test_what_was_unused_for_longest_makes_room_and_nothing_in_use(tmp_path: Pat
     assert torch.equal(read(kept), used)
 
 
+def test_what_was_released_may_go(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path, quota_bytes=2 * 4096)
+    for number in range(5):
+        store.release(store.keep(torch.full((1024,), float(number))))
+    first, second = (store.keep(torch.zeros(1024)) for _ in range(2))
+    store.release(first)
+    store.keep(torch.ones(1024))
+    with pytest.raises(OutputError):
+        store.keep(torch.full((1024,), 9.0))
+    assert torch.equal(read(second), torch.zeros(1024))
+
+
 def test_cleaning_leaves_what_is_in_use(tmp_path: Path) -> None:
     BlobStore(tmp_path).keep(torch.zeros(10))
     store = BlobStore(tmp_path)

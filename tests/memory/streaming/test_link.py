@@ -1,5 +1,6 @@
 """The way to a graphics card: with a card that is made up, which does copies late, and with a real one."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,19 +35,23 @@ class Queue:
 
     name: str
     log: list[str]
+    lock: threading.RLock
     work: list[Callable[[], object]] = field(default_factory=list)
     done: int = 0
 
     def queue(self, work: Callable[[], object]) -> None:
-        self.work.append(work)
+        with self.lock:
+            self.work.append(work)
 
     def run(self, count: int) -> None:
-        while self.done < count:
-            self.done += 1
-            self.work[self.done - 1]()
+        with self.lock:
+            while self.done < count:
+                self.done += 1
+                self.work[self.done - 1]()
 
     def record_event(self) -> Event:
-        return Event(self, len(self.work))
+        with self.lock:
+            return Event(self, len(self.work))
 
     def wait_event(self, event: Event) -> None:
         self.log.append(f"{self.name} waits for {event.stream.name}")
@@ -60,8 +65,9 @@ class Card:
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.main = Queue("main", self.log)
-        self.side = Queue("side", self.log)
+        lock = threading.RLock()  # one for both: each may wait for the other
+        self.main = Queue("main", self.log, lock)
+        self.side = Queue("side", self.log, lock)
         self.current = self.main
 
     def Stream(self, device: torch.device) -> Queue:  # noqa: N802 - PyTorch's name
@@ -84,10 +90,10 @@ class LateLink(StreamLink):
 
     def _copy(self, host: Tensor, flat: Tensor, freed: Event) -> Event:
         side = self.card.side
-        side.wait_event(freed)
-        side.queue(lambda: flat.copy_(host[: flat.numel()]))
-        self.card.log.append("copy")
-        return side.record_event()
+        with side.lock:
+            side.wait_event(freed)
+            side.queue(lambda: flat.copy_(host[: flat.numel()]))
+            return side.record_event()
 
 
 def made_up(pinned: list[Tensor]) -> LateLink:

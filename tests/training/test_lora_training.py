@@ -133,13 +133,18 @@ def test_training_lowers_the_loss(plain: LoadedModel, latents: LatentSet) -> Non
 
 def test_checkpointing_gives_the_same_factors(latents: LatentSet) -> None:
     found = []
-    for checkpointing in (False, True):
+    for checkpointing in (None, "all", "every 2", "100 MB"):
         model = load_base(TINY, CONFIGS, "fp8_e4m3fn_row", CPU)
         trainer = LoraTrainer(model, LoraOptions(rank=2, steps=1, batch=2, checkpointing=checkpointing))
         list(train_lora(trainer, latents))
         trainer.close()
         found.append([each.up.detach() for each in trainer.factors])
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*found, strict=True))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, *others in zip(*found, strict=True) for b in others)
+
+
+def test_a_way_of_checkpointing_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="'some' is no way of checkpointing"):
+        LoraOptions(checkpointing="some")
 
 
 @pytest.mark.parametrize(

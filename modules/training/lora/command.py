@@ -87,8 +87,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     for field in fields(LoraOptions):
         name = f"--{field.name.replace('_', '-')}"
         if field.name == "checkpointing":
-            text = "save memory: compute the UNet's blocks again for their gradients"
-            group.add_argument(name, action="store_true", default=None, help=text)
+            text = "save memory: compute the UNet's blocks again for their gradients: all (where nothing follows), "
+            text += "'every 2', 'all but every 3', or as few as fit a budget: '1.5 GB'"
+            group.add_argument(name, nargs="?", const="all", default=None, metavar="WHICH", help=text)
             continue
         whole = field.name in ("rank", "text_rank", "conv_rank", "steps", "batch", "warmup_steps", "seed")
         group.add_argument(name, type=int if whole else float, default=None, help=f"({field.default})")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.memory.checkpointing import strategy_of
 
 MAX_RANK = 256
 
@@ -43,7 +44,7 @@ class LoraOptions:
     high_noise_share: float = 0.0
     offset_noise: float = 0.0
     min_snr: float = 5.0
-    checkpointing: bool = False  # compute blocks again instead of keeping what they computed
+    checkpointing: str | None = None  # which of the UNet's blocks are computed again: "all", "every 2", "1.5 GB"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -59,6 +60,8 @@ class LoraOptions:
         self._check("learning_rate", 0 < self.learning_rate <= 1, "above 0, at most 1")
         text_rate = self.text_learning_rate
         self._check("text_learning_rate", text_rate is None or 0 < text_rate <= 1, "above 0, at most 1")
+        if self.checkpointing is not None:
+            strategy_of(self.checkpointing)
         for name in ("empty_prompts", "high_noise_share", "final_rate"):
             self._check(name, 0 <= getattr(self, name) <= 1, "0 to 1")
 

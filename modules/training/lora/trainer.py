@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.memory.checkpointing import enable_gradient_checkpointing
 from modules.models.loaded import LoadedModel
 from modules.training.lora.factors import Factors, attach, factors_for
 from modules.training.lora.options import LoraOptions, TrainingError
@@ -43,8 +44,8 @@ class LoraTrainer:
         alphas = sd1_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps)
         self._alphas = alphas.to(model.device)
         self._weights = loss_weights(self._alphas, options.weight_limit, options.min_snr)
-        if options.checkpointing:
-            self._unet.enable_gradient_checkpointing()
+        if options.checkpointing is not None:
+            self._handles.append(enable_gradient_checkpointing(self._unet, options.checkpointing))
         self.step = 0
         self.seconds = 0.0
 
@@ -85,8 +86,6 @@ class LoraTrainer:
         """Take the factors off the model, which is then as it was."""
         for handle in self._handles:
             handle.remove()
-        if self.options.checkpointing:
-            self._unet.disable_gradient_checkpointing()
 
     def _noise_error(self, latents: Tensor, noise: Tensor, timesteps: Tensor, captions: list[str]) -> Tensor:
         """The error of the predicted noise [n, C, h, w], float32; for v models that which v's error stands for."""

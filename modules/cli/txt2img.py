@@ -1,11 +1,13 @@
 """`python launch.py txt2img`: a picture without a server, with a progress bar."""
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -18,9 +20,12 @@ from modules.jobs.job import Job
 from modules.processing.checking import check_names
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import Picture, Result
+from modules.scripts.library import filled_args, named_args
+from modules.services import Services
 
 BAR_WIDTH = 30
 REFRESH_S = 0.1
+EXAMPLE_ARGS = """'{"X type": "Seed", "X values": "1-4"}'"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--batch-count", type=int, default=1)
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
+    parser.add_argument("--script", help='the title of a script, such as "X/Y/Z plot"')
+    parser.add_argument(
+        "--script-args",
+        metavar="JSON",
+        help='its arguments: by their labels {"X type": "Seed", "X values": "1-4"}, or a list in their order',
+    )
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
     return parser
 
@@ -68,6 +79,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         )
     services = build_services(flags)
     try:
+        script = _script(arguments, services)
         side = services.engine.model(arguments.checkpoint or services.settings.current.text("sd_model_checkpoint"))
         settings = services.settings.current
         request = Txt2ImgRequest(
@@ -84,16 +96,34 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             batch_count=arguments.batch_count,
             checkpoint=arguments.checkpoint,
             save_images=arguments.output is None,
-            save_grid=False,
+            save_grid=bool(script) and arguments.output is None,
             settings=settings,
+            **script,
         )
         check_names(request, services.catalogue)
         services.queue.start()
         job = services.queue.submit(request)
         _watch(job, quiet=flags.disable_console_progressbars)
-        return _deliver(job.result(), arguments.output)
+        return _deliver(job.result(), arguments.output, with_grids=bool(script))
     finally:
         services.queue.close()
+
+
+def _script(arguments: argparse.Namespace, services: Services) -> dict[str, Any]:
+    """The fields of a request that say which script makes the pictures; none without one."""
+    if not arguments.script:
+        if arguments.script_args:
+            raise InvalidValueError("--script-args says how a script works: name the script with --script.")
+        return {}
+    script = services.scripts.find(arguments.script)
+    try:
+        given = json.loads(arguments.script_args or "{}")
+    except ValueError as error:
+        raise InvalidValueError(f"--script-args is no JSON ({error}). Example: {EXAMPLE_ARGS}") from error
+    if not isinstance(given, dict | list):
+        raise InvalidValueError(f"--script-args must be an object or a list. Example: {EXAMPLE_ARGS}")
+    args = named_args(script, given) if isinstance(given, dict) else filled_args(script, given)
+    return {"script": script.title(), "script_args": args}
 
 
 def _watch(job: Job, quiet: bool) -> None:
@@ -121,16 +151,19 @@ def _show(job: Job) -> None:
     print(f"\r{progress.fraction:4.0%} {bar} {steps}{eta}   ", end="", file=sys.stderr, flush=True)
 
 
-def _deliver(result: Result, output: Path | None) -> int:
+def _deliver(result: Result, output: Path | None, with_grids: bool = False) -> int:
     for notice in result.notices:
         print(notice, file=sys.stderr)
-    samples = result.samples
+    samples = result.pictures if with_grids else result.samples
     for number, picture in enumerate(samples):
         path = picture.path
         if output is not None:
             path = output if len(samples) == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
+            if with_grids and number == 0:
+                path = output
             _write(picture.image, picture, path)
-        print(path)
+        if path is not None:
+            print(path)
     if result.interrupted:
         print(f"Interrupted; {len(samples)} pictures were finished.", file=sys.stderr)
         return 130

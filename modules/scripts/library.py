@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,6 +126,19 @@ def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
     if len(args) > len(defaults):
         raise InvalidValueError(f"{script.title()} takes {len(defaults)} arguments, {len(args)} were given.")
     return (*args, *defaults[len(args) :])
+
+
+def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Arguments by their labels on the page, in any case, defaults in place of the others; of several components with
+    one label the first is meant. Raises `UnknownNameError` for a label that there is not."""
+    args = default_args(script)
+    labels = [str(getattr(component, "label", "") or "") for component in components_of(script)]
+    lowered = [label.lower() for label in labels]
+    for label, value in given.items():
+        if label.lower() not in lowered:
+            raise UnknownNameError.of(f"argument of {script.title()}", label, dict.fromkeys(labels))
+        args[lowered.index(label.lower())] = value
+    return tuple(args)
 
 
 def script_info(script: Script) -> dict[str, Any]:

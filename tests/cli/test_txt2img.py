@@ -45,6 +45,21 @@ def test_without_output_it_goes_to_the_usual_folder(tmp_path: Path) -> None:
     assert path.name == "00000-5.png"
 
 
+def test_a_script_makes_its_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = '{"x type": "Seed", "X values": "5, 6", "Y type": "Steps", "Y values": "1-2", "Include Sub Images": true}'
+    target = tmp_path / "grid.png"
+    assert main(arguments(tmp_path, "--script", "x/y/z plot", "--script-args", args, "--output", str(target))) == 0
+    names = [Path(line).name for line in capsys.readouterr().out.splitlines()]
+    assert names == ["grid.png", *(f"grid-{number}.png" for number in range(1, 5))]
+    infotext, _ = read_metadata(target)
+    assert infotext is not None and 'X Type: Seed, X Values: "5, 6"' in infotext
+    with Image.open(target) as grid:
+        assert grid.width > 2 * 64 and grid.height > 2 * 64
+    listed = '["Steps", "1-2"]'
+    assert main(arguments(tmp_path, "--script", "x/y/z plot", "--script-args", listed)) == 0
+    assert list((tmp_path / "outputs" / "txt2img-grids").rglob("*.png"))
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -52,6 +67,11 @@ def test_without_output_it_goes_to_the_usual_folder(tmp_path: Path) -> None:
         (["--sampler", "Oiler"], "Did you mean 'Euler'"),
         (["--checkpoint", "gone"], "Unknown checkpoint 'gone'"),
         (["--steps", "0"], "steps is 0"),
+        (["--script", "gone"], "Known: X/Y/Z plot"),
+        (["--script-args", "{}"], "name the script with --script"),
+        (["--script", "x/y/z plot", "--script-args", "{"], "--script-args is no JSON"),
+        (["--script", "x/y/z plot", "--script-args", "1"], "must be an object or a list"),
+        (["--script", "x/y/z plot", "--script-args", '{"W type": "Seed"}'], "Unknown argument of X/Y/Z plot 'W type'"),
         (["--ckpt", "/no/such.safetensors"], "no such checkpoint file"),
     ],
 )

@@ -51,6 +51,8 @@ def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
     overrides = dict(body.override_settings or {})
     values = {name: body.value(API_NAMES.get(name, name)) for name in _plain_fields()}
     values["sampler"], values["scheduler"] = _sampler(body)
+    if (values["refiner_checkpoint"] or "None") == "None":
+        values["refiner_checkpoint"] = None
     hires = _hires_values(body) if body.enable_hr else None
     if body.infotext:
         parsed = parse_infotext(body.infotext, backward_compatible=current.flag("auto_backcompat"))
@@ -152,7 +154,5 @@ def _settings(body: Txt2ImgBody, current: Settings, overrides: dict[str, Any], s
 
 def _refuse_unbuilt(body: Txt2ImgBody) -> None:
     """What would silently change the picture if it were ignored."""
-    if body.refiner_checkpoint and body.refiner_checkpoint != "None":
-        raise InvalidValueError("refiner_checkpoint: refiners are not built yet. Leave the field out.")
     if body.firstphase_width or body.firstphase_height:
         raise InvalidValueError("firstphase_width and firstphase_height are no longer used: set hr_scale instead.")

@@ -58,7 +58,7 @@ class Txt2ImgBody(Tolerant):
     override_settings: dict[str, Any] | None = None
     override_settings_restore_afterwards: bool | None = True
     refiner_checkpoint: str | None = None
-    refiner_switch_at: float | None = None
+    refiner_switch_at: float | None = 0.8
     disable_extra_networks: bool | None = False
     comments: dict[str, Any] | None = None
     enable_hr: bool | None = False

@@ -43,6 +43,11 @@ class CheckpointInfo:
         return self.sha256[:10] if self.sha256 else None
 
     @property
+    def short_title(self) -> str:
+        """The name without folder and suffix, with the short hash once it is known, as infotexts call a refiner."""
+        return f"{self.path.stem} [{self.shorthash}]" if self.sha256 else self.path.stem
+
+    @property
     def title(self) -> str:
         """What selectors show: the name, with the short hash once it is known."""
         return f"{self.name} [{self.shorthash}]" if self.sha256 else self.name

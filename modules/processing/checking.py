@@ -17,8 +17,10 @@ def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue, upscale
     if request.hires is not None:
         check_upscaler(request.hires.upscaler, upscalers)
     wanted = request.checkpoint or request.settings.text("sd_model_checkpoint")
-    if wanted:
-        catalogue.get(wanted)
+    second = request.hires.checkpoint if request.hires else None
+    for name in (wanted, request.refiner_checkpoint, second):
+        if name:
+            catalogue.get(name)
 
 
 def check_names_of(request: Txt2ImgRequest) -> None:

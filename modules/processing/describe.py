@@ -142,8 +142,6 @@ def infotext(prompt: str, negative_prompt: str, main: Mapping[str, object], extr
 
 def _hires_fields(request: Txt2ImgRequest, hires: HiresRequest) -> dict[str, object]:
     fields: dict[str, object] = {}
-    if hires.checkpoint:
-        fields["Hires checkpoint"] = hires.checkpoint
     if hires.sampler and SAMPLERS.canonical(hires.sampler) != SAMPLERS.canonical(request.sampler):
         fields["Hires sampler"] = SAMPLERS.canonical(hires.sampler)
     if hires.prompt and hires.prompt != request.prompt:

@@ -23,6 +23,27 @@ Predict = Callable[[Tensor, Tensor, NetworkContext], Tensor]
 ConditionedDenoise = Callable[[Tensor, Tensor, NetworkContext], Tensor]
 
 
+@dataclass(frozen=True)
+class GuidedNetwork:
+    """A network with what it is to be given: one prompt and one negative prompt an image; `empty` [77,width] is the
+    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the picture."""
+
+    denoise: ConditionedDenoise
+    prompts: Sequence[ComposedConditioning]
+    negatives: Sequence[ScheduledConditioning]
+    empty: Tensor
+    image: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Successor:
+    """Another network that takes over in the middle: `has_come(evaluation, total, sigma)` says when, `make` loads it;
+    nothing here refers to the old one any longer then."""
+
+    has_come: Callable[[int, int, float], bool]
+    make: Callable[[], GuidedNetwork]
+
+
 @dataclass(frozen=True, kw_only=True)
 class GuidanceOptions:
     """When the negative prompt is left out, and how evaluations are batched.
@@ -46,33 +67,25 @@ class Guidance:
 
     def __init__(
         self,
-        denoise: ConditionedDenoise,
-        prompts: Sequence[ComposedConditioning],
-        negatives: Sequence[ScheduledConditioning],
+        network: GuidedNetwork,
         options: GuidanceOptions,
-        empty: Tensor,
         before_evaluation: Callable[[], None] = lambda: None,
         hooks: GuidanceHooks | None = None,
-        image: Tensor | None = None,
+        successor: Successor | None = None,
     ) -> None:
-        """One prompt and one negative an image; `empty` [77,width] is the encoding of the empty text, for padding.
-        `before_evaluation` may raise to stop the job, `hooks` may change what goes in and comes out. `image` [C,h,w] is
-        what an inpainting model sees of the picture."""
-        assert len(prompts) == len(negatives)
-        self._denoise = denoise
-        self._prompts = prompts
-        self._negatives = negatives
+        """`before_evaluation` may raise to stop the job, `hooks` may change what goes in and comes out."""
+        self._take(network)
         self._options = options
-        self._empty = empty
         self._before = before_evaluation
         self._hooks = hooks
-        self._image = image
+        self._successor = successor
         self._evaluation = 0
         self._uncond: Tensor | None = None
         self.did_pad = False  # whether the padding option changed anything, for the infotext
 
     def __call__(self, x: Tensor, sigma: Tensor, /) -> Tensor:
         self._before()
+        self._succeed(sigma)
         parts = [
             (row, weight, conditioning)
             for row, prompt in enumerate(self._prompts)
@@ -107,6 +120,24 @@ class Guidance:
         """What the last evaluation predicted for the negative prompt, [B,C,h,w]."""
         assert self._uncond is not None, "uncond_denoised before the first evaluation"
         return self._uncond
+
+    def _take(self, network: GuidedNetwork) -> None:
+        assert len(network.prompts) == len(network.negatives)
+        self._denoise: ConditionedDenoise | None = network.denoise
+        self._prompts = network.prompts
+        self._negatives = network.negatives
+        self._empty = network.empty
+        self._image = network.image
+
+    def _succeed(self, sigma: Tensor) -> None:
+        """Let another network take over, if its time has come."""
+        successor = self._successor
+        total = self._options.total_evaluations
+        if successor is None or not successor.has_come(self._evaluation, total, float(sigma.max())):
+            return
+        self._successor = self._denoise = self._image = None
+        self._prompts = self._negatives = ()
+        self._take(successor.make())
 
     def _leaves_out_uncond(self, sigma: float) -> bool:
         options = self._options
@@ -151,6 +182,7 @@ class Guidance:
         context = NetworkContext(
             crossattn, None if vector is None else vector[rows], None if image is None else image[rows]
         )
+        assert self._denoise is not None
         output = self._denoise(inputs.x[rows], inputs.sigma[rows], context)
         if self._options.check_nan and not torch.isfinite(output).all():
             raise NumericalError(

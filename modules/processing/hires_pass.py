@@ -1,6 +1,7 @@
 """The second pass of hires fix: enlarge what the first pass made, add noise again, and sample down from there."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -9,20 +10,20 @@ from torch import Tensor
 
 from modules.models.loaded import LoadedModel
 from modules.processing.conditioning import Conditioner, EncodedPrompts
+from modules.processing.guidance import Successor
 from modules.processing.hires_size import HiresSize, hires_size
-from modules.processing.hooks import NO_HOOKS, ExtraNoise, Hooks, PassStart
+from modules.processing.hooks import ExtraNoise, Hooks, PassStart
 from modules.processing.pixels import from_images, to_images
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.sampling_pass import (
     PassPlan,
     build_guidance,
+    guided_network,
     image_noise,
     noise_schedule,
     plan_second,
-    unpainted_image,
 )
 from modules.processing.texts import prepare_text
-from modules.processing.token_merging import merged_tokens
 from modules.processing.upscaling import LATENT_UPSCALE_MODES, upscale_latents
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.discrete import DiscreteSchedule
@@ -87,18 +88,22 @@ class HiresPass:
     def run(
         self,
         model: LoadedModel,
-        latents: Tensor,
+        latents: Tensor | list[Tensor],
         encoded: EncodedPrompts,
         batch_seeds: BatchSeeds,
         check: Callable[[], None],
         on_step: OnStep,
         check_nan: bool,
-        enlarge: Enlarge,
-        hooks: Hooks = NO_HOOKS,
+        hooks: Hooks,
+        successor: Successor | None,
+        merging: Callable[[float], AbstractContextManager[None]],
     ) -> tuple[Tensor, bool]:
-        """The larger clean latents, and whether conditionings were padded. `encoded` is what `encode` gave."""
+        """The larger clean latents, and whether conditionings were padded.
+
+        `latents` is what `enlarged` gave, `encoded` what `encode` gave; `merging` merges tokens by a ratio while open.
+        """
         settings = self.request.settings
-        latents = self._cut(self._enlarge(model, latents, enlarge))
+        latents = self._cut(latents if isinstance(latents, Tensor) else _encoded(model, latents))
         if self.walk is None:
             return latents, False
         seeds, subseeds, seed_resize = batch_seeds
@@ -113,8 +118,9 @@ class HiresPass:
             model.device,
         )
         schedule = noise_schedule(model, settings)
-        image = unpainted_image(model, latents.shape[2], latents.shape[3])
-        guidance = build_guidance(self.plan, model, schedule, encoded, check, check_nan, hooks.guidance, image)
+        network = guided_network(self.plan, model, schedule, encoded, (latents.shape[2], latents.shape[3]))
+        guidance = build_guidance(self.plan, network, check, check_nan, hooks.guidance, successor)
+        del network, model  # the successor may have to leave memory to itself
         first = noise.next()
         hooks.before_sampling(PassStart(latents, first, encoded.prompts, encoded.negatives, is_hires=True))
         start = self.walk.start_from(latents, first)
@@ -124,7 +130,7 @@ class HiresPass:
             hooks.extra_noise(extra)
             start = start + extra.noise * extra_noise
         ratio = settings.number("token_merging_ratio_hr") or settings.number("token_merging_ratio")
-        with merged_tokens(model.unet, ratio):
+        with merging(ratio):
             result = self.walk.run(
                 guidance,
                 start,
@@ -133,7 +139,9 @@ class HiresPass:
             )
         return result, guidance.did_pad
 
-    def _enlarge(self, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor:
+    def enlarged(self, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor | list[Tensor]:
+        """The first pass's latents in the size of the second; or pictures, where the upscaler works on those, which
+        the model of the second pass will encode."""
         width, height = self.size.upscale_to
         name = self.hires.upscaler
         if name in LATENT_UPSCALE_MODES:
@@ -143,11 +151,16 @@ class HiresPass:
         for index in range(latents.shape[0]):
             (image,) = to_images(model.decode(latents[index : index + 1]))
             enlarged.append(from_images([enlarge(image, name, (width, height))]))
-        # The posterior's mean, not a sample of it: its deviation is far below a grey level, and unseeded elsewhere.
-        return torch.cat([model.encode_moments(picture)[0] for picture in enlarged])
+        return enlarged
 
     def _cut(self, latents: Tensor) -> Tensor:
         """Take the overhang off, the odd unit at the far side."""
         cut_x, cut_y = self.size.cut
         height, width = latents.shape[2:]
         return latents[:, :, cut_y // 2 : height - (cut_y + 1) // 2, cut_x // 2 : width - (cut_x + 1) // 2]
+
+
+def _encoded(model: LoadedModel, pictures: list[Tensor]) -> Tensor:
+    """Latents [B,C,h,w] of pictures [1,3,H,W]: the posterior's mean, not a sample of it; its deviation is far below a
+    grey level, and unseeded elsewhere."""
+    return torch.cat([model.encode_moments(picture)[0] for picture in pictures])

@@ -18,6 +18,8 @@ REQUEST_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "Variation seed strength": ("subseed_strength", float),
     "Seed resize from-1": ("seed_resize_from_width", int),
     "Seed resize from-2": ("seed_resize_from_height", int),
+    "Refiner": ("refiner_checkpoint", str),
+    "Refiner switch at": ("refiner_switch_at", float),
 }
 HIRES_FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "Hires upscale": ("scale", float),

@@ -81,6 +81,8 @@ class Txt2ImgRequest:
     tiling: bool = False
     hires: HiresRequest | None = None
     checkpoint: str | None = None  # title, name or hash; None: the one in the settings
+    refiner_checkpoint: str | None = None  # takes over in the middle; None: no refiner
+    refiner_switch_at: float = 0.8  # share of the way that is behind when it does
     save_images: bool = True
     save_grid: bool = True
     user: str = ""  # who is logged in; empty without users
@@ -103,6 +105,7 @@ class Txt2ImgRequest:
         _check_range("variation strength", self.subseed_strength, 0.0, 1.0)
         _check_range("seed resize width", self.seed_resize_from_width, 0, MAX_SIDE_PX)
         _check_range("seed resize height", self.seed_resize_from_height, 0, MAX_SIDE_PX)
+        _check_range("refiner switch at", self.refiner_switch_at, 0.0, 1.0)
         _check_range("batch size", self.batch_size, 1, MAX_BATCH_SIZE)
         _check_range("batch count", self.batch_count, 1, MAX_BATCH_COUNT)
 

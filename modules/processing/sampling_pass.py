@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from modules.models.loaded import LoadedModel
 from modules.processing.conditioning import EncodedPrompts
-from modules.processing.guidance import Guidance, GuidanceOptions, conditioned
+from modules.processing.guidance import Guidance, GuidanceOptions, GuidedNetwork, Successor, conditioned
 from modules.processing.hooks import GuidanceHooks
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SCHEDULES, EtaSource, SamplerSpec
@@ -122,21 +122,27 @@ def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | Non
     return F.pad(mean[0], (0, 0, 0, 0, 1, 0), value=1.0)
 
 
-def build_guidance(
-    plan: PassPlan,
-    model: LoadedModel,
-    schedule: DiscreteSchedule,
-    prompts: EncodedPrompts,
-    check: Callable[[], None],
-    check_nan: bool,
-    hooks: GuidanceHooks | None = None,
-    image: Tensor | None = None,
-) -> Guidance:
-    """The denoiser of this pass, with guidance; `image` [C,h,w] see `unpainted_image`."""
-    settings = plan.settings
+def guided_network(
+    plan: PassPlan, model: LoadedModel, schedule: DiscreteSchedule, prompts: EncodedPrompts, latents: tuple[int, int]
+) -> GuidedNetwork:
+    """The model's network for a pass over latents of this height and width."""
     is_v = model.architecture.prediction_type == "v_prediction"
     prediction = Prediction.V if is_v else Prediction.EPS
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
+    denoise = conditioned(make, model.predict)
+    return GuidedNetwork(denoise, prompts.prompts, prompts.negatives, prompts.empty, unpainted_image(model, *latents))
+
+
+def build_guidance(
+    plan: PassPlan,
+    network: GuidedNetwork,
+    check: Callable[[], None],
+    check_nan: bool,
+    hooks: GuidanceHooks | None = None,
+    successor: Successor | None = None,
+) -> Guidance:
+    """The denoiser of this pass, with guidance."""
+    settings = plan.settings
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
         total_evaluations=plan.evaluations,
@@ -147,8 +153,7 @@ def build_guidance(
         padding=_padding(settings),
         check_nan=check_nan,
     )
-    denoise = conditioned(make, model.predict)
-    return Guidance(denoise, prompts.prompts, prompts.negatives, options, prompts.empty, check, hooks, image)
+    return Guidance(network, options, check, hooks, successor)
 
 
 def plan_first(plan: PassPlan, schedule: DiscreteSchedule) -> SamplingPlan:

@@ -1,7 +1,7 @@
 """txt2img, from a request to a result: encode, sample, perhaps sample again larger, decode, save."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
@@ -15,35 +15,31 @@ from modules.memory.timeline import MemoryTimeline
 from modules.models.loaded import LoadedModel
 from modules.networks.applying import Survival
 from modules.networks.tags import LORA_KINDS
-from modules.processing.attention import attention_of, using_attention
 from modules.processing.conditioning import Conditioner, EncodedPrompts
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.engine import Engine
 from modules.processing.events import Events
-from modules.processing.feed_forward import using_split_feed_forward
+from modules.processing.guidance import GuidedNetwork, Successor
 from modules.processing.hires_pass import HiresPass
 from modules.processing.hires_size import old_first_pass_size
 from modules.processing.hooks import NO_HOOKS, Batch, Hooks, PassStart, Sheet
+from modules.processing.model_in_use import ModelInUse
 from modules.processing.networks import ActiveNetworks
 from modules.processing.output import Output, name_context
 from modules.processing.pixels import preview_image, to_images
-from modules.processing.precision import PrecisionWish
-from modules.processing.recovery import recovering, recovery_names, recovery_notices
+from modules.processing.refiner import RefinerTurn, refiner_fields, refines
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
 from modules.processing.sampling_pass import (
     PassPlan,
     build_guidance,
+    guided_network,
     image_noise,
     noise_schedule,
     plan_first,
-    unpainted_image,
 )
 from modules.processing.texts import PromptText, prepare_text
-from modules.processing.tiling import circular_padding
-from modules.processing.token_merging import merged_tokens
 from modules.processing.upscaling import PIXEL_UPSCALERS, check_upscaler, upscale_image
-from modules.processing.vae_rules import vae_rules_of
 from modules.processing.watching import Watched
 from modules.prompting.extra_networks import NetworkTags
 from modules.sampling.catalog import SAMPLERS
@@ -68,19 +64,10 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
         events.phase("loading model")
         began = time.monotonic()
         wanted = request.checkpoint or request.settings.text("sd_model_checkpoint") or None
-        wish = PrecisionWish.of(request.settings)
-        model = engine.model(wanted, wish)
-        job = _Job(request, engine, model, engine.conditioner(wanted, wish), output, events, hooks, timeline=timeline)
-        job.timings["load"] = time.monotonic() - began
-        model.vae_runner.rules = vae_rules_of(request.settings)
-        way = attention_of(request.settings, engine.machine, model)
-        job.notices += [way.note] if way.note else []
-        with (
-            circular_padding(job.model.modules, request.tiling),
-            using_attention((model.unet, model.vae), way.attention),
-            using_split_feed_forward(model.unet, request.settings.text("split_feed_forward")),
-            recovering(model, way.attention),
-        ):
+        with ModelInUse(request, engine) as in_use:
+            in_use.use(wanted)
+            job = _Job(request, engine, in_use, wanted, output, events, hooks, timeline=timeline)
+            job.timings["load"] = time.monotonic() - began
             return job.run()
 
 
@@ -100,8 +87,8 @@ class _Job:
 
     request: Txt2ImgRequest
     engine: Engine
-    model: LoadedModel
-    conditioner: Conditioner
+    in_use: ModelInUse
+    wanted: str | None  # the checkpoint that each batch begins with
     output: Output
     events: Events
     timeline: MemoryTimeline = field(kw_only=True)
@@ -118,13 +105,22 @@ class _Job:
     interrupted: bool = False
     survival: Survival | None = None
 
+    @property
+    def model(self) -> LoadedModel:
+        """The one that computes now; a refiner's from its turn on, until the next batch."""
+        return self.in_use.model
+
+    @property
+    def conditioner(self) -> Conditioner:
+        """The prompt encoder of that model."""
+        return self.in_use.conditioner
+
     def run(self) -> Result:
         """All batches, then the grid."""
         request = self.request
         self.facts.extra |= request.extra_params
         self.prompt = prepare_text(request.prompt, request.settings)
         self.negative = prepare_text(request.negative_prompt, request.settings, with_networks=False)
-        self.notices += self.model.plan.notes
         self.plan = PassPlan(
             sampler=SAMPLERS.get(request.sampler),
             scheduler=request.scheduler,
@@ -154,6 +150,7 @@ class _Job:
     # -- one batch ---------------------------------------------------------------------------------------------------
 
     def _batch(self, batch: int) -> None:
+        self.in_use.use(self.wanted)
         self.batches[batch] = facts = self._new_batch(batch)
         self.hooks.before_batch(facts)
         latents = self.hooks.sampled(self._sample(facts))
@@ -190,13 +187,7 @@ class _Job:
         self.hooks.batch(facts)
         began = time.monotonic()
         self.events.phase("encoding prompts")
-        encoded = self.conditioner.encode(
-            [text.encoded for text in prompts],
-            [text.encoded for text in negatives],
-            self.plan.evaluations,
-            settings,
-            request.size_px,
-        )
+        encoded = self._encode(prompts, negatives)
         self._count_time("encode", began)
         began = time.monotonic()
         width, height = (side // self.model.downscale for side in request.size_px)
@@ -214,19 +205,17 @@ class _Job:
         walk = plan_first(self.plan, self.schedule)
         guidance = build_guidance(
             self.plan,
-            self.model,
-            self.schedule,
-            encoded,
+            guided_network(self.plan, self.model, self.schedule, encoded, (height, width)),
             self.events.check,
             self.model.plan.check_nan,
             self.hooks.guidance,
-            unpainted_image(self.model, height, width),
+            self._refiner(self.plan, (height, width), lambda: self._encode(prompts, negatives)),
         )
         first = noise.first()
         self.hooks.before_sampling(PassStart(first, first, encoded.prompts, encoded.negatives))
         self.pass_steps = len(walk.sigmas) - 1
         self.events.phase("sampling")
-        with merged_tokens(self.model.unet, settings.number("token_merging_ratio")):
+        with self.in_use.merging_tokens(settings.number("token_merging_ratio")):
             latents = walk.run(
                 guidance,
                 walk.start(first),
@@ -249,22 +238,64 @@ class _Job:
         self.steps_before += first_steps
         self.pass_steps = hires.steps
         seeds, subseeds = self._seeds(batch)
+        enlarged = hires.enlarged(self.model, latents, self._enlarge)
+        if hires.hires.checkpoint:
+            self.in_use.use(hires.hires.checkpoint)
+            self.facts.extra["Hires checkpoint"] = self.model.info.short_title
+            self._activate_networks(self._prepared(facts.prompts[0]).tags)
         encoded = self._encode_hires(hires, facts)
         self.events.phase("sampling larger")
+        height, width = (side // self.model.downscale for side in reversed(hires.size.target))
         latents, did_pad = hires.run(
             self.model,
-            latents,
+            enlarged,
             encoded,
             (seeds, subseeds, self._seed_resize()),
             self.events.check,
             self._on_step,
             self.model.plan.check_nan,
-            self._enlarge,
             self.hooks,
+            self._refiner(hires.plan, (height, width), lambda: self._encode_hires(hires, facts), is_hires=True),
+            self.in_use.merging_tokens,
         )
         self.facts.did_pad |= did_pad
         self.steps_before -= first_steps
         return latents
+
+    def _encode(self, prompts: Sequence[PromptText], negatives: Sequence[PromptText]) -> EncodedPrompts:
+        """A batch's texts for the first pass, by the model in use."""
+        return self.conditioner.encode(
+            [text.encoded for text in prompts],
+            [text.encoded for text in negatives],
+            self.plan.evaluations,
+            self.request.settings,
+            self.request.size_px,
+        )
+
+    def _refiner(
+        self, plan: PassPlan, latents: tuple[int, int], encode: Callable[[], EncodedPrompts], is_hires: bool = False
+    ) -> Successor | None:
+        """The refiner of a pass, where one was asked for that is not the model itself. It gets no networks."""
+        request, settings = self.request, self.request.settings
+        if request.refiner_checkpoint is None or not refines(request, is_hires):
+            return None
+        by_steps = settings.flag("refiner_switch_by_sample_steps")
+        turn = RefinerTurn(request.refiner_switch_at, by_steps, self.schedule)
+        info = self.engine.catalogue.get(request.refiner_checkpoint)
+        if info.path == self.model.info.path:
+            return None
+
+        def make() -> GuidedNetwork:
+            self.events.phase("loading the refiner")
+            began = time.monotonic()
+            self.in_use.use(request.refiner_checkpoint)
+            self._activate_networks({})
+            self._count_time("load", began)
+            self.facts.extra |= refiner_fields(request, self.model.info.short_title)
+            self.events.phase("refining")
+            return guided_network(plan, self.model, noise_schedule(self.model, settings), encode(), latents)
+
+        return Successor(turn.has_come, make)
 
     def _encode_hires(self, hires: HiresPass, facts: Batch) -> EncodedPrompts:
         """Put the second pass's networks on the model and encode its prompts, by a setting the other way round."""
@@ -346,7 +377,7 @@ class _Job:
         prompt = self._prepared(facts.prompts[index]).shown
         negative = self._prepared_negative(facts.negative_prompts[index]).shown
         model = self.model
-        recovered = recovery_names(self.model.recovery)
+        recovered = self.in_use.recovered
         if recovered:
             self.facts.extra["Memory recovery"] = recovered
         main = main_fields(self.request, model.info, self.request.size_px, seed, subseed, model.plan, model.vae_info)
@@ -474,7 +505,7 @@ class _Job:
                 clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
                 version=PROGRAM_VERSION,
             ),
-            notices=(*self.notices, *recovery_notices(self.model.recovery)),
+            notices=(*self.in_use.notices, *self.notices),
             timings_s=self.timings,
             peak_memory_bytes=memory.peak().allocated,
             memory=memory,

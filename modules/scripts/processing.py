@@ -38,6 +38,8 @@ FIELDS = {
     "width": "width",
     "height": "height",
     "tiling": "tiling",
+    "refiner_checkpoint": "refiner_checkpoint",
+    "refiner_switch_at": "refiner_switch_at",
 }
 HIRES_FIELDS = {
     "hr_scale": "scale",
@@ -73,6 +75,8 @@ class StableDiffusionProcessing:
     cfg_scale: float
     width: int
     height: int
+    refiner_checkpoint: str | None
+    refiner_switch_at: float
     tiling: bool
     hr_prompt: str
     hr_negative_prompt: str

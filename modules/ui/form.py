@@ -17,6 +17,8 @@ from modules.settings.setting import Setting
 
 SAME_SAMPLER = "Use same sampler"
 SAME_SCHEDULER = "Use same scheduler"
+SAME_CHECKPOINT = "Use same checkpoint"
+NO_REFINER = "None"
 
 # The form's fields in the order in which their values arrive.
 FIELDS = (
@@ -24,7 +26,8 @@ FIELDS = (
     *("batch_count", "batch_size", "cfg_scale", "seed", "subseed", "subseed_strength"),
     *("seed_resize_from_width", "seed_resize_from_height"),
     *("hires_enabled", "hires_upscaler", "hires_steps", "hires_strength", "hires_scale", "hires_width", "hires_height"),
-    *("hires_sampler", "hires_scheduler", "hires_prompt", "hires_negative_prompt", "overrides"),
+    *("hires_checkpoint", "hires_sampler", "hires_scheduler", "hires_prompt", "hires_negative_prompt"),
+    *("refiner_checkpoint", "refiner_switch_at", "overrides"),
 )
 PASTED_HIRES = {
     "upscaler": "hires_upscaler",
@@ -33,6 +36,7 @@ PASTED_HIRES = {
     "scale": "hires_scale",
     "resize_width": "hires_width",
     "resize_height": "hires_height",
+    "checkpoint": "hires_checkpoint",
     "sampler": "hires_sampler",
     "scheduler": "hires_scheduler",
     "prompt": "hires_prompt",
@@ -60,6 +64,8 @@ def request_of(form: Mapping[str, Any], services: Services) -> Txt2ImgRequest:
         subseed_strength=float(form["subseed_strength"] or 0),
         tiling=settings.flag("tiling"),
         hires=_hires(form, book, styles) if form["hires_enabled"] else None,
+        refiner_checkpoint=None if form["refiner_checkpoint"] in (NO_REFINER, "", None) else form["refiner_checkpoint"],
+        refiner_switch_at=float(form["refiner_switch_at"]),
         checkpoint=str(overrides["sd_model_checkpoint"]) if "sd_model_checkpoint" in overrides else None,
         override_settings=overrides,
         settings=settings,
@@ -96,6 +102,7 @@ def _hires(form: Mapping[str, Any], book: StyleBook, styles: tuple[str, ...]) ->
         scale=float(form["hires_scale"]),
         resize_width=_whole(form["hires_width"], 0),
         resize_height=_whole(form["hires_height"], 0),
+        checkpoint=None if form["hires_checkpoint"] in (SAME_CHECKPOINT, "", None) else form["hires_checkpoint"],
         sampler=None if form["hires_sampler"] == SAME_SAMPLER else form["hires_sampler"],
         scheduler=None if form["hires_scheduler"] == SAME_SCHEDULER else form["hires_scheduler"],
         prompt=book.apply_to_prompt(prompt, styles) if prompt else "",
@@ -151,6 +158,10 @@ def pasted_form(text: str, services: Services) -> dict[str, Any]:
     for name, value in (hires or {}).items():
         if name in PASTED_HIRES:
             values[PASTED_HIRES[name]] = value
+    for name, nothing in (("refiner_checkpoint", NO_REFINER), ("hires_checkpoint", SAME_CHECKPOINT)):
+        wanted = values.get(name, nothing)
+        found = services.catalogue.find(wanted) if wanted != nothing else None
+        values[name] = found.title if found else wanted
     overrides = override_settings_from(parsed, current)
     values["overrides"] = [show_override(SETTINGS.get(key), value) for key, value in overrides.items()]
     _take_styles(values, current.text("infotext_styles"), services)

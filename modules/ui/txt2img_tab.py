@@ -18,7 +18,15 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
 from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
 from modules.ui.extra_networks import extra_networks_tabs
-from modules.ui.form import FIELDS, SAME_SAMPLER, SAME_SCHEDULER, pasted_form, request_of
+from modules.ui.form import (
+    FIELDS,
+    NO_REFINER,
+    SAME_CHECKPOINT,
+    SAME_SAMPLER,
+    SAME_SCHEDULER,
+    pasted_form,
+    request_of,
+)
 from modules.ui.messages import error_box, note_box
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
@@ -57,6 +65,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
         with gr.Column(scale=1, elem_id="txt2img_settings"):
             _build_parameters(services, form)
             _build_hires(services, form)
+            _build_refiner(services, form)
             form["overrides"] = overrides = gr.Dropdown(
                 choices=[],
                 multiselect=True,
@@ -209,6 +218,13 @@ def _build_hires(services: Services, form: Components) -> None:
                 0, MAX_SIDE_PX, value=0, step=8, label="Resize height to", elem_id="txt2img_hr_resize_y"
             )
         with gr.Row():
+            form["hires_checkpoint"] = gr.Dropdown(
+                [SAME_CHECKPOINT, *(info.title for info in services.catalogue.entries)],
+                value=SAME_CHECKPOINT,
+                label="Hires checkpoint",
+                allow_custom_value=True,
+                elem_id="hr_checkpoint",
+            )
             form["hires_sampler"] = gr.Dropdown(
                 [SAME_SAMPLER, *shown_samplers(services)],
                 value=SAME_SAMPLER,
@@ -233,6 +249,36 @@ def _build_hires(services: Services, form: Components) -> None:
         return gr.update(choices=hires_upscalers(info.name for info in files))
 
     refresh.click(look, outputs=[form["hires_upscaler"]], **HIDDEN_EVENT)
+
+
+def _build_refiner(services: Services, form: Components) -> None:
+    def titles() -> list[str]:
+        return [NO_REFINER, *(info.title for info in services.catalogue.entries)]
+
+    def look() -> Any:
+        services.catalogue.refresh()
+        return gr.update(choices=titles())
+
+    with gr.Accordion("Refiner", open=False, elem_id="txt2img_refiner"), gr.Row():
+        form["refiner_checkpoint"] = gr.Dropdown(
+            titles(),
+            value=NO_REFINER,
+            label="Checkpoint",
+            info="Finishes the picture that the first began",
+            allow_custom_value=True,
+            elem_id="txt2img_checkpoint",
+        )
+        refresh = gr.Button("↻", elem_id="txt2img_checkpoint_refresh", scale=0, min_width=44)
+        form["refiner_switch_at"] = gr.Slider(
+            0.01,
+            1,
+            value=0.8,
+            step=0.01,
+            label="Switch at",
+            info="Share of the way that is behind when it takes over",
+            elem_id="txt2img_switch_at",
+        )
+    refresh.click(look, outputs=[form["refiner_checkpoint"]], **HIDDEN_EVENT)
 
 
 def _build_style_editor(services: Services, form: Components) -> None:

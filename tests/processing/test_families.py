@@ -1,5 +1,6 @@
 """Every family makes pictures from a tiny file, in every precision."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.networks import Networks
 from modules.processing.output import Output
-from modules.processing.requests import Txt2ImgRequest
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
@@ -120,3 +121,39 @@ def test_v_prediction_with_a_noise_schedule_that_ends_in_noise(engine: Engine) -
 
 def test_what_a_network_predicts_is_probed_where_the_file_does_not_say(engine: Engine) -> None:
     assert engine.model("sd2").architecture.prediction_type in ("epsilon", "v_prediction")
+
+
+REFINED = {"checkpoint": "sdxl", "refiner_checkpoint": "sdxl-refiner", "refiner_switch_at": 0.5, "steps": 4}
+SMALL = {"prompt": "a cat", "width": 64, "height": 64, "seed": 1, "subseed": 0, "sampler": "Euler"}
+
+
+def refined(engine: Engine, **changes: object) -> Result:
+    values = {**SMALL, **REFINED, "save_images": False, **changes}
+    return txt2img(Txt2ImgRequest(**values), engine, Output(Path()), Silent())  # type: ignore[arg-type]
+
+
+def test_a_refiner_takes_over_and_the_next_batch_begins_with_the_base_model(engine: Engine) -> None:
+    base = refined(engine, refiner_checkpoint=None)
+    both = refined(engine, batch_count=2)
+    alone = refined(engine)
+    assert pixels(base) != pixels(alone)
+    assert pixels(both) == pixels(alone)
+    assert "Refiner: sdxl-refiner [" in alone.samples[0].infotext
+    assert "Refiner switch at: 0.5" in alone.samples[0].infotext
+    assert "Refiner" not in base.samples[0].infotext
+
+
+def test_a_refiner_from_the_beginning_is_that_model_alone_and_at_the_end_never(engine: Engine) -> None:
+    first = refined(engine, refiner_switch_at=0.0)
+    assert pixels(first) == pixels(refined(engine, checkpoint="sdxl-refiner", refiner_checkpoint=None))
+    never = refined(engine, refiner_switch_at=1.0)
+    assert pixels(never) == pixels(refined(engine, refiner_checkpoint=None))
+    assert "Refiner" not in never.samples[0].infotext
+
+
+def test_a_second_pass_may_have_a_model_of_its_own(engine: Engine) -> None:
+    hires = HiresRequest(scale=1.0, upscaler="Lanczos", checkpoint="sdxl-pruned", denoising_strength=0.5)
+    result = refined(engine, refiner_checkpoint=None, hires=hires)
+    assert "Hires checkpoint: sdxl-pruned [" in result.samples[0].infotext
+    same = refined(engine, refiner_checkpoint=None, hires=replace(hires, checkpoint=None))
+    assert pixels(result) != pixels(same)

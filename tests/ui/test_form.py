@@ -38,10 +38,13 @@ FORM: dict[str, Any] = {
     "hires_scale": 2,
     "hires_width": 0,
     "hires_height": 0,
+    "hires_checkpoint": "Use same checkpoint",
     "hires_sampler": "Use same sampler",
     "hires_scheduler": "Use same scheduler",
     "hires_prompt": "",
     "hires_negative_prompt": "",
+    "refiner_checkpoint": "None",
+    "refiner_switch_at": 0.8,
     "overrides": [],
 }
 

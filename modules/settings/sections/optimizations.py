@@ -227,7 +227,6 @@ SETTINGS = (
         "Switch to refiner by sampling steps",
         False,
         infotext="Refiner switch by sampling steps",
-        hidden=True,
     ),
     *COMPATIBILITY.reserved({"lora_functional": False}),
     *HYPERTILE.reserved(

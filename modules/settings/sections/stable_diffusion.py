@@ -70,7 +70,6 @@ SETTINGS = (
         "second pass",
         ("first pass", "second pass", "both passes"),
         infotext="Hires refiner",
-        hidden=True,
     ),
     VAE.choice(
         "sd_vae",

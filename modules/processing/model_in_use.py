@@ -1,0 +1,115 @@
+"""The model that a job computes with, prepared as its settings say; another may take its place in the middle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+
+from modules.models.loaded import LoadedModel
+from modules.processing.attention import attention_of, using_attention
+from modules.processing.conditioning import Conditioner
+from modules.processing.engine import Engine
+from modules.processing.feed_forward import using_split_feed_forward
+from modules.processing.precision import PrecisionWish
+from modules.processing.recovery import recovering, recovery_names, recovery_notices
+from modules.processing.requests import Txt2ImgRequest
+from modules.processing.tiling import circular_padding
+from modules.processing.token_merging import merged_tokens
+from modules.processing.vae_rules import vae_rules_of
+
+
+class ModelInUse:
+    """A context manager; while it is open, `use` says which checkpoint. Holds no model but the one in use, so that
+    what is replaced can leave memory before the next one is read."""
+
+    def __init__(self, request: Txt2ImgRequest, engine: Engine) -> None:
+        self._request = request
+        self._engine = engine
+        self._wanted: str | None = None
+        self._model: LoadedModel | None = None
+        self._conditioner: Conditioner | None = None
+        self._contexts = ExitStack()
+        self._merging = ExitStack()
+        self._merging_ratio = 0.0
+        self._recovered: dict[str, None] = {}  # in order
+        self._notices: dict[str, None] = {}
+
+    def __enter__(self) -> ModelInUse:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._let_go()
+
+    @property
+    def model(self) -> LoadedModel:
+        """The model; `use` must have been called."""
+        assert self._model is not None
+        return self._model
+
+    @property
+    def conditioner(self) -> Conditioner:
+        """Its prompt encoder."""
+        assert self._conditioner is not None
+        return self._conditioner
+
+    def use(self, wanted: str | None) -> None:
+        """Compute with this checkpoint from now on. Raises what `Engine.model` does; there is no model then."""
+        if self._model is not None and self._engine.catalogue.default(wanted).path == self._model.info.path:
+            return
+        self._let_go()
+        settings, engine = self._request.settings, self._engine
+        wish = PrecisionWish.of(settings)
+        model = engine.model(wanted, wish)
+        self._model, self._conditioner = model, engine.conditioner(wanted, wish)
+        model.vae_runner.rules = vae_rules_of(settings)
+        way = attention_of(settings, engine.machine, model)
+        for note in (*model.plan.notes, *([way.note] if way.note else [])):
+            self._notices[note] = None
+        contexts = self._contexts
+        contexts.enter_context(circular_padding(model.modules, self._request.tiling))
+        contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
+        contexts.enter_context(using_split_feed_forward(model.unet, settings.text("split_feed_forward")))
+        contexts.enter_context(recovering(model, way.attention))
+        self._merging.enter_context(merged_tokens(model.unet, self._merging_ratio))
+
+    @contextmanager
+    def merging_tokens(self, ratio: float) -> Iterator[None]:
+        """While open, tokens are merged by this ratio, in whichever model is in use."""
+        self._merging.close()
+        self._merging_ratio = ratio
+        self._merging.enter_context(merged_tokens(self.model.unet, ratio))
+        try:
+            yield
+        finally:
+            self._merging_ratio = 0.0
+            self._merging.close()
+
+    @property
+    def recovered(self) -> str | None:
+        """What was done when memory ran out, for the infotext; of all models of the job so far."""
+        self._note_recovery()
+        return ", ".join(self._recovered) or None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know of how the models were run."""
+        self._note_recovery()
+        return tuple(self._notices)
+
+    def _note_recovery(self) -> None:
+        if self._model is None:
+            return
+        names = recovery_names(self._model.recovery)
+        for name in names.split(", ") if names else ():
+            self._recovered[name] = None
+        for notice in recovery_notices(self._model.recovery):
+            self._notices[notice] = None
+
+    def _let_go(self) -> None:
+        self._note_recovery()
+        self._merging.close()
+        self._contexts.close()
+        self._model = self._conditioner = None

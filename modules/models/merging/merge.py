@@ -82,16 +82,12 @@ def merge(
         metadata = merge_metadata(request, models.infos, work.metadata, work.extra_channels)
         room = sum(len(name) * 6 + len(value.encode()) * 6 for name, value in metadata.items()) + METADATA_SLACK_BYTES
         yaml = _YamlBeside(request)
-        infinite = []
+        infinite: list[str] = []
         with yaml, LayoutWriter(request.target, declared, room) as writer:
             done = 0
             for index, name in enumerate(names):
                 progress(models.read_bytes + done, models.read_bytes + size, f"{index} of {len(names)} tensors")
-                for key, tensor in _written(work.source, name, planned.get(name), declared):
-                    if _became_infinite(tensor):
-                        infinite.append(key)
-                    writer.write(key, tensor)
-                    done += tensor.numel() * tensor.element_size()
+                done += _write(writer, work.source, name, planned.get(name), declared, infinite)
             progress(models.read_bytes + done, models.read_bytes + size, "finishing the file")
             writer.metadata = metadata
             refuse_taken(request)  # again: a long merge leaves time for another file of that name
@@ -202,18 +198,25 @@ def _declare(
     return declared, names
 
 
-def _written(
-    source: TensorSource, name: str, planned: PlannedTensor | None, declared: Declared
-) -> list[tuple[str, Tensor]]:
-    """What is written for a tensor: itself, and its scale."""
+def _write(
+    writer: LayoutWriter,
+    source: TensorSource,
+    name: str,
+    planned: PlannedTensor | None,
+    declared: Declared,
+    infinite: list[str],
+) -> int:
+    """Read, convert and write a tensor, and its scale; returns the bytes written. Nothing of it stays in memory."""
     dtype = declared[name][0]
-    if planned is None:
-        return [(name, source.read(name).to(dtype))]
-    tensor, encoded = encode_planned(source, planned)
-    if encoded is None:
-        return [(name, tensor.to(dtype))]
-    scale = [] if encoded.scale is None else [(scale_key_of(name), encoded.scale)]
-    return [(name, encoded.data), *scale]
+    tensor, encoded = (source.read(name), None) if planned is None else encode_planned(source, planned)
+    written = {name: tensor.to(dtype) if encoded is None else encoded.data}
+    if encoded is not None and encoded.scale is not None:
+        written[scale_key_of(name)] = encoded.scale
+    for key, content in written.items():
+        if _became_infinite(content):
+            infinite.append(key)
+        writer.write(key, content)
+    return sum(content.numel() * content.element_size() for content in written.values())
 
 
 def _became_infinite(tensor: Tensor) -> bool:

@@ -1,14 +1,16 @@
 """The arithmetic of a merge, as a source of tensors: each is read from its files, put together, and let go.
 
-In float32 whatever the files are in; while a tensor is computed, it and at most its partner in one other file are in
-memory, and for the difference of two models a third.
+In float32 whatever the files are in, a few rows at a time: while a tensor is computed, its partners are in memory as
+they lie in their files, beside the result.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
 
+import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
@@ -23,6 +25,7 @@ CHANNELS = {9: "an inpainting model", 8: "an instruct-pix2pix model"}
 """Models with more input channels than the 4 of a usual one: the first 4 mean the same in all of them."""
 NORMAL_CHANNELS = 4
 LISTED_NAMES = 3
+PIECE_NUMBERS = 1 << 20  # of which float32 copies exist at a time
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,25 @@ class MergedSource:
         partners = self._partners.get(name)
         if partners is None:
             return self._a.read(name, into)
-        change = self._b.read(partners.b).float()
-        if partners.c is not None and self._c is not None:
-            change.sub_(self._c.read(partners.c).float())
-        change.mul_(self._multiplier)
-        merged = self._a.read(name).float()
+        a, b = self._a.read(name), self._b.read(partners.b)
+        c = None if partners.c is None or self._c is None else self._c.read(partners.c)
+        merged = torch.empty(a.shape)
+        rows = max(PIECE_NUMBERS * len(a) // max(a.numel(), 1), 1) if a.ndim else 1
+        c_pieces = repeat(None) if c is None else _pieces(c, rows)
+        parts = zip(_pieces(merged, rows), _pieces(a, rows), _pieces(b, rows), c_pieces, strict=False)
+        for part in parts:
+            self._merge_piece(*part)
+        return merged
+
+    def _merge_piece(self, merged: Tensor, a: Tensor, b: Tensor, c: Tensor | None) -> None:
+        """Fill some rows of the result."""
+        merged.copy_(a)
+        change = b.float() if c is None else b.float() - c.float()
+        change = change * self._multiplier
         common = merged if merged.shape == change.shape else merged[:, :NORMAL_CHANNELS]
         if self._method is MergeMethod.WEIGHTED_SUM:
             common.mul_(1 - self._multiplier)
         common.add_(change)
-        return merged
 
     def close(self) -> None:
         """Close the files."""
@@ -101,6 +113,14 @@ class MergedSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _pieces(tensor: Tensor, rows: int) -> tuple[Tensor, ...]:
+    """Views of so many rows each; a single number is one piece."""
+    if tensor.ndim == 0:
+        return (tensor,)
+    pieces: tuple[Tensor, ...] = torch.split(tensor, rows)
+    return pieces
 
 
 def _merges(name: str, entry: TensorEntry) -> bool:

@@ -1,0 +1,200 @@
+"""Cards of models in a real browser: found, put into the prompt, taken out again, noted, chosen."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+from playwright import sync_api
+
+from modules.api.app import build_api
+from modules.services import Services
+from modules.ui.app import mount_page
+from tests.fakes import fake_services
+from tests.networks.test_cards import network, picture
+from tests.ui.test_page import ARGUMENTS, CHROMIUM, PROMPT, open_page
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
+]
+NEGATIVE = "#txt2img_neg_prompt textarea"
+SEARCH = "#txt2img_lora_extra_search"
+CARDS = "#txt2img_lora_cards .card"
+PLAIN = 150
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    data = tmp_path_factory.mktemp("data")
+    lora = data / "models" / "Lora"
+    ink = network(
+        lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"pen": 3}}'}
+    )
+    picture(ink.with_name("ink.png"))
+    notes = {"activation text": "ink drawing", "preferred weight": 0.7, "negative text": "photo"}
+    ink.with_name("ink.json").write_text(json.dumps(notes), encoding="utf-8")
+    script = '<b>bold</b><img src="x" onerror="document.title = 1"><script>document.title = 2</script>'
+    network(lora / "bold.safetensors").with_name("bold.txt").write_text(script, encoding="utf-8")
+    network(lora / ".attic" / "old.safetensors")
+    network(lora / "large.safetensors", {"ss_base_model_version": "sdxl_base_v1-0"})
+    for number in range(PLAIN):
+        network(lora / "many" / f"plain {number}.safetensors")
+    (data / "embeddings").mkdir()
+    (data / "embeddings" / "bad-hands.pt").write_bytes(b"not looked at")
+    services = fake_services(data)
+    yield services
+    services.queue.close()
+
+
+@pytest.fixture(scope="module")
+def page(services: Services) -> Iterator[sync_api.Page]:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    errors: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        # The page is built while Playwright's loop runs, because Gradio makes loops, and leaves them open, without one.
+        app = mount_page(build_api(services), services)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.05)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(30_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        open_page(page, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        yield page
+        browser.close()
+        server.should_exit = True
+        thread.join(10)
+    assert errors == []
+
+
+def open_tab(page: sync_api.Page, name: str) -> None:
+    page.click(f"#txt2img_extra_tabs button[role=tab]:has-text('{name}')")
+
+
+@pytest.fixture
+def cards(page: sync_api.Page) -> sync_api.Page:
+    """The Lora tab, empty prompts, no search."""
+    open_tab(page, "Lora")
+    page.wait_for_selector(CARDS)
+    page.fill(PROMPT, "a cat")
+    page.fill(NEGATIVE, "")
+    page.fill(SEARCH, "")
+    return page
+
+
+def test_a_click_puts_a_network_into_the_prompt_and_another_takes_it_out(cards: sync_api.Page) -> None:
+    page = cards
+    page.fill(SEARCH, "ink")
+    page.wait_for_function(f"document.querySelectorAll('{CARDS}').length === 1")
+    use = page.locator(f"{CARDS}[data-name='ink'] .fw-card-use")
+    use.click()
+    assert page.input_value(PROMPT) == "a cat <lora:Ink:0.7> ink drawing"
+    assert page.input_value(NEGATIVE) == "photo"
+    assert use.get_attribute("aria-pressed") == "true"
+    page.fill(PROMPT, "a cat <lora:Ink:1.2:0.5> ink drawing, on a roof")
+    use.click()
+    assert page.input_value(PROMPT) == "a cat, on a roof"
+    assert page.input_value(NEGATIVE) == ""
+    assert use.get_attribute("aria-pressed") == "false"
+
+
+def test_cards_are_drawn_as_far_as_they_are_looked_at(cards: sync_api.Page) -> None:
+    page = cards
+    drawn = page.locator(CARDS).count()
+    assert drawn < PLAIN
+    page.evaluate("document.querySelector('#txt2img_lora_cards').scrollTop = 1e6")
+    page.wait_for_function(f"document.querySelectorAll('{CARDS}').length > {drawn}")
+
+
+def test_search_sort_and_folders(cards: sync_api.Page) -> None:
+    page = cards
+    count = page.locator(".fw-networks[data-page=lora] .fw-networks-count")
+    page.fill(SEARCH, "plain 14")  # also 114 and 140 to 149
+    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 4}")
+    page.select_option("#txt2img_lora_extra_sort", "Name")
+    page.click("#txt2img_lora_extra_sort_dir")
+    assert page.locator(CARDS).first.get_attribute("data-name") == "plain 149"
+    page.click("#txt2img_lora_extra_sort_dir")
+    assert page.locator(CARDS).first.get_attribute("data-name") == "plain 14"
+    page.click("#txt2img_lora_tree button[data-search='styles/']")
+    assert page.input_value(SEARCH) == "styles/"
+    sync_api.expect(page.locator(CARDS)).to_have_count(1)
+    page.click("#txt2img_lora_tree button[data-search='']")
+    assert page.locator(f"{CARDS}[data-name='old']").count() == 0
+    page.fill(SEARCH, ".att")
+    sync_api.expect(page.locator(f"{CARDS}[data-name='old']")).to_have_count(1)
+
+
+def test_a_description_is_text_or_harmless_formatting(cards: sync_api.Page, services: Services) -> None:
+    page = cards
+    page.fill(SEARCH, "bold")
+    description = page.locator(f"{CARDS}[data-name='bold'] .description")
+    assert "<script>" in description.inner_text()
+    services.settings.update({"extra_networks_card_description_is_html": True})
+    page.click("#txt2img_lora_extra_refresh")
+    sync_api.expect(description).to_have_text("bold")
+    assert description.inner_html() == "<b>bold</b>"
+    assert page.title() == "Featherweight"
+
+
+def test_notes_are_edited_in_a_dialog(cards: sync_api.Page, services: Services) -> None:
+    page = cards
+    page.fill(SEARCH, "plain 77")
+    card = page.locator(f"{CARDS}[data-name='plain 77']")
+    card.hover()
+    card.locator("[data-do=edit]").click()
+    page.wait_for_selector("#fw_card_dialog[open]")
+    page.fill("#fw_card_dialog [data-note='description']", "number seventy-seven")
+    page.fill("#fw_card_dialog [data-note='preferred weight']", "0.25")
+    page.click("#fw_card_dialog button[type=submit]")
+    page.wait_for_selector("#fw_card_dialog", state="hidden")
+    sync_api.expect(card).to_contain_text("number seventy-seven")
+    card.locator(".fw-card-use").click()
+    assert page.input_value(PROMPT) == "a cat <lora:plain 77:0.25>"
+    file = services.paths.lora_dirs[0] / "many" / "plain 77.json"
+    assert json.loads(file.read_text()) == {"description": "number seventy-seven", "preferred weight": 0.25}
+
+
+def test_metadata_and_words_are_shown(cards: sync_api.Page) -> None:
+    page = cards
+    page.fill(SEARCH, "ink")
+    card = page.locator(f"{CARDS}[data-name='ink']")
+    card.hover()
+    card.locator("[data-do=metadata]").click()
+    page.wait_for_selector("#fw_card_dialog[open]")
+    assert '"ss_output_name": "Ink"' in page.inner_text("#fw_card_dialog pre")
+    page.click(".fw-card-words button")
+    assert page.input_value("#fw_card_dialog [data-note='activation text']") == "ink drawing, pen"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#fw_card_dialog", state="hidden")
+
+
+def test_an_embedding_goes_where_the_cursor_was(cards: sync_api.Page) -> None:
+    page = cards
+    open_tab(page, "Textual Inversion")
+    use = page.locator("#txt2img_textual_inversion_cards .card[data-name='bad-hands'] .fw-card-use")
+    page.fill(NEGATIVE, "blurry")
+    page.focus(NEGATIVE)
+    use.click()
+    assert page.input_value(NEGATIVE) == "blurry bad-hands"
+    page.fill(NEGATIVE, "blurry (bad-hands:1.2), other-bad-hands")
+    use.click()
+    assert page.input_value(NEGATIVE) == "blurry, other-bad-hands"
+
+
+def test_the_survival_of_each_lora_is_shown(page: sync_api.Page) -> None:
+    open_tab(page, "Generation")
+    page.evaluate(
+        "featherweight.showSurvival({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]]})"
+    )
+    text = page.inner_text(".fw-survival")
+    assert "LoRA ink: 99.8 % arrived" in text and "LoRA pen: 41.0 % arrived" in text
+    assert "LoRA x: 100 % arrived" in text and "noise 20.0 %" in text

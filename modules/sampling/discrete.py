@@ -7,9 +7,10 @@ them into sigmas. `SigmaMap` is what schedules and denoisers need of either.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -108,10 +109,11 @@ class DiscreteSchedule:
         A result within a thousandth of a trained timestep is that timestep: DDIM and PLMS call the network at whole
         numbers exactly. Computed in fp64; fp32 on the device of `sigma`.
         """
-        wanted = -0.5 * torch.log1p(sigma.cpu().double().square())
-        t = (len(self.sigmas) - 1) - interpolate_index(wanted, self.log_alphas_reversed)
+        wanted = -0.5 * np.log1p(np.square(sigma.cpu().double().numpy()))
+        t = (len(self.sigmas) - 1) - _interpolate_index_numpy(wanted, self.log_alphas_reversed.numpy())
         nearest = t.round()
-        return torch.where((t - nearest).abs() < 1e-3, nearest, t).to(sigma.device, torch.float32)
+        found = np.where(np.abs(t - nearest) < 1e-3, nearest, t).astype(np.float32)
+        return torch.from_numpy(found).to(sigma.device)
 
     def vp_t_to_sigma(self, t: Tensor) -> Tensor:
         """The way back: sigmas (fp32) of timesteps `t` (fp64, fractions allowed), linear in log alpha."""
@@ -163,10 +165,24 @@ def nearest_index(value: Tensor, ascending: Tensor) -> Tensor:
 
 
 def interpolate_index(value: Tensor, ascending: Tensor) -> Tensor:
-    """Fractional index at which `ascending` [T], read as a piecewise linear curve, takes each value; clamped."""
+    """Fractional index at which `ascending` [T], read as a piecewise linear curve, takes each value; clamped.
+
+    On the CPU numpy does it, to the same bits: each of its calls takes a quarter of the time of torch's, and this is
+    called for every evaluation of the network.
+    """
+    if value.device.type == "cpu" and value.dtype == ascending.dtype:
+        return torch.from_numpy(_interpolate_index_numpy(value.numpy(), ascending.numpy()))
     low = (torch.searchsorted(ascending, value.contiguous(), right=True) - 1).clamp(0, len(ascending) - 2)
     below, above = ascending[low], ascending[low + 1]
     return low + ((value - below) / (above - below)).clamp(0, 1)
+
+
+def _interpolate_index_numpy(value: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    low = np.minimum(np.maximum(ascending.searchsorted(value, side="right") - 1, 0), len(ascending) - 2)
+    below, above = ascending[low], ascending[low + 1]
+    with np.errstate(divide="ignore", invalid="ignore"):  # equal neighbours, where alphas were rounded
+        weight = np.minimum(np.maximum((value - below) / (above - below), 0), 1)
+    return np.asarray(low.astype(value.dtype) + weight, dtype=value.dtype)
 
 
 def interpolate_value(index: Tensor, values: Tensor) -> Tensor:

@@ -6,12 +6,13 @@ Zhao et al. 2023, arXiv:2302.04867, in the x0-predicting multistep form. Scaling
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from modules.sampling.ddim import to_variance_preserving
 from modules.sampling.steps import Progress, denoise_at, move
 from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
-Vector: TypeAlias = npt.NDArray[np.float64]
+Vector: TypeAlias = list[float]
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,29 @@ def bh_weights(grid: Grid, variant: str, with_next: bool) -> Vector:
     order = len(ratios)
     scale = -grid.h if variant == "bh1" else math.expm1(-grid.h)
     if order == 1:
-        return np.array([0.5]) * scale
+        return [0.5 * scale]
     phis = _phis(grid.h, order + 1)
-    factorials = np.cumprod(np.arange(1, order + 1))
-    matrix: Vector = np.vander(ratios, order, increasing=True).T
-    right = np.array([phi * f / scale for phi, f in zip(phis[1:], factorials, strict=True)])
-    weights: Vector = np.asarray(np.linalg.solve(matrix, right) * scale, dtype=np.float64)
-    return weights
+    factorials = itertools.accumulate(range(1, order + 1), operator.mul)
+    right = [phi * f / scale for phi, f in zip(phis[1:], factorials, strict=True)]
+    return [weight * scale for weight in _solve_powers(ratios, right)]
+
+
+def _solve_powers(nodes: Vector, right: Vector) -> Vector:
+    """The w with `sum_j w_j * nodes_j**k = right_k` for every k: a Vandermonde system in n^2 steps.
+
+    Bjoerck and Pereyra 1970, "Solution of Vandermonde Systems of Equations", section 3. For two or three nodes it is
+    many times quicker than handing a matrix over to LAPACK, and no less exact.
+    """
+    found, count = list(right), len(nodes)
+    for k in range(count - 1):
+        for i in range(count - 1, k, -1):
+            found[i] -= nodes[k] * found[i - 1]
+    for k in range(count - 2, -1, -1):
+        for i in range(k + 1, count):
+            found[i] /= nodes[i] - nodes[i - k - 1]
+        for i in range(k, count - 1):
+            found[i] -= found[i + 1]
+    return found
 
 
 def varying_weights(grid: Grid, with_next: bool) -> Vector:
@@ -70,16 +87,15 @@ def varying_weights(grid: Grid, with_next: bool) -> Vector:
     ratios = grid.ratios if with_next else grid.ratios[:-1]
     order = len(ratios)
     if order == 0:
-        return np.zeros(0)
+        return []
     phis = np.array(_phis(grid.h, order + 1)[1:])
     factorials = np.cumprod(np.arange(1, order + 1))
     matrix = np.vander(ratios, order, increasing=True) / factorials
-    inverse: Vector = np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+    inverse = np.linalg.inv(matrix)
     if not with_next:
-        predictor: Vector = phis @ inverse
-        return predictor
+        return list(map(float, phis @ inverse))
     earlier = phis[:-1] @ inverse[:-1, :-1]
-    return np.append(earlier, phis[-1] * inverse[max(order - 2, 0), -1])
+    return [*map(float, earlier), float(phis[-1] * inverse[max(order - 2, 0), -1])]
 
 
 @dataclass(frozen=True)
@@ -95,7 +111,7 @@ def _grid(points: list[Point], sigma_next: float, order: int) -> Grid:
     newest = points[0].sigma
     h = math.log(newest / sigma_next)
     ratios = [math.log(newest / point.sigma) / h for point in points[1:order]]
-    return Grid(h, np.array([*ratios, 1.0]))
+    return Grid(h, [*ratios, 1.0])
 
 
 def _move(
@@ -111,7 +127,7 @@ def _move(
     if after is not None:
         others.append(after)
     for other, ratio, weight in zip(others, grid.ratios, weights, strict=False):
-        x = move(x, other - newest.denoised, -float(weight / ratio))
+        x = move(x, other - newest.denoised, -weight / ratio)
     return x
 
 
@@ -151,5 +167,5 @@ def _weights(options: SamplerOptions, grid: Grid, with_next: bool) -> Vector:
     if options.uni_pc_variant == "vary_coeff":
         return varying_weights(grid, with_next)
     if not with_next and len(grid.ratios) == 1:
-        return np.zeros(0)
+        return []
     return bh_weights(grid, options.uni_pc_variant, with_next)

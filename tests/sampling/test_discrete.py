@@ -1,11 +1,13 @@
 import pytest
 import torch
+from torch import Tensor
 
 from modules.sampling.discrete import (
     ZERO_SNR_LAST_ALPHA_BAR,
     DiscreteSchedule,
     LcmSchedule,
     downcast_alphas_cumprod,
+    interpolate_index,
     rescale_zero_terminal_snr,
     scaled_linear_alphas_cumprod,
 )
@@ -59,3 +61,15 @@ def test_lcm_knows_every_twentieth_timestep(sd1: DiscreteSchedule) -> None:
     lcm = LcmSchedule(sd1)
     assert len(lcm.sigmas) == 50
     assert lcm.sigma_to_t(torch.tensor([99.0, lcm.sigmas[3].item(), 1e-3])).tolist() == [999, 79, 19]
+
+
+@pytest.mark.parametrize(
+    "alphas", [scaled_linear_alphas_cumprod(), downcast_alphas_cumprod(scaled_linear_alphas_cumprod())]
+)
+def test_interpolation_on_the_cpu_has_the_bits_of_the_one_on_a_device(alphas: Tensor) -> None:
+    ascending = DiscreteSchedule(alphas).log_sigmas
+    values = torch.cat([ascending, torch.linspace(-6, 9, 5001)])
+    low = (torch.searchsorted(ascending, values, right=True) - 1).clamp(0, len(ascending) - 2)
+    below, above = ascending[low], ascending[low + 1]
+    expected = low + ((values - below) / (above - below)).clamp(0, 1)
+    torch.testing.assert_close(interpolate_index(values, ascending), expected, rtol=0, atol=0, equal_nan=True)

@@ -50,8 +50,9 @@ def build_scripts(services: Services) -> ScriptFields:
             _add(script, components, places, offset=1)
         groups.append(group)
 
-    def show(title: str) -> list[Any]:
-        return [gr.update(visible=title == script) for script in titles]
+    def show(title: str) -> Any:
+        updates = [gr.update(visible=title == script) for script in titles]
+        return updates if len(updates) > 1 else updates[0]  # Gradio wants no list for a single output
 
     if groups:
         dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")

@@ -1,0 +1,143 @@
+"""The X/Y/Z plot and the Precision tab in a real browser, with the tiny model really computing."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import uvicorn
+from PIL import Image
+from playwright import sync_api
+
+from modules.api.app import build_api
+from modules.assembly import build_services
+from modules.cli.flags import Flags
+from modules.images.metadata import read_metadata
+from modules.services import Services
+from modules.ui.app import mount_page
+from tests.recordings import TINY
+from tests.ui.test_page import ARGUMENTS, CHROMIUM, PICTURE, PROMPT
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
+]
+SIDE = 64
+LIST = "ul[role=listbox]"
+KEEP = os.environ.get("FEATHERWEIGHT_SCREENSHOTS")
+"""A folder to look at the pages that the tests see."""
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    folder = tmp_path_factory.mktemp("data")
+    services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True))
+    services.queue.start()
+    yield services
+    services.tasks.close()
+    services.queue.close()
+
+
+@pytest.fixture(scope="module")
+def page(services: Services) -> Iterator[sync_api.Page]:
+    with sync_api.sync_playwright() as playwright:  # first: building the page would start an event loop of its own
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(mount_page(build_api(services), services), log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.05)
+        page = browser.new_page(viewport={"width": 1440, "height": 1200})
+        page.set_default_timeout(60_000)
+        page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        page.wait_for_selector("#txt2img_generate")
+        yield page
+        browser.close()
+        server.should_exit = True
+        thread.join(10)
+
+
+def choose(page: sync_api.Page, field: str, text: str) -> None:
+    page.click(f"#{field} input")
+    page.fill(f"#{field} input", text)
+    page.click(f"{LIST} li:has-text('{text}') >> nth=0")
+
+
+def keep(page: sync_api.Page, name: str) -> None:
+    if KEEP:
+        page.screenshot(path=Path(KEEP) / f"{name}.png", full_page=True)
+
+
+def test_a_two_by_two_plot_from_the_script_panel(page: sync_api.Page, services: Services) -> None:
+    page.fill(PROMPT, "a red cat")
+    for field, value in (("txt2img_width", SIDE), ("txt2img_height", SIDE), ("txt2img_steps", 2)):
+        page.fill(f"#{field} input[type=number]", str(value))
+    page.fill("#txt2img_seed input", "5")
+    choose(page, "txt2img_sampling", "Euler")
+    choose(page, "txt2img_script_list", "X/Y/Z plot")
+    page.wait_for_selector("#script_xyz_plot_x_type", state="visible")
+    page.fill("#script_xyz_plot_x_values textarea, #script_xyz_plot_x_values input", "5, 6")
+    choose(page, "script_xyz_plot_y_type", "Sampler")
+    page.wait_for_selector("#script_xyz_plot_y_values_dropdown", state="visible")
+    choose(page, "script_xyz_plot_y_values_dropdown", "Euler a")
+    choose(page, "script_xyz_plot_y_values_dropdown", "DDIM")
+    page.keyboard.press("Escape")
+    page.check("#script_xyz_plot_include_lone_images input")
+    page.click("#txt2img_generate")
+    page.wait_for_selector(PICTURE)
+    page.wait_for_selector("#txt2img_gallery .fw-thumbs button >> nth=4")
+    keep(page, "xyz")
+    infotext = page.inner_text("#txt2img_infotext")
+    assert "Script: X/Y/Z plot" in infotext
+    assert 'X Type: Seed, X Values: "5, 6"' in infotext
+    assert 'Y Type: Sampler, Y Values: "Euler a, DDIM"' in infotext
+    (file,) = (services.paths.outputs_dir / "txt2img-grids").rglob("*.png")
+    assert (read_metadata(file)[0] or "").startswith("a red cat")
+    with Image.open(file) as grid:
+        assert grid.width > 2 * SIDE and grid.height > 2 * SIDE
+        assert np.asarray(grid.convert("L"))[:4, :4].min() > 200  # the corner of the legend
+    singles = list((services.paths.outputs_dir / "txt2img-images").rglob("*.png"))
+    assert len(singles) == 4
+
+
+def test_wrong_values_of_an_axis_are_said_on_the_page(page: sync_api.Page) -> None:
+    page.fill("#script_xyz_plot_x_values textarea, #script_xyz_plot_x_values input", "five")
+    page.click("#txt2img_generate")
+    page.wait_for_selector(".fw-error:has-text('no whole number')")
+
+
+def test_a_precision_report_is_made_and_found_again_after_a_reload(page: sync_api.Page, services: Services) -> None:
+    page.click("button[role=tab]:has-text('Precision')")
+    page.click("#precision_report")
+    page.wait_for_selector("#precision_result .fw-table")
+    keep(page, "precision-report")
+    assert "in place of" in page.inner_text("#precision_result")
+    page.reload()
+    page.click("button[role=tab]:has-text('Precision')")
+    page.wait_for_selector("#precision_result .fw-table")
+
+
+def test_a_comparison_shows_its_report_on_the_page(page: sync_api.Page, services: Services) -> None:
+    page.click("button[role=tab]:has-text('Compare pictures')")
+    page.fill("#precision_prompts textarea", "a red cat")
+    page.fill("#precision_steps input[type=number]", "2")
+    for label in ("fp8 e4m3fn, one scale a row", "fp8 e4m3fn, plain", "fp8 e5m2, plain"):
+        page.click(f"#precision_formats label:has-text('{label}')")
+    page.click("#precision_compare")
+    page.wait_for_selector("#precision_result iframe", timeout=120_000)
+    assert "int8 row comes closest to fp32" in page.inner_text("#precision_result")
+    page.frame_locator("#precision_result iframe").locator("p.verdict").wait_for()
+    keep(page, "precision-comparison")
+    assert len(list((services.paths.outputs_dir / "reports").glob("precision-comparison-*"))) == 2
+
+
+def test_saving_under_no_name_is_refused_in_a_sentence(page: sync_api.Page) -> None:
+    page.click("button[role=tab]:has-text('Save as')")
+    page.click("#precision_convert")
+    page.wait_for_selector("#precision_result .fw-error:has-text('is no name for a checkpoint')")

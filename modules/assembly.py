@@ -98,6 +98,7 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
     """The names that extensions may ask for, looked up when they ask."""
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
+        checkpoint=lambda name: catalogue.get(name).title,
         vaes=engine.vaes.choices,
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
         loras=lambda: [info.name for info in engine.networks.catalogue.entries],

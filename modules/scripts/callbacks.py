@@ -44,7 +44,11 @@ class Moment(StrEnum):
 
 @dataclass
 class CFGDenoiserParams:
-    """Before an evaluation of the network; what may be replaced is `x`, `sigma`, `text_cond`, `text_uncond`."""
+    """Before an evaluation of the network; tensors may be replaced by others of their shapes.
+
+    `image_cond` is what an inpainting model sees beside the latents, `vector` what SDXL adds to the time embedding; None
+    for other models.
+    """
 
     x: Tensor
     image_cond: Tensor | None
@@ -54,6 +58,7 @@ class CFGDenoiserParams:
     text_cond: Tensor
     text_uncond: Tensor
     denoiser: Any = None
+    vector: Tensor | None = None
 
 
 @dataclass

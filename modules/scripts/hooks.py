@@ -194,10 +194,18 @@ class _GuidanceCallbacks:
 
     def before_network(self, inputs: NetworkInputs) -> None:
         params = CFGDenoiserParams(
-            inputs.x, None, inputs.sigma, inputs.step, inputs.total_steps, inputs.text_cond, inputs.text_uncond, self
+            x=inputs.x,
+            image_cond=inputs.image,
+            sigma=inputs.sigma,
+            sampling_step=inputs.step,
+            total_sampling_steps=inputs.total_steps,
+            text_cond=inputs.text_cond,
+            text_uncond=inputs.text_uncond,
+            denoiser=self,
+            vector=inputs.vector,
         )
         self._participants.tell(Moment.CFG_DENOISER, params)
-        inputs.x, inputs.sigma = params.x, params.sigma
+        inputs.x, inputs.sigma, inputs.image, inputs.vector = params.x, params.sigma, params.image_cond, params.vector
         inputs.text_cond, inputs.text_uncond = params.text_cond, params.text_uncond
 
     def after_network(self, outputs: Denoised) -> None:

@@ -52,7 +52,7 @@ class XyzPlot(Script):
         fills: list[Any] = []
         for name, start in (("X", "Seed"), ("Y", NOTHING), ("Z", NOTHING)):
             prefix = f"script_xyz_plot_{name.lower()}"
-            with gr.Row(elem_classes=["fw-axis"]):
+            with gr.Row(elem_classes=["fw-with-refresh"]):
                 kind = gr.Dropdown(
                     labels,
                     value=start,
@@ -66,10 +66,10 @@ class XyzPlot(Script):
                     placeholder="1, 2, 3 or 1-9 (+2) or 0-1 [5]",
                     elem_id=f"{prefix}_values",
                 )
-                fill = gr.Button("Fill", scale=0, min_width=60, elem_id=f"script_xyz_plot_fill_{name.lower()}")
                 picked = gr.Dropdown(
                     [], multiselect=True, visible=False, label=f"{name} values", elem_id=f"{prefix}_values_dropdown"
                 )
+                fill = gr.Button("Fill", scale=0, min_width=60, elem_id=f"script_xyz_plot_fill_{name.lower()}")
             fills.append(fill)
             components += [kind, values, picked]
         with gr.Row():
@@ -79,9 +79,7 @@ class XyzPlot(Script):
                 gr.Checkbox(False, label="Include Sub Grids", elem_id="script_xyz_plot_include_sub_grids"),
                 gr.Checkbox(False, label="Keep -1 for seeds", elem_id="script_xyz_plot_no_fixed_seeds"),
             ]
-            as_text = gr.Checkbox(
-                False, label="Use text inputs instead of dropdowns", elem_id="script_xyz_plot_csv_mode"
-            )
+        as_text = gr.Checkbox(False, label="Use text inputs instead of dropdowns", elem_id="script_xyz_plot_csv_mode")
         with gr.Row():
             components += [
                 gr.Checkbox(False, label=f"Vary seeds for {name}", elem_id=f"script_xyz_plot_vary_seeds_{name.lower()}")

@@ -1,12 +1,15 @@
 """A program whose model computes nothing: for tests of the edges, where pictures only have to arrive."""
 
+import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fastapi import FastAPI
 from PIL import Image
 
+from modules.api.app import build_api
 from modules.assembly import build_services
 from modules.cli.flags import Flags
 from modules.errors import Interrupted, Skipped
@@ -109,3 +112,15 @@ def _info(request: Txt2ImgRequest, pictures: list[Picture]) -> GenerationInfo:
         clip_skip=1,
         version="test",
     )
+
+
+def mounted_page(services: Services) -> FastAPI:
+    """API and page as they are served. Built in a loop, because Gradio makes loops, and leaves them open, where none is
+    running."""
+
+    async def build() -> FastAPI:
+        from modules.ui.app import mount_page
+
+        return mount_page(build_api(services), services)
+
+    return asyncio.run(build())

@@ -1,6 +1,5 @@
 """The OpenAPI description: every route has a summary, examples and errors; what is answered has the shapes shown."""
 
-import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from modules.api.app import build_api
-from modules.ui.app import mount_page
-from tests.fakes import fake_services
+from tests.fakes import fake_services, mounted_page
 
 Route = tuple[str, str, dict[str, Any]]
 STOPS = re.compile(r"/server-(stop|kill|restart)$")
@@ -24,11 +21,7 @@ OPEN = {"settings", "metadata", "loaded", "skipped", "options", "parameters", "i
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     services = fake_services(tmp_path_factory.mktemp("data"), api_server_stop=True)
 
-    async def build() -> FastAPI:
-        """In a loop, because Gradio makes loops, and leaves them open, where none is running."""
-        return mount_page(build_api(services), services)
-
-    yield asyncio.run(build())
+    yield mounted_page(services)
     services.queue.close()
 
 

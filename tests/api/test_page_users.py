@@ -1,6 +1,5 @@
 """One list of users for page and API: whoever may open the page may call the API, and nobody else."""
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,8 @@ from modules.access import Access, Users, access_of
 from modules.api.app import build_api
 from modules.cli.flags import Flags
 from modules.errors import InvalidValueError
-from modules.ui.app import mount_page
 from modules.ui.routes import page_routes
-from tests.fakes import fake_services
+from tests.fakes import fake_services, mounted_page
 
 PATHS = ("/sdapi/v1/options", "/internal/ping", "/internal/engine", "/docs", "/openapi.json")
 
@@ -35,14 +33,9 @@ def test_users_of_the_page_guard_the_api_too(tmp_path: Path, way: str) -> None:
     services.queue.close()
 
 
-# Gradio leaves event loops behind that it makes while a page is built.
-leaves_loops = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@leaves_loops
 def test_a_login_on_the_page_opens_the_api(tmp_path: Path) -> None:
     services = fake_services(tmp_path, start=False, gradio_auth="me:secret")
-    app = mount_page(build_api(services), services)
+    app = mounted_page(services)
     with TestClient(app) as client:
         assert client.post("/login", data={"username": "me", "password": "wrong"}).status_code == 400
         assert client.get("/internal/engine").status_code == 401
@@ -51,14 +44,11 @@ def test_a_login_on_the_page_opens_the_api(tmp_path: Path) -> None:
         client.cookies.clear()
         assert client.get("/internal/engine", headers={"Cookie": "access-token-x=y"}).status_code == 401
     services.queue.close()
-    del app
-    gc.collect()
 
 
-@leaves_loops
 def test_users_of_the_page_do_not_get_an_api_with_its_own_users(tmp_path: Path) -> None:
     services = fake_services(tmp_path, start=False, gradio_auth="me:secret", api_auth="robot:key")
-    app = mount_page(build_api(services), services)
+    app = mounted_page(services)
     with TestClient(app) as client:
         assert client.get("/sdapi/v1/options", auth=("me", "secret")).status_code == 401
         assert client.get("/sdapi/v1/options", auth=("robot", "key")).status_code == 200
@@ -66,8 +56,6 @@ def test_users_of_the_page_do_not_get_an_api_with_its_own_users(tmp_path: Path) 
         assert client.get("/internal/engine").status_code == 200
         assert client.get("/sdapi/v1/options").status_code == 401
     services.queue.close()
-    del app
-    gc.collect()
 
 
 def test_a_path_before_every_route_opens_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Callbacks of the program: start, page, settings, models, pasted parameters; with a toy extension in a real folder."""
 
-import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -18,9 +17,8 @@ from modules.scripts.program import Program
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
 from modules.settings.setting import Setting
-from modules.ui.app import mount_page
 from modules.ui.form import pasted_form
-from tests.fakes import fake_services
+from tests.fakes import fake_services, mounted_page
 from tests.scripts.toys import extension
 
 SOURCE = """
@@ -80,11 +78,7 @@ def seen() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def app(services: Services) -> FastAPI:
-    async def build() -> FastAPI:
-        """In a loop, because Gradio makes loops, and leaves them open, where none is running."""
-        return mount_page(build_api(services), services)
-
-    return asyncio.run(build())
+    return mounted_page(services)
 
 
 def test_settings_of_extensions_are_stored_shown_and_checked(services: Services) -> None:

@@ -1,0 +1,80 @@
+"""POST /sdapi/v1/plan, and the same on the command line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from modules.api.app import build_api
+from modules.cli import plan as cli
+from modules.services import Services
+from tests.fakes import fake_services
+from tests.recordings import TINY
+
+BODY = {"prompt": "a cat", "width": 64, "height": 64}
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    services = fake_services(tmp_path_factory.mktemp("data"), start=False)
+    yield services
+    services.queue.close()
+
+
+@pytest.fixture(scope="module")
+def client(services: Services) -> Iterator[TestClient]:
+    with TestClient(build_api(services), raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_a_body_and_its_plan(client: TestClient, services: Services) -> None:
+    reply = client.post("/sdapi/v1/plan", json=BODY)
+    assert reply.status_code == 200
+    plan = reply.json()
+    assert plan["fits"] and plan["proposals"] == [] and plan["device"] == "CPU"
+    assert plan["needs"] == max(stage["needs"] for stage in plan["stages"])
+    assert plan["line"] == f"needs {plan['needs'] / 1e9:.1f} of {plan['available'] / 1e9:.1f} GB"
+    assert services.queue.pending == ()
+
+
+def test_what_would_make_it_fit(client: TestClient) -> None:
+    free = client.post("/sdapi/v1/plan", json=BODY).json()
+    little = free["needs"] / 1e9 - 0.001
+    plan = client.post("/sdapi/v1/plan", params={"available_gb": little}, json=BODY).json()
+    assert not plan["fits"] and plan["proposals"]
+    first = plan["proposals"][0]
+    assert first["settings"] or first["fields"]
+    changed = {**BODY, **first["fields"], "override_settings": first["settings"]}
+    again = client.post("/sdapi/v1/plan", params={"available_gb": little}, json=changed).json()
+    assert again["needs"] == first["needs"] and again["fits"] == first["fits"]
+
+
+@pytest.mark.parametrize(
+    ("body", "query", "status", "said"),
+    [
+        ({"width": 9}, {}, 422, "width is 9"),
+        ({"override_settings": {"sd_model_checkpoint": "gone"}}, {}, 404, "gone"),
+        (BODY, {"available_gb": 0}, 422, "available_gb"),
+        (BODY, {"available_gb": "much"}, 422, "available_gb"),
+        ({"sampler_name": "none such"}, {}, 404, "none such"),
+    ],
+)
+def test_bad_input_is_a_sentence(
+    body: dict[str, object], query: dict[str, str | float], status: int, said: str, client: TestClient
+) -> None:
+    reply = client.post("/sdapi/v1/plan", params=query, json=body)
+    assert reply.status_code == status and said in reply.json()["errors"]
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--use-cpu", "all", "--data-dir", str(tmp_path), "--ckpt", str(TINY), "--no-hashing"]
+    assert cli.main([*common, "--width", "64", "--height", "64"]) == 0
+    shown = capsys.readouterr().out
+    assert "needs" in shown and "denoise" in shown and "An estimate" in shown
+    assert cli.main([*common, "--width", "64", "--height", "64", "--available-gb", "0.1", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["fits"] is False
+    assert cli.main([*common, "--width", "9"]) == 1
+    assert cli.main([*common, "--set", "vae_tile_size"]) == 1
+    assert "write KEY=VALUE" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 models may be much larger than the memory; the file appears when it is complete, or not at all."""
 
 import logging
+import math
 import re
 import shutil
 import time
@@ -220,8 +221,9 @@ def _write(
 
 
 def _became_infinite(tensor: Tensor) -> bool:
-    wide = tensor.is_floating_point() and tensor.element_size() > 1
-    return wide and not bool(torch.isfinite(tensor).all())
+    if not tensor.is_floating_point() or tensor.element_size() == 1 or tensor.numel() == 0:
+        return False
+    return not all(math.isfinite(extreme) for extreme in torch.aminmax(tensor))  # no copies; NaN is the extreme of all
 
 
 def _hash_models(

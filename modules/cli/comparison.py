@@ -12,13 +12,12 @@ from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.precision import COMPARED, described
 from modules.jobs.queue import fix_seeds
 from modules.processing.checking import check_names
 from modules.processing.events import Silent
 from modules.processing.output import Output
 from modules.processing.requests import Txt2ImgRequest
-
-FORMATS = ("16 bit", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -27,7 +26,9 @@ def main(argv: Sequence[str]) -> int:
         prog="launch.py precision-compare", description="Make the same pictures in several precisions and compare them."
     )
     parser.add_argument("--prompt", action="append", required=True, help="repeatable")
-    parser.add_argument("--format", action="append", help=f"repeatable; the first is the measure: {FORMATS}")
+    parser.add_argument(
+        "--format", action="append", help=f"repeatable; the first is the measure: {', '.join(COMPARED)}"
+    )
     parser.add_argument("--output", type=Path, required=True, help="the .html file; numbers go into .json beside it")
     parser.add_argument("--checkpoint", default=None)
     parser.add_argument("--negative-prompt", default="")
@@ -68,13 +69,14 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         )
         check_names(request, services.catalogue)
         from modules.processing.comparison import as_json, compare
-        from modules.processing.comparison_page import as_html
+        from modules.processing.comparison_page import as_html, verdict
 
-        formats = arguments.format or FORMATS
+        formats = arguments.format or COMPARED
         output = Output(arguments.output.parent)
-        rows = compare(fix_seeds(request), arguments.prompt, formats, services.engine, output, Silent())
+        request = fix_seeds(request)
+        rows = compare(request, arguments.prompt, formats, services.engine, output, Silent())
         title = services.catalogue.default(wanted or None).title
-        page = as_html(rows, arguments.prompt, title)
+        page = as_html(rows, arguments.prompt, title, described(request))
         numbers = as_json(rows, arguments.prompt, title)
         try:
             write_atomic(arguments.output, page.encode("utf-8"))
@@ -85,6 +87,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             closeness = ", ".join("identical" if v == float("inf") else f"{v:.1f} dB" for v in row.psnr_db)
             facts = f"{row.weight_bytes / 1e6:>9.1f} MB {row.seconds_per_step * 1e3:>8.0f} ms/step"
             print(f"{row.storage:<16}{facts}  {closeness}")
+        print(verdict(rows))
         print(arguments.output)
         return 0
     finally:

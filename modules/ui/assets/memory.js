@@ -1,0 +1,182 @@
+// Memory: what the job in the form would need, beside Generate; and after a job what its stages took.
+(() => {
+  const fw = window.featherweight;
+  const LOOK_MS = 1000;
+  const SETTLED_MS = 700; // the form must have been left alone for so long
+  const STALE_MS = 60000;
+  const SVG = "http://www.w3.org/2000/svg";
+  const [WIDE, HIGH, TOP, BOTTOM] = [640, 150, 8, 26];
+  // field of a txt2img body -> element
+  const NUMBERS = { width: "txt2img_width", height: "txt2img_height", batch_size: "txt2img_batch_size" };
+  const COUNT = { n_iter: "txt2img_batch_count" };
+  const HIRES = { hr_scale: "txt2img_hr_scale", hr_resize_x: "txt2img_hr_resize_x", hr_resize_y: "txt2img_hr_resize_y" };
+  let asked = ""; // what the last plan was asked for
+  let askedAt = 0;
+  let seen = "";
+  let seenAt = 0;
+  let isAsking = false;
+  let wasRunning = false;
+
+  // -- the plan ------------------------------------------------------------------------------------------------------
+
+  const number = (id) => Number(fw.field(id)?.value) || undefined;
+
+  function body() {
+    const found = { prompt: (fw.field("txt2img_prompt")?.value.match(/<[^<>]+>/g) || []).join(" ") };
+    for (const [name, id] of Object.entries({ ...NUMBERS, ...COUNT })) found[name] = number(id);
+    if (document.querySelector("#txt2img_enable_hr input")?.checked) {
+      found.enable_hr = true;
+      for (const [name, id] of Object.entries(HIRES)) found[name] = number(id);
+      found.hr_upscaler = fw.field("txt2img_hr_upscaler")?.value || undefined;
+    }
+    return found;
+  }
+
+  function look() {
+    const place = document.querySelector("#txt2img_plan_line");
+    const scales = document.querySelector("#fw_scales");
+    if (!place || !scales || document.visibilityState === "hidden") return;
+    const isRunning = fw.isRunning();
+    if (wasRunning && !isRunning) askedAt = 0; // the job taught something
+    wasRunning = isRunning;
+    if (isRunning || isAsking || !/fw-(ready|failed)/.test(scales.className)) return;
+    const now = Date.now();
+    const wanted = JSON.stringify([body(), scales.textContent]);
+    if (wanted !== seen) [seen, seenAt] = [wanted, now];
+    if (now - seenAt < SETTLED_MS) return;
+    if (wanted !== asked || now - askedAt > STALE_MS) ask(wanted);
+  }
+
+  async function ask(wanted) {
+    isAsking = true;
+    try {
+      showPlan(await fw.post("sdapi/v1/plan", JSON.parse(wanted)[0]));
+    } catch (error) {
+      showPlan(null);
+    }
+    [asked, askedAt, isAsking] = [wanted, Date.now(), false];
+  }
+
+  function showPlan(plan) {
+    const place = document.querySelector("#txt2img_plan_line");
+    if (!plan) {
+      place.replaceChildren();
+      return;
+    }
+    const share = plan.available ? Math.min(plan.needs / plan.available, 1) : 0;
+    const bar = fw.element("span", { className: "fw-plan-bar" });
+    const filled = fw.element("span");
+    filled.style.width = `${Math.round(share * 100)}%`;
+    bar.append(filled);
+    const text = fw.element("span", { className: "fw-plan-text", textContent: plan.line });
+    const stages = plan.stages.map((item) => `${item.stage}: ${(item.needs / 1e9).toFixed(2)} GB`);
+    if (!plan.learnt_from) stages.push("an estimate, until a picture of this kind was made");
+    text.title = [plan.device, ...stages].join("\n");
+    place.classList.toggle("fw-over", !plan.fits);
+    place.replaceChildren(bar, text);
+    if (!plan.fits && !plan.proposals.length) place.append(fw.element("span", { textContent: "It does not fit." }));
+    for (const proposal of plan.proposals) {
+      const button = fw.element("button", { type: "button", textContent: `${proposal.title}: ${proposal.line}` });
+      button.addEventListener("click", () => take(proposal));
+      place.append(button);
+    }
+  }
+
+  // One click makes the change that was proposed.
+  async function take(proposal) {
+    try {
+      if (Object.keys(proposal.settings).length) await fw.post("sdapi/v1/options", proposal.settings);
+      for (const [name, value] of Object.entries(proposal.fields)) fw.setField({ ...NUMBERS, ...COUNT }[name], String(value));
+      fw.clearMessages();
+      fw.message(`Changed: ${proposal.title}.`, false);
+    } catch (error) {
+      fw.message(error.message, true);
+    }
+    askedAt = 0;
+  }
+
+  setInterval(look, LOOK_MS);
+
+  // -- the timeline --------------------------------------------------------------------------------------------------
+
+  fw.showTimeline = async (task) => {
+    const place = document.querySelector("#txt2img_memory");
+    if (!place) return;
+    place.hidden = true;
+    try {
+      const record = await fw.get(`featherweight/v1/memory-timeline?id_task=${encodeURIComponent(task)}`);
+      if (!record.stages.length) return;
+      const onCard = record.peak.allocated !== null;
+      place.querySelector("summary").textContent = onCard
+        ? `Memory: ${giga(record.peak.allocated)} of the card at most, ${giga(record.peak.rss)} of main memory`
+        : `Memory: ${giga(record.peak.rss)} at most`;
+      place.querySelector(".fw-memory-plot").replaceChildren(plot(record, onCard), table(record, onCard));
+      place.hidden = false;
+    } catch (error) {
+      place.hidden = true; // no timeline of this job: nothing to show
+    }
+  };
+
+  const giga = (bytes) => (bytes === null ? "?" : `${(bytes / 1e9).toFixed(2)} GB`);
+
+  function shape(name, attributes, text) {
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  }
+
+  // Stages as bands, their peaks as steps, the samples as a line.
+  function plot(record, onCard) {
+    const column = onCard ? 3 : 2;
+    const key = onCard ? "allocated" : "rss";
+    const end = Math.max(...record.stages.map((stage) => stage.end_s), 0.001);
+    const most = Math.max(...record.stages.map((stage) => stage[key] || 0), 1) * 1.08;
+    const x = (seconds) => (seconds / end) * WIDE;
+    const y = (bytes) => TOP + (1 - bytes / most) * (HIGH - TOP - BOTTOM);
+    const label = `Memory over time, ${giga(record.peak[key])} at most`;
+    const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": label });
+    record.stages.forEach((stage, index) => {
+      const left = x(stage.begin_s);
+      const width = Math.max(x(stage.end_s) - left, 0.5);
+      const height = HIGH - TOP - BOTTOM;
+      const band = shape("rect", { x: left, y: TOP, width, height, class: index % 2 ? "fw-band-odd" : "fw-band" });
+      band.append(shape("title", {}, `${stage.stage}: ${giga(stage[key])}`));
+      svg.append(band, shape("line", { x1: left, x2: left + width, y1: y(stage[key]), y2: y(stage[key]), class: "fw-peak" }));
+      if (width > 48) svg.append(shape("text", { x: left + 3, y: HIGH - 12 }, stage.stage));
+    });
+    const points = record.samples.filter((sample) => sample[column] !== null);
+    const path = points.map((sample) => `${x(sample[0]).toFixed(1)},${y(sample[column]).toFixed(1)}`).join(" ");
+    svg.append(shape("polyline", { points: path, class: "fw-curve" }));
+    svg.append(shape("text", { x: 3, y: TOP + 10 }, giga(record.peak[key])));
+    return svg;
+  }
+
+  // The same as numbers, one line a stage.
+  function table(record, onCard) {
+    const most = new Map();
+    for (const stage of record.stages) {
+      const known = most.get(stage.stage) || { seconds: 0, rss: 0, allocated: 0, reserved: 0 };
+      known.seconds += stage.end_s - stage.begin_s;
+      for (const key of ["rss", "allocated", "reserved"]) known[key] = Math.max(known[key], stage[key] || 0);
+      most.set(stage.stage, known);
+    }
+    const head = ["Stage", "Seconds", "Main memory", ...(onCard ? ["Card", "Reserved"] : [])];
+    const rows = [...most].map(([name, peak]) => [
+      name, peak.seconds.toFixed(1), giga(peak.rss), ...(onCard ? [giga(peak.allocated), giga(peak.reserved)] : []),
+    ]);
+    const element = fw.element("table");
+    for (const [index, cells] of [head, ...rows].entries()) {
+      const row = fw.element("tr");
+      row.append(...cells.map((text) => fw.element(index ? "td" : "th", { textContent: text })));
+      element.append(row);
+    }
+    return element;
+  }
+
+  const showResult = fw.showResult;
+  fw.showResult = (data) => {
+    showResult(data);
+    if (data.task && !data.error) fw.showTimeline(data.task);
+  };
+})();

@@ -79,11 +79,12 @@ class Engine:
 
     @property
     def machine(self) -> Machine:
-        """Device and dtypes; the first call imports torch."""
-        with self.lock:
-            if self._machine is None:
-                self._machine = self._find_machine()
-            return self._machine
+        """Device and dtypes; the first call imports torch, later ones never wait."""
+        if self._machine is None:
+            with self.lock:
+                if self._machine is None:
+                    self._machine = self._find_machine()
+        return self._machine
 
     def on_loaded(self, callback: Callable[[LoadedModel], object]) -> None:
         """Have `callback` called with each model that was read from its file; under the lock, so it must be quick."""

@@ -27,9 +27,9 @@ ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
     *("core.js", "attention.js", "progress.js", "gallery.js", "prompt.js", "hotkeys.js", "lightbox.js"),
     *("safe_html.js", "networks_prompt.js", "networks_cards.js", "networks_editor.js", "survival.js"),
-    "start.js",
+    *("memory.js", "start.js"),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 

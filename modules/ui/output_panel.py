@@ -21,6 +21,10 @@ PANEL = """
     <button type="button" data-do="paste" title="Put this picture's parameters into the form">Use parameters</button>
   </div>
   <div id="txt2img_messages" aria-live="polite"></div>
+  <details id="txt2img_memory" class="fw-memory" hidden>
+    <summary>Memory</summary>
+    <div class="fw-memory-plot"></div>
+  </details>
   <pre id="txt2img_infotext" class="fw-infotext" tabindex="0" aria-label="Infotext of the selected picture"
        hidden></pre>
 </section>
@@ -28,5 +32,5 @@ PANEL = """
 
 
 def build_output_panel() -> None:
-    """The panel: progress, stage, thumbnails, tools, infotext."""
+    """The panel: progress, stage, thumbnails, tools, memory, infotext."""
     gr.HTML(PANEL, elem_id="txt2img_output")

@@ -53,6 +53,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
                 interrupt = gr.Button("Interrupt", elem_id="txt2img_interrupt", variant="stop")
                 skip = gr.Button("Skip", elem_id="txt2img_skip")
                 generate = gr.Button("Generate", elem_id="txt2img_generate", variant="primary")
+            gr.HTML('<div id="txt2img_plan_line" aria-live="polite"></div>', elem_id="txt2img_plan")
             with gr.Row(elem_id="txt2img_tools"):
                 paste = gr.Button("Paste", elem_id="paste", size="sm")
                 clear = gr.Button("Clear", elem_id="txt2img_clear_prompt", size="sm")

@@ -45,7 +45,7 @@ def hypernetwork_page(folder: Path, catalogue: NetworkCatalogue) -> CardPage:
         suffixes=(".pt",),
         tag="hypernet",
         notes=tuple(note for note in IN_TAG if note != "sd version"),
-        list_files=lambda listing, settings: network_files(catalogue, by_alias=False),
+        list_files=lambda listing, settings: network_files(catalogue, listing, by_alias=False),
         hash_of=lambda file: network_hash_of(catalogue, file),
     )
 
@@ -74,15 +74,15 @@ def lora_page(folders: Sequence[Path], catalogue: NetworkCatalogue) -> CardPage:
         tag="lora",
         notes=IN_TAG,
         list_files=lambda listing, settings: network_files(
-            catalogue, by_alias=settings.text("lora_preferred_name") != FILENAME
+            catalogue, listing, by_alias=settings.text("lora_preferred_name") != FILENAME
         ),
         hash_of=lambda file: network_hash_of(catalogue, file),
     )
 
 
-def network_files(catalogue: NetworkCatalogue, by_alias: bool) -> list[ModelFile]:
+def network_files(catalogue: NetworkCatalogue, listing: Listing, by_alias: bool) -> list[ModelFile]:
     """The files of a catalogue, each with a reference that finds exactly it."""
-    entries = catalogue.refresh()
+    entries = catalogue.refresh(listing)
     names: dict[str, NetworkInfo] = {}
     aliases: dict[str, NetworkInfo] = {}
     for info in entries:

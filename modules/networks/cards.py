@@ -114,7 +114,8 @@ class CardLibrary:
         number, way = place
         near = listing.near(file.path)
         try:
-            stat = file.path.stat()
+            entry = near.files.get(file.path.name)
+            stat = entry.stat() if entry else file.path.stat()
             preview = find_preview(near)
             stamp = preview.stat().st_mtime_ns if preview else stat.st_mtime_ns * file.has_embedded_preview
         except OSError:  # gone since the folder was listed

@@ -49,14 +49,14 @@ class NetworkCatalogue:
         """All files as of the last refresh, by name."""
         return tuple(sorted(self._entries.values(), key=lambda info: info.name.lower()))
 
-    def refresh(self) -> tuple[NetworkInfo, ...]:
-        """Look at the folders again; only new and changed files are opened."""
+    def refresh(self, listing: Listing | None = None) -> tuple[NetworkInfo, ...]:
+        """Look at the folders again, or take what a look at the same folders has just found; only new and changed
+        files are opened."""
         found: dict[Path, NetworkInfo] = {}
-        for folder in self._folders:
-            for entry in Listing.of((folder,)).with_suffix(self._suffixes):
-                info = self._describe(entry)
-                if info is not None:
-                    found[info.path] = info
+        for entry in (listing or Listing.of(self._folders)).with_suffix(self._suffixes):
+            info = self._describe(entry)
+            if info is not None:
+                found[info.path] = info
         with self._lock:
             self._entries = found
         return self.entries

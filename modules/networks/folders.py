@@ -23,8 +23,8 @@ class Listing:
         return cls(wanted, {path: files for root in wanted for path, files in _walk(str(root))})
 
     def with_suffix(self, suffixes: tuple[str, ...]) -> Iterator[os.DirEntry[str]]:
-        """The files of these suffixes (lower case, with dot), in the order of their paths."""
-        for _, files in sorted(self.directories.items()):
+        """The files of these suffixes (lower case, with dot), folder by folder in the order of names."""
+        for files in self.directories.values():
             for name in sorted(files):
                 if name.lower().endswith(suffixes) and name.lower() not in suffixes:
                     yield files[name]

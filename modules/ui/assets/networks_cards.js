@@ -1,7 +1,7 @@
 // Panels of cards: the list comes once as JSON, is searched and sorted here, and drawn as far as it is looked at.
 (() => {
   const fw = window.featherweight;
-  const CHUNK = 60;
+  const CHUNK = 42;
   const WAIT_MS = 50;
   const SEARCHED = 4; // so many letters bring out cards of hidden folders
   const ROUTE = "internal/extra-networks";
@@ -67,7 +67,7 @@
         rootMargin: "600px",
       }).observe(this.end);
       this.search.addEventListener("input", () => this.filter());
-      this.order.addEventListener("change", () => this.filter());
+      this.order.addEventListener("change", () => this.sort());
       root.addEventListener("click", (event) => this.clicked(event));
     }
 
@@ -88,6 +88,7 @@
     take(list, isFirst) {
       this.list = list;
       this.cards = list.cards;
+      this.made = new Map(); // elements by key: what was drawn once is not built again
       for (const card of this.cards) {
         card.haystack = `/${card.folder}/${card.search}`.toLowerCase();
         card.isHidden = card.folder.split("/").some((part) => part.startsWith("."));
@@ -106,6 +107,12 @@
       style.setProperty("--card-text", String(settings.extra_networks_card_text_scale));
       this.root.classList.toggle("fw-tree", settings.extra_networks_tree_view_style === "Tree");
       this.drawFolders();
+      this.sort();
+    }
+
+    sort() {
+      this.cards.sort(ORDERS[this.order.value] || ORDERS.Path);
+      if (this.descending) this.cards.reverse();
       this.filter();
     }
 
@@ -125,8 +132,6 @@
         others += 1;
         return this.showsOthers;
       });
-      this.shown.sort(ORDERS[this.order.value] || ORDERS.Path);
-      if (this.descending) this.shown.reverse();
       this.drawAll(others);
     }
 
@@ -162,6 +167,11 @@
     }
 
     draw(card) {
+      const known = this.made.get(card.key);
+      if (known) {
+        this.markOne(known, card);
+        return known;
+      }
       const use = element(
         "button",
         { type: "button", className: "fw-card-use", dataset: { do: "use" } },
@@ -193,6 +203,7 @@
         element("div", { className: "fw-card-tools" }, ...tools),
       );
       this.markOne(made, card);
+      this.made.set(card.key, made);
       return made;
     }
 
@@ -310,7 +321,7 @@
 
     turn() {
       this.descending = !this.descending;
-      this.filter();
+      this.sort();
     }
 
     toggleFolders() {
@@ -344,9 +355,9 @@
     replace(fresh) {
       const old = this.cards.find((card) => card.key === fresh.key);
       Object.assign(old, fresh, { haystack: `/${fresh.folder}/${fresh.search}`.toLowerCase() });
-      for (const made of this.place.querySelectorAll(".card")) {
-        if (made.dataset.key === fresh.key) made.replaceWith(this.draw(old));
-      }
+      const made = this.made.get(fresh.key);
+      this.made.delete(fresh.key);
+      made?.replaceWith(this.draw(old));
     }
 
     say(text, isBad = false) {

@@ -14,6 +14,7 @@ from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vaes import VaeCatalogue
 from modules.paths import Paths, resolve_paths
 from modules.processing.engine import Engine
+from modules.processing.model_shelf import KeepWish
 from modules.processing.networks import Networks
 from modules.processing.output import Output
 from modules.processing.planning import Planner
@@ -67,6 +68,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
+        current_keep=lambda: KeepWish.of(settings.current),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
@@ -121,7 +123,7 @@ def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> 
     """After a change of checkpoint or precision: load in the background, after the job that runs now."""
     if "fp8_skip" in changed:
         check_patterns(split_patterns(settings.text("fp8_skip")))
-    if changed & {"sd_model_checkpoint", *PRECISION_KEYS}:
+    if changed & {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}:
         engine.request_load(settings.text("sd_model_checkpoint") or None)
 
 

@@ -1,0 +1,35 @@
+"""The line that weighs the loaded model."""
+
+from dataclasses import replace
+
+from modules.processing.status import ModelFacts
+from modules.ui.scales import scales_line
+
+RESIDENT = ModelFacts(
+    title="x",
+    family="SD 1.x",
+    parameters=1_066_235_307,
+    stored_bytes=2_132_470_614,
+    fp16_bytes=2_132_470_614,
+    storage="fp16",
+    device="cuda",
+)
+
+
+def test_a_model_that_lies_on_the_device() -> None:
+    assert scales_line(RESIDENT) == "SD 1.x · 1.07 B parameters · fp16 · 2.1 GB · cuda"
+    narrow = replace(RESIDENT, stored_bytes=1_100_000_000, storage="fp8 e4m3fn row")
+    assert scales_line(narrow) == ("SD 1.x · 1.07 B parameters · fp8 e4m3fn row · 1.1 GB, fp16 would be 2.1 GB · cuda")
+
+
+def test_a_model_that_is_streamed_says_how_and_what_stays() -> None:
+    streamed = replace(
+        RESIDENT,
+        stored_bytes=52_470_614,
+        streamed_bytes=2_080_000_000,
+        streaming="layers are streamed from disk",
+        device="cpu",
+    )
+    assert scales_line(streamed) == (
+        "SD 1.x · 1.07 B parameters · fp16 · 2.1 GB · layers are streamed from disk, 52 MB stay · cpu"
+    )

@@ -12,6 +12,7 @@ from modules.errors import InvalidValueError
 if TYPE_CHECKING:
     import torch
 
+FP8_MATMUL_CAPABILITY = (8, 9)
 GPU_KINDS = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm cards are "cuda" to PyTorch
 Counters = dict[str, int]
 Memory = dict[str, int | str | Counters]
@@ -109,6 +110,22 @@ def works(device: torch.device, dtype: torch.dtype) -> bool:
         rows = torch.nn.functional.conv2d(image, kernel).flatten(1)
         return bool(torch.isfinite(rows @ rows.T).all().item())
     except (RuntimeError, TypeError):  # how backends say "not implemented for this dtype"
+        return False
+
+
+def has_fp8_matmul(device: torch.device) -> bool:
+    """Whether `device` multiplies e4m3 matrices in its own units: NVIDIA from compute capability 8.9 on, and then found
+    out by doing it. The processor only imitates that, slower than it decodes."""
+    import torch
+
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < FP8_MATMUL_CAPABILITY:
+        return False
+    try:
+        one = torch.ones((), device=device)
+        square = torch.ones(16, 16, device=device).to(torch.float8_e4m3fn)
+        product = torch._scaled_mm(square, square.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        return bool((product == 16).all().item())
+    except (RuntimeError, TypeError, ValueError):  # how builds without the kernel say so
         return False
 
 

@@ -60,6 +60,13 @@ class Fetch(Protocol):
         """Put other data to rest in the place of a parameter's; False: it rests in the layer."""
 
 
+class Product(Protocol):
+    """Multiplies with a stored weight without decoding it; see `modules.memory.matmul`."""
+
+    def __call__(self, layer: nn.Module, state: Stored, x: Tensor) -> Tensor | None:
+        """The product without bias, or None: decode the weight and multiply as usual."""
+
+
 @dataclass
 class Stored:
     """What a managed layer knows about itself. Changed only through the functions here, between forward passes."""
@@ -70,6 +77,7 @@ class Stored:
     device: torch.device | None = None  # where it computes; None: where the stored data is
     cast_inputs: bool = True  # False under autocast, and for layers that take no floating input
     fetch: Fetch | None = None
+    product: Product | None = None
     changes: tuple[WeightChange, ...] = ()
     branches: SideBranches | None = None
     original: dict[str, nn.Parameter] = field(default_factory=dict)  # to restore, where asked to keep it
@@ -99,7 +107,7 @@ def manage(
     state = Stored(dict(formats), compute_dtype, own_class, device, cast_inputs)
     if known:
         state.changes, state.branches = known.changes, known.branches
-        state.fetch, state.original = known.fetch, known.original
+        state.fetch, state.original, state.product = known.fetch, known.original, known.product
     layer.__dict__[STATE] = state
     layer.__class__ = _managed_class(own_class, tuple(formats))
     return state
@@ -278,6 +286,9 @@ def _linear(layer: Any, x: Tensor) -> Tensor:
     if _would_be_kept(layer, x):
         return frozen_linear(layer, x, _decoded_weight)
     bias = layer.bias
+    state: Stored = layer.__dict__[STATE]
+    if state.product is not None and (product := state.product(layer, state, x)) is not None:
+        return product if bias is None else product + bias
     return F.linear(x, _short_lived(layer, "weight"), bias)  # type: ignore[arg-type]
 
 

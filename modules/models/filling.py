@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.layer import manage, put
+from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules
@@ -57,6 +58,7 @@ class Placement:
     compute_dtype: torch.dtype
     rules: StorageRules | None = None
     cast_inputs: bool = True
+    fp8_matmul: bool = False  # linear layers multiply in 8 bits where they can
     tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
     rest: ModelRest | None = None  # where weights rest, if they are to be streamed
 
@@ -145,6 +147,8 @@ def fill(
     for layer, formats, target in managed.values():
         casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
         manage(layer, formats, target.compute_dtype, cast_inputs=casts)
+        if target.fp8_matmul:
+            multiply_in_8_bits(layer)
     return report
 
 

@@ -69,7 +69,16 @@ def load_model(
             casts = plan.mode is not ComputeMode.AUTOCAST
             rules = component.rules(plan.rules(component.name))
             tables_in_file = rules is not None or (rest is not None and rest.on_disk)
-            return Placement(plan.device, plan.rest_dtype, plan.compute_dtype, rules, casts, tables_in_file, rest)
+            return Placement(
+                plan.device,
+                plan.rest_dtype,
+                plan.compute_dtype,
+                rules,
+                casts,
+                fp8_matmul=plan.mode is ComputeMode.FP8_MATMUL,
+                tables_in_file=tables_in_file,
+                rest=rest,
+            )
 
         assignments, report = _fill_from(file, components, family, placement, vae)
     parts = {}

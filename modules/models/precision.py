@@ -17,6 +17,7 @@ class ComputeMode(StrEnum):
     PLAIN = "plain"  # everything is in the compute dtype already
     MANUAL = "manual cast"  # each stored layer casts its input and its weight
     AUTOCAST = "autocast"  # PyTorch's autocast chooses a dtype for each operation
+    FP8_MATMUL = "fp8 matmul"  # as by hand, but linear layers multiply in 8 bits where they can
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,8 +90,9 @@ def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
             fields["FP8 text encoder"] = False
     if plan.is_low_precision or plan.dtype_is_chosen:
         fields["Compute dtype"] = dtype_name(plan.compute_dtype)
-    if plan.mode is ComputeMode.AUTOCAST:
-        fields["Compute mode"] = "Autocast"
+    recorded = {ComputeMode.AUTOCAST: "Autocast", ComputeMode.FP8_MATMUL: "FP8 matmul"}
+    if plan.mode in recorded:
+        fields["Compute mode"] = recorded[plan.mode]
     return fields
 
 

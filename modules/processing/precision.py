@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from modules.devices import DeviceFlags, choose_device, compute_dtype, is_gtx_16xx, works
+from modules.devices import DeviceFlags, choose_device, compute_dtype, has_fp8_matmul, is_gtx_16xx, works
 from modules.errors import InvalidValueError
 from modules.models.vaes import VAE_KEYS, VaeWish
 from modules.processing.attention_wish import AttentionFlags
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ON, OFF, ON_FOR_LARGE = "Enable", "Disable", "Enable for SDXL"
 AUTOMATIC = "Automatic"
+FP8_MATMUL = "FP8 matmul"
+FP8_MATMUL_FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row")
 SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 """Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
 
@@ -73,6 +75,7 @@ class Machine:
     precision: str = "autocast"  # the word of --precision
     check_nan: bool = True
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
+    fp8_matmul: bool = False  # it multiplies e4m3 matrices in its own units
     attention: AttentionFlags = field(default_factory=AttentionFlags)
     streaming: StreamFlags = field(default_factory=StreamFlags)
 
@@ -125,6 +128,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machin
         precision=flags.precision,
         check_nan=not flags.disable_nan_check,
         no_autocast=card,
+        fp8_matmul=has_fp8_matmul(device),
         attention=AttentionFlags.of(flags),
         streaming=StreamFlags.of(flags, offload_dir),
     )
@@ -144,6 +148,8 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
     if wanted and machine.device.type == "mps":
         wanted = False
         notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
+    if wish.compute_mode == FP8_MATMUL:
+        notes += _notes_on_fp8_matmul(wish, machine, wanted)
     dtype = _dtype(wish, machine)
     rules = storage_rules(wish.fp8_format, wish.fp8_skip)  # also where it is off: a bad pattern is an error at once
     storage = rules.storage if wanted else None
@@ -208,6 +214,18 @@ def _dtype(wish: PrecisionWish, machine: Machine) -> torch.dtype:
     return dtype
 
 
+def _notes_on_fp8_matmul(wish: PrecisionWish, machine: Machine, fp8_is_on: bool) -> list[str]:
+    """Why the compute mode FP8 matmul has no effect, if it has none."""
+    if not machine.fp8_matmul:
+        return [
+            "Compute mode FP8 matmul has no effect here: it needs an NVIDIA card of compute capability 8.9 or newer. "
+            "Weights are decoded in each layer."
+        ]
+    if fp8_is_on and wish.fp8_format not in FP8_MATMUL_FORMATS:
+        return [f"Compute mode FP8 matmul has no effect with {wish.fp8_format}: it takes e4m3 weights."]
+    return []
+
+
 def _mode(wish: PrecisionWish, machine: Machine, storage: str | None, dtype: torch.dtype) -> ComputeMode:
     """Autocast for plain formats where the device has it, else a cast in each layer."""
     import torch
@@ -217,6 +235,8 @@ def _mode(wish: PrecisionWish, machine: Machine, storage: str | None, dtype: tor
 
     if storage is None and wish.compute_mode == AUTOMATIC:
         return ComputeMode.PLAIN
+    if wish.compute_mode == FP8_MATMUL and not (machine.fp8_matmul and storage in FP8_MATMUL_FORMATS):
+        return ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL
     if wish.compute_mode != AUTOMATIC:
         return ComputeMode(wish.compute_mode.lower())
     assert storage is not None

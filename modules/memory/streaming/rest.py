@@ -78,8 +78,10 @@ class RestingPlace:
             self.store.release(source)
 
     def finish(self) -> None:
-        """All is taken: let go of the originals of tied weights."""
+        """All was taken, and others know where it rests: hold on to nothing."""
         self._shells.clear()
+        self.sources.clear()
+        self._layers.clear()
 
     def close(self) -> None:
         """Close the files."""

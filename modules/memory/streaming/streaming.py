@@ -151,8 +151,8 @@ def stream(
             for name in layer._parameters:
                 place.take(layer, name)
             _move_rest(layer, device)
-    place.finish()
     groups = make_groups(named, place.sources, levels, options.blocks_per_group, options.largest_block_bytes)
+    place.finish()
     ahead = options.ahead_bytes
     if ahead is None:
         ahead = max((group.size_bytes for group in groups if not group.alone), default=0)

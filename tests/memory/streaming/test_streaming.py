@@ -1,10 +1,14 @@
 """Streamed modules compute what resident ones do, whatever is streamed how, in which order, and from where."""
 
 import copy
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
@@ -198,6 +202,14 @@ def test_small_weights_and_buffers_stay() -> None:
         assert torch.equal(module(torch.ones(2, 64)), expected)
 
 
+def test_nobody_holds_on_to_what_was_put_elsewhere(tmp_path: Path) -> None:
+    module = toy()
+    seen = weakref.ref(module.line.weight)
+    with stream(module, CPU, place=everything(BlobStore(tmp_path))):
+        gc.collect()
+        assert seen() is None
+
+
 def test_reading_weights_without_calling_the_layer() -> None:
     module = toy()
     first, back = module.first.weight.clone(), module.back.weight.clone()
@@ -276,6 +288,33 @@ def test_an_exception_in_a_forward_pass_leaves_nothing_behind() -> None:
         with pytest.raises(IndexError):
             module(x, (0, 1, 9))
         assert torch.equal(module(x), expected)
+
+
+def test_gradients_flow_through_streamed_weights() -> None:
+    module = Blocks()
+    grads = []
+    for streamed in (False, True):
+        x = torch.ones(1, 32, requires_grad=True)
+        handle = stream(module, CPU, place=everything()) if streamed else None
+        for _ in range(2):
+            module(x, (0, 1, 2, 3, 1)).square().sum().backward()
+        grads.append(x.grad)
+        if handle is not None:
+            handle.remove()
+    assert grads[0] is not None and grads[1] is not None and torch.equal(grads[0], grads[1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(passes=st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=5), ahead=st.integers(0, 20_000))
+def test_any_sequence_of_passes(passes: list[list[int]], ahead: int) -> None:
+    module = Blocks()
+    x = torch.randn(1, 32)
+    with torch.inference_mode():
+        expected = [module(x, tuple(order), len(order) % 2 == 0) for order in passes]
+        with stream(module, CPU, Level.LAYER, StreamOptions(ahead_bytes=ahead), everything()) as handle:
+            got = [module(x, tuple(order), len(order) % 2 == 0) for order in passes]
+            assert handle.live_bytes <= ahead + max(group.size_bytes for group in handle.groups)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_every_error() -> None:

@@ -45,4 +45,4 @@ class InProcessExecutor:
         """Free the model."""
         if self._planner is not None:
             self._planner.close()
-        self._engine.unload()
+        self._engine.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class ModelSketch:
     components: tuple[Component, ...]
     entries: Mapping[str, TensorEntry]
     has_offsets: bool
+    _known: dict[PrecisionPlan, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def module(self, component: str) -> nn.Module:
         """The network of that name."""
@@ -49,7 +50,9 @@ class ModelSketch:
 
     def weights(self, plan: PrecisionPlan) -> dict[str, dict[str, int]]:
         """Bytes of every parameter and buffer as it will be stored, by component and name."""
-        return {item.name: self._weights_of(item, plan) for item in self.components}
+        if plan not in self._known:
+            self._known[plan] = {item.name: self._weights_of(item, plan) for item in self.components}
+        return self._known[plan]
 
     def _weights_of(self, component: Component, plan: PrecisionPlan) -> dict[str, int]:
         rules = component.rules(plan.rules(component.name))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.devices import Memory, memory_info
-from modules.errors import FeatherweightError
+from modules.errors import FeatherweightError, MemoryShortageError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.vaes import VaeCatalogue, VaeInfo
 from modules.processing.model_shelf import SPARE_BYTES, KeepWish, KeptModel, ModelShelf, free_bytes, move_weights
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from modules.processing.conditioning import Conditioner
 
 log = logging.getLogger(__name__)
+
+NO_ROOM = (
+    "Switch FP8 weight on (half the memory), set Stream weights in Settings > Optimizations, close other programs, or "
+    "choose a smaller checkpoint."
+)
 
 
 class Engine:
@@ -69,6 +74,8 @@ class Engine:
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
         self._last: str | None = None
+        self._loading: list[threading.Thread] = []
+        self._closed = False
         self._on_loaded: list[Callable[[LoadedModel], object]] = []
         self._status = EngineStatus(EngineState.EMPTY, "No model is loaded yet; the first picture loads one.")
 
@@ -166,7 +173,9 @@ class Engine:
 
     def request_load(self, wanted: str | None) -> None:
         """Load in the background; returns at once. What goes wrong stands in `status`."""
-        threading.Thread(target=self._load_quietly, args=(wanted,), name="featherweight-load", daemon=True).start()
+        thread = threading.Thread(target=self._load_quietly, args=(wanted,), name="featherweight-load", daemon=True)
+        self._loading = [known for known in self._loading if known.is_alive()] + [thread]
+        thread.start()
 
     def reload(self) -> None:
         """Load again what was loaded or unloaded last; waits until it is there."""
@@ -207,23 +216,37 @@ class Engine:
                 self._release()
             self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next picture loads it again.")
 
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Free everything and load nothing in the background any more; waits for a load that has begun."""
+        self._closed = True
+        for thread in self._loading:
+            thread.join(timeout_s)
+        self.unload()
+
     def _load_quietly(self, wanted: str | None) -> None:
         try:
-            self.model(wanted)
+            with self.lock:
+                if not self._closed:
+                    self.model(wanted)
         except FeatherweightError as error:
             log.error("%s", error)
         except Exception:
             log.exception("loading failed")
 
     def _load(self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> LoadedModel:
+        from modules.memory.recovery import Recovery
         from modules.models.loading import load_model
 
         if self._hashing:
             info = self.catalogue.with_hash(info)
         machine = self.machine
-        return load_model(
-            info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
-        )
+
+        def load() -> LoadedModel:
+            return load_model(
+                info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
+            )
+
+        return Recovery(free=self._release, advice=NO_ROOM).run("load", load)
 
     def _load_with_room(
         self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None, keep: KeepWish
@@ -238,7 +261,7 @@ class Engine:
             self._shelf.make_room(needed, lambda: free_bytes(device, False), self._release)
         try:
             return self._load(info, wish, vae)
-        except (MemoryError, torch.OutOfMemoryError):
+        except MemoryShortageError:
             if not self._shelf.clear():
                 raise
         self._release()

@@ -107,7 +107,10 @@ class Planner:
         self._sketches: OrderedDict[tuple[Path, int], ModelSketch] = OrderedDict()
         self._rehearsed: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._program_bytes: int | None = None
+        self._turn = threading.Lock()
         self._learning: threading.Thread | None = None
+        self._lesson: tuple[Txt2ImgRequest, Result] | None = None  # the next, in the background
+        self._closed = False
 
     def plan(self, request: Txt2ImgRequest, available_bytes: int | None = None) -> MemoryPlan:
         """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
@@ -147,24 +150,35 @@ class Planner:
                 self._corrections.learn(_keys(case, stage), predicted, on_top)
 
     def learn_later(self, request: Txt2ImgRequest, result: Result) -> None:
-        """The same in the background, so that the next job need not wait; what goes wrong is logged."""
-        self._learning = threading.Thread(
-            target=self._learn_quietly, args=(request, result), name="featherweight-plan", daemon=True
-        )
-        self._learning.start()
+        """The same in the background, so that the next job need not wait; what goes wrong is logged. Where jobs come
+        faster than they can be learnt from, the latest counts."""
+        with self._turn:
+            self._lesson = (request, result)
+            if self._learning is None and not self._closed:
+                self._learning = threading.Thread(target=self._learn_quietly, name="featherweight-plan", daemon=True)
+                self._learning.start()
 
-    def close(self, timeout_s: float = 10.0) -> None:
-        """Wait for what is being learnt."""
-        if self._learning is not None:
-            self._learning.join(timeout_s)
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Begin no more lessons; waits for those that are there, two at most."""
+        with self._turn:
+            self._closed = True
+            learning = self._learning
+        if learning is not None:
+            learning.join(timeout_s)
 
-    def _learn_quietly(self, request: Txt2ImgRequest, result: Result) -> None:
-        try:
-            self.learn(request, result)
-        except FeatherweightError as error:
-            log.warning("Nothing was learnt from a job: %s", error)
-        except Exception:
-            log.exception("learning from a job failed")
+    def _learn_quietly(self) -> None:
+        while True:
+            with self._turn:
+                lesson, self._lesson = self._lesson, None
+                if lesson is None:
+                    self._learning = None
+                    return
+            try:
+                self.learn(*lesson)
+            except FeatherweightError as error:
+                log.warning("Nothing was learnt from a job: %s", error)
+            except Exception:
+                log.exception("learning from a job failed")
 
     def _learn_program(self, record: MemoryRecord, resident: dict[str, int], device: torch.device) -> int:
         """What the process holds besides weights, as it was before its first job: later ones find memory that earlier

@@ -1,0 +1,70 @@
+"""The merger that page and command line share."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from modules.errors import UnknownNameError
+from modules.jobs.merging import Merger
+from modules.jobs.tasks import Outcome, Task, Tasks
+from modules.models.merging.wish import MergeWish
+from modules.models.tensor_file import TensorFile
+from modules.models.vaes import VaeCatalogue
+from tests.models.merging.toys import Toys, toy
+from tests.recordings import CONFIGS
+
+WISH = MergeWish(primary="a", secondary="b", name="merged")
+
+
+@pytest.fixture
+def toys(tmp_path: Path) -> Toys:
+    toys = Toys(tmp_path)
+    toys.add_three()
+    return toys
+
+
+def merger_of(toys: Toys, hashing: bool = True, lock: threading.RLock | None = None) -> Merger:
+    lock = lock or threading.RLock()
+    return Merger(toys.catalogue(), VaeCatalogue(), toys.folder, CONFIGS, hashing, lock)
+
+
+def test_the_catalogue_knows_the_result_and_the_models_hashes(toys: Toys) -> None:
+    merger = merger_of(toys)
+    result = merger.run(merger.resolve(WISH), lambda done, total, phase: None)
+    assert merger.catalogue.get("merged").path == result.path
+    assert merger.catalogue.get("a").sha256
+
+
+def test_without_hashing_the_recipe_names_no_hashes(toys: Toys) -> None:
+    merger = merger_of(toys, hashing=False)
+    with TensorFile(merger.run(merger.resolve(WISH), lambda done, total, phase: None).path) as file:
+        assert json.loads(file.metadata["sd_merge_recipe"])["primary_model_hash"] is None
+        assert json.loads(file.metadata["sd_merge_models"]) == {}
+    assert merger.catalogue.get("a").sha256 is None
+
+
+def test_a_merge_does_not_wait_for_a_picture(toys: Toys) -> None:
+    lock = threading.RLock()
+    merger = merger_of(toys, lock=lock)
+    merger.metadata_of([])  # everything is imported then, as it is when a picture is being made
+    request = merger.resolve(WISH)
+
+    def work(task: Task) -> Outcome:
+        return {"tensors": merger.run(request, task.progress).tensors}
+
+    tasks = Tasks()
+    with lock:
+        task = tasks.submit("merge", "Merging", work)
+        assert task.wait(30)
+    assert task.result() == {"tensors": 6}
+    tasks.close()
+
+
+def test_the_metadata_of_models_is_joined(toys: Toys) -> None:
+    toys.add("x.safetensors", toy(1), {"author": "X", "format": "pt"})
+    toys.add("y.safetensors", toy(1), {"author": "Y", "licence": "free"})
+    assert merger_of(toys).metadata_of(["x", "", "y", "a"]) == {"author": "X", "licence": "free"}
+    with pytest.raises(UnknownNameError, match="nothing"):
+        merger_of(toys).metadata_of(["nothing"])

@@ -177,24 +177,39 @@ def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tenso
     return weight
 
 
-def read_rows(layer: nn.Module, name: str, start: int, stop: int) -> Tensor:
-    """Rows `start` to `stop` of a parameter, usable; only those are decoded. Works for layers that are not managed."""
+Kept = tuple[Tensor, Tensor | None]
+"""Stored data and its scale."""
+
+
+def fetch_stored(layer: nn.Module, name: str) -> Kept | None:
+    """What rests elsewhere, brought here once: for reading several slices of it. None for what lies in the layer."""
+    state = stored_state(layer)
+    if state is None or name not in state.formats or state.fetch is None or _is_whole(layer, name, state):
+        return None
+    return state.fetch(layer, name)
+
+
+def read_rows(layer: nn.Module, name: str, start: int, stop: int, kept: Kept | None = None) -> Tensor:
+    """Rows `start` to `stop` of a parameter, usable; only those are decoded. Works for layers that are not managed.
+
+    `kept` is what `fetch_stored` gave.
+    """
     state = stored_state(layer)
     if state is None or name not in state.formats or _is_whole(layer, name, state):
         rows: Tensor = getattr(layer, name)[start:stop]
         return rows
-    data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
+    data, scale = kept or fetch_stored(layer, name) or stored_tensors(layer, name)
     part = scale[start:stop] if scale is not None and scale.numel() > 1 else scale
     return decode(state, name, data[start:stop], part)
 
 
-def read_columns(layer: nn.Module, name: str, start: int, stop: int) -> Tensor:
+def read_columns(layer: nn.Module, name: str, start: int, stop: int, kept: Kept | None = None) -> Tensor:
     """Columns `start` to `stop` (of the second dimension) of a parameter, usable; as `read_rows`."""
     state = stored_state(layer)
     if state is None or name not in state.formats or _is_whole(layer, name, state):
         columns: Tensor = getattr(layer, name)[:, start:stop]
         return columns
-    data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
+    data, scale = kept or fetch_stored(layer, name) or stored_tensors(layer, name)
     part = data[:, start:stop]
     return decode(state, name, part if part.dtype == state.compute_dtype else part.contiguous(), scale)
 

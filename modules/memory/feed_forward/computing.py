@@ -143,7 +143,7 @@ class _Readers:
 def _without_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumulation: bool) -> Tensor:
     """Slices of the hidden dimension outside, tokens inside: each weight is read once. Sums are made in place."""
     readers = _Readers(parts, keep=True)
-    bias = readers.down.bias
+    bias: Tensor | None = None
     slices = hidden_slices(parts.pattern.hidden, pieces.splits)
     output = torch.empty(0)
     ranks: list[Tensor] = []
@@ -154,6 +154,7 @@ def _without_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumula
         if index == 0:
             sum_dtype = torch.float32 if fp32_accumulation and len(slices) > 1 else dtype
             output = x.new_empty(x.shape[0], weight.shape[0], dtype=sum_dtype)
+            bias = readers.down.bias
             bias = None if bias is None else bias.to(dtype)
             ranks = [x.new_zeros(x.shape[0], branch.down.shape[0], dtype=dtype) for branch in readers.down.branches]
         for begin in range(0, x.shape[0], pieces.chunk):

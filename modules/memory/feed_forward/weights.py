@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.feed_forward.pattern import is_plain_linear
-from modules.memory.layer import SideBranches, read_columns, read_rows, read_weight, stored_state
+from modules.memory.layer import Kept, SideBranches, fetch_stored, read_columns, read_rows, read_weight, stored_state
 from modules.memory.patching import has_foreign_forward, patches_of
 
 
@@ -58,18 +58,19 @@ def cast_input(layer: nn.Module, x: Tensor) -> Tensor:
 
 @dataclass
 class LayerReader:
-    """Reads one layer during one call. A weight with changes on it is decoded once for all slices, unless gradients
-    would keep it alive."""
+    """Reads one layer during one call. A weight that is streamed is brought here once, one with changes on it is
+    decoded once for all slices, unless gradients would keep it alive."""
 
     layer: Any
     keep: bool
     _whole: Tensor | None = None
+    _stored: dict[str, Kept | None] = field(default_factory=dict)
 
     def rows(self, start: int, stop: int) -> RowSlice:
         """What computes outputs `start` to `stop`."""
-        weight = self._kept()
-        weight = read_rows(self.layer, "weight", start, stop) if weight is None else weight[start:stop]
-        bias = None if self.layer._parameters.get("bias") is None else read_rows(self.layer, "bias", start, stop)
+        whole = self._kept()
+        weight = self._rows("weight", start, stop) if whole is None else whole[start:stop]
+        bias = None if self.layer._parameters.get("bias") is None else self._rows("bias", start, stop)
         parts = tuple(replace(part, up=part.up[start:stop]) for part in self.branches)
         extra = self.branch_bias
         return RowSlice(weight, bias, parts, None if extra is None else extra[start:stop])
@@ -77,7 +78,10 @@ class LayerReader:
     def columns(self, start: int, stop: int) -> ColumnSlice:
         """What takes inputs `start` to `stop` to all outputs; the bias is left out."""
         weight = self._kept()
-        weight = read_columns(self.layer, "weight", start, stop) if weight is None else weight[:, start:stop]
+        if weight is None:
+            weight = read_columns(self.layer, "weight", start, stop, self._brought("weight"))
+        else:
+            weight = weight[:, start:stop]
         return ColumnSlice(weight, tuple(replace(part, down=part.down[:, start:stop]) for part in self.branches))
 
     @property
@@ -98,6 +102,14 @@ class LayerReader:
     def branch_bias(self) -> Tensor | None:
         state = stored_state(self.layer)
         return state.branches.bias if state is not None and isinstance(state.branches, AllBranches) else None
+
+    def _rows(self, name: str, start: int, stop: int) -> Tensor:
+        return read_rows(self.layer, name, start, stop, self._brought(name))
+
+    def _brought(self, name: str) -> Kept | None:
+        if self.keep and name not in self._stored:
+            self._stored[name] = fetch_stored(self.layer, name)
+        return self._stored.get(name)
 
     def _kept(self) -> Tensor | None:
         state = stored_state(self.layer)

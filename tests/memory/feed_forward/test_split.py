@@ -15,6 +15,9 @@ from modules.memory.feed_forward.options import CallSize, Pieces, hidden_slices,
 from modules.memory.formats import FORMATS
 from modules.memory.layer import Stored, manage, stored_state
 from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.streaming.groups import Level
+from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.streaming import stream
 from tests.memory.feed_forward.models import FEED_FORWARDS, diffusers
 
 CUTS = {
@@ -257,6 +260,30 @@ def test_weights_that_are_fetched_from_elsewhere() -> None:
         state.fetch = lambda layer, name, kept=elsewhere: (kept, None)  # type: ignore[assignment]
     with torch.no_grad(), split_feed_forward(module, CUTS["both"]):
         torch.testing.assert_close(module(x), expected)
+
+
+@pytest.mark.parametrize("level", list(Level))
+@pytest.mark.parametrize("storage", [None, "fp8_e4m3fn_row"])
+@pytest.mark.parametrize("first", ["stream", "split"])
+def test_streamed_weights_are_brought_once_a_call(level: Level, storage: str | None, first: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(diffusers("geglu", hidden=180).eval() for _ in range(2)), nn.Linear(24, 24))
+    second: Any = model[1]
+    second.net[0].proj = nn.Linear(24, 360)
+    model.requires_grad_(False)
+    if storage is not None:
+        apply_storage(model, StorageRules(storage), torch.float32)
+    expected = model(inputs())
+    handle = split_feed_forward(model, CUTS["both"]) if first == "split" else None
+    with stream(model, CPU, level, place=RestingPlace(small_bytes=0)) as streaming, torch.no_grad():
+        handle = handle or split_feed_forward(model, CUTS["both"])
+        for _ in range(3):
+            before = streaming.counts.moved_bytes
+            torch.testing.assert_close(model(inputs()), expected)
+        assert streaming.counts.moved_bytes - before <= 1.1 * streaming.rest_bytes
+        handle.remove()
+        torch.testing.assert_close(model(inputs()), expected)
+    torch.testing.assert_close(model(inputs()), expected)
 
 
 def test_under_autocast() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.devices import Memory, memory_info
-from modules.errors import FeatherweightError, MemoryShortageError
+from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.vaes import VaeCatalogue, VaeInfo
 from modules.processing.model_shelf import SPARE_BYTES, KeepWish, KeptModel, ModelShelf, free_bytes, move_weights
@@ -234,38 +234,32 @@ class Engine:
             log.exception("loading failed")
 
     def _load(self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> LoadedModel:
-        from modules.memory.recovery import Recovery
         from modules.models.loading import load_model
 
         if self._hashing:
             info = self.catalogue.with_hash(info)
         machine = self.machine
-
-        def load() -> LoadedModel:
-            return load_model(
-                info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
-            )
-
-        return Recovery(free=self._release, advice=NO_ROOM).run("load", load)
+        return load_model(
+            info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
+        )
 
     def _load_with_room(
         self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None, keep: KeepWish
     ) -> LoadedModel:
         """Load, after models set aside have made room where they lie on the device; if memory runs out all the same,
-        once more without them."""
-        import torch
+        once more without them. Raises `MemoryShortageError` when that does not help."""
+        from modules.memory.recovery import Recovery
 
         device = self.machine.device
         if not self._moves(keep):
             needed = info.size_bytes * self.machine.dtype.itemsize // 2 + SPARE_BYTES
             self._shelf.make_room(needed, lambda: free_bytes(device, False), self._release)
-        try:
-            return self._load(info, wish, vae)
-        except MemoryShortageError:
-            if not self._shelf.clear():
-                raise
-        self._release()
-        return self._load(info, wish, vae)
+
+        def free() -> None:
+            self._shelf.clear()
+            self._release()
+
+        return Recovery(free=free, advice=NO_ROOM).run("load", lambda: self._load(info, wish, vae))
 
     def _moves(self, keep: KeepWish) -> bool:
         """Whether models that are set aside leave the device."""

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from modules.errors import MemoryShortageError
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loaded import LoadedModel
 from modules.processing import engine as engine_module
@@ -134,11 +135,21 @@ def test_running_out_of_memory_while_loading_drops_the_others(engine: Engine, mo
     engine.model("b")
     assert attempts == [1, 0]
     assert engine.model("a") is not a
+
+
+def test_a_model_that_does_not_fit_is_an_error_that_says_what_to_do(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any) -> LoadedModel:
+        raise torch.OutOfMemoryError("no room")
+
     engine.unload()
-    attempts.clear()
-    with pytest.raises(torch.OutOfMemoryError):
-        engine.model("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_load", fails)
+        with pytest.raises(MemoryShortageError, match="FP8 weight"):
+            engine.model("a")
     assert engine.status.state is EngineState.FAILED
+    assert engine.model("a").info.model_name
 
 
 def test_thirty_switches_do_not_grow(engine: Engine) -> None:

@@ -1,5 +1,7 @@
 """The merger that page and command line share."""
 
+from __future__ import annotations
+
 import json
 import threading
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from modules.memory.streaming.buffers import Buffers
-from modules.memory.streaming.groups import Piece
-from modules.memory.streaming.source import size_bytes
+from modules.memory.streaming.groups import Group, Piece
+from modules.memory.streaming.source import RamSource, size_bytes
 
 
 class Parcel(Protocol):
@@ -240,3 +240,21 @@ class _Staging:
         if self.copied is not None:
             self.copied.synchronize()
             self.copied = None
+
+
+def pin(groups: Iterable[Group], pinned_bytes: int | None, memory: Callable[[int], Tensor] = pinned_memory) -> None:
+    """Put the pieces that rest in main memory into pinned memory, as far as the budget goes (None: all)."""
+    for group in groups:
+        for piece in group.pieces:
+            if not all(isinstance(slot.source, RamSource) for slot in piece.slots):
+                continue
+            if pinned_bytes is not None:
+                if piece.size_bytes > pinned_bytes:
+                    continue
+                pinned_bytes -= piece.size_bytes
+            piece.host = memory(piece.size_bytes)
+            fill(piece, piece.host)
+            for slot, offset in zip(piece.slots, piece.offsets, strict=True):
+                part = piece.host[offset : offset + size_bytes(slot.source)]
+                slot.source = RamSource(part.view(slot.source.dtype).view(slot.source.shape))
+                slot.first = slot.source

@@ -23,9 +23,8 @@ from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
 from modules.memory.layer import STATE, manage, stored_state
 from modules.memory.streaming.groups import Group, Level, make_groups
-from modules.memory.streaming.link import Link, ReadingLink, StreamLink, fill, pinned_memory
+from modules.memory.streaming.link import Link, ReadingLink, StreamLink, pin
 from modules.memory.streaming.rest import RestingPlace
-from modules.memory.streaming.source import RamSource, size_bytes
 from modules.memory.streaming.streamer import StreamCounts, Streamer
 
 WITH_STREAMS = ("cuda", "xpu")
@@ -160,7 +159,7 @@ def stream(
     handle = StreamHandle(named, device, streamer)
     _attach(handle)
     if device.type in WITH_STREAMS and options.own_stream and link is None:
-        _pin(groups, options.pinned_bytes)
+        pin(groups, options.pinned_bytes)
     return handle
 
 
@@ -229,24 +228,6 @@ class _Saved:
 
 def _refuse_load(*_: object) -> None:
     raise InvalidValueError("Weights cannot be loaded into a module that is streamed. Remove the streaming first.")
-
-
-def _pin(groups: Iterable[Group], pinned_bytes: int | None) -> None:
-    """Put the pieces that rest in main memory into pinned memory, as far as the budget goes."""
-    for group in groups:
-        for piece in group.pieces:
-            if not all(isinstance(slot.source, RamSource) for slot in piece.slots):
-                continue
-            if pinned_bytes is not None:
-                if piece.size_bytes > pinned_bytes:
-                    continue
-                pinned_bytes -= piece.size_bytes
-            piece.host = pinned_memory(piece.size_bytes)
-            fill(piece, piece.host)
-            for slot, offset in zip(piece.slots, piece.offsets, strict=True):
-                part = piece.host[offset : offset + size_bytes(slot.source)]
-                slot.source = RamSource(part.view(slot.source.dtype).view(slot.source.shape))
-                slot.first = slot.source
 
 
 def _layers(groups: Iterable[Group]) -> list[nn.Module]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.groups import Group, Level, Slot
-from modules.memory.streaming.link import ReadingLink, StreamLink
+from modules.memory.streaming.link import ReadingLink, StreamLink, pin
 from modules.memory.streaming.rest import RestingPlace
 from modules.memory.streaming.source import RamSource
 from modules.memory.streaming.streaming import StreamOptions, stream
@@ -143,6 +143,22 @@ def test_what_rests_in_pinned_memory_is_copied_from_there() -> None:
     assert torch.equal(parcel.wait()[: piece.size_bytes].view(torch.float32).view(8, 8), tensor)
     link.send(piece, ahead=True).discard()
     link.close()
+
+
+@pytest.mark.parametrize("budget", [0, 9000, None])
+def test_pinning_goes_as_far_as_the_budget(budget: int | None) -> None:
+    pinned: list[Tensor] = []
+    module = Blocks()
+    x = torch.randn(1, 32)
+    expected = module(x)
+    with stream(module, CPU, place=everything(), link=made_up(pinned)) as handle:
+        pin(handle.groups, budget, lambda count: torch.empty(count, dtype=torch.uint8))
+        hosts = [piece.host for group in handle.groups for piece in group.pieces]
+        held = sum(host.numel() for host in hosts if host is not None)
+        assert held == {0: 0, 9000: 8960, None: sum(group.size_bytes for group in handle.groups)}[budget]
+        for _ in range(2):
+            assert torch.equal(module(x), expected)
+        assert bool(pinned) is (budget is not None)
 
 
 def test_a_piece_that_is_not_needed_goes_back() -> None:

@@ -148,7 +148,7 @@
     const points = record.samples.filter((sample) => sample[column] !== null);
     const path = points.map((sample) => `${x(sample[0]).toFixed(1)},${y(sample[column]).toFixed(1)}`).join(" ");
     svg.append(shape("polyline", { points: path, class: "fw-curve" }));
-    svg.append(shape("text", { x: 3, y: TOP + 10 }, giga(record.peak[key])));
+    svg.append(shape("text", { x: 3, y: y(record.peak[key]) + 14 }, giga(record.peak[key])));
     return svg;
   }
 

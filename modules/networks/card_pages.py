@@ -58,6 +58,7 @@ def checkpoint_page(folders: Sequence[Path], catalogue: CheckpointCatalogue) -> 
         folders=tuple(folders),
         suffixes=CHECKPOINT_SUFFIXES,
         is_for_prompt=False,
+        is_of_files_only=False,  # titles also hold hashes, which are taken at some time
         notes=("description", "vae", "notes"),
         list_files=lambda listing, settings: checkpoint_files(catalogue),
         hash_of=lambda file: file.search[0][:10],

@@ -42,6 +42,7 @@ class CardPage:
     tag: str = ""  # "lora": a click puts <lora:reference:weight> into the prompt; "": the reference alone
     is_for_prompt: bool = True
     notes: tuple[str, ...] = ("description", "notes")  # the keys that the editor shows
+    is_of_files_only: bool = True  # whether the list stays the same while the files do
     hash_of: Callable[[ModelFile], str] = lambda file: ""  # as infotexts have it; "" where none is known
 
 
@@ -61,6 +62,16 @@ class Card:
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What a look at a page's folders has found, and what it depended on."""
+
+    signature: bytes
+    settings: Settings
+    cards: tuple[Card, ...]
+    by_key: dict[str, Card]
+
+
 class CardLibrary:
     """The cards of all pages. Safe to use from any thread."""
 
@@ -68,7 +79,7 @@ class CardLibrary:
         self.pages = {page.id: page for page in pages}
         self._book = NoteBook()
         self._lock = threading.Lock()
-        self._cards: dict[str, dict[str, Card]] = {}
+        self._looks: dict[str, _Look] = {}
 
     def page(self, page_id: str) -> CardPage:
         """Raises `UnknownNameError` with the known ones."""
@@ -81,18 +92,19 @@ class CardLibrary:
         """The folders of all pages: where previews may lie."""
         return tuple(folder for page in self.pages.values() for folder in page.folders)
 
-    def cards(self, page_id: str, settings: Settings) -> list[Card]:
-        """Look at the page's folders now; the cards in the order of their paths."""
+    def cards(self, page_id: str, settings: Settings) -> tuple[Card, ...]:
+        """Look at the page's folders now; the same tuple as before while nothing has changed."""
         page = self.page(page_id)
         with self._lock:
             listing = Listing.of(page.folders)
-            cards = {}
-            for file in page.list_files(listing, settings):
-                card = self._card(page, file, listing)
-                if card is not None:
-                    cards[card.key] = card
-            self._cards[page_id] = cards
-        return list(cards.values())
+            signature = listing.signature()
+            known = self._looks.get(page_id)
+            if known and page.is_of_files_only and (known.signature, known.settings) == (signature, settings):
+                return known.cards
+            found = (self._card(page, file, listing) for file in page.list_files(listing, settings))
+            cards = {card.key: card for card in found if card is not None}
+            self._looks[page_id] = _Look(signature, settings, tuple(cards.values()), cards)
+            return self._looks[page_id].cards
 
     def card(self, page_id: str, key: str, settings: Settings) -> Card:
         """One card, as of the last look at its page; looks again for one that is not known.
@@ -100,7 +112,8 @@ class CardLibrary:
         Raises `UnknownNameError`.
         """
         self.page(page_id)
-        known = self._cards.get(page_id, {}).get(key)
+        look = self._looks.get(page_id)
+        known = look.by_key.get(key) if look else None
         if known is None:
             known = next((card for card in self.cards(page_id, settings) if card.key == key), None)
         if known is None:

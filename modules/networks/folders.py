@@ -1,5 +1,6 @@
 """A look at folders: each directory is listed once, and what lies beside a file is known without asking the disk."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,19 @@ class Listing:
             for name in sorted(files):
                 if name.lower().endswith(suffixes) and name.lower() not in suffixes:
                     yield files[name]
+
+    def signature(self) -> bytes:
+        """Changes whenever a file comes, goes or is written."""
+        digest = hashlib.blake2b(digest_size=16)
+        for directory, files in self.directories.items():
+            digest.update(directory.encode("utf-8", "surrogateescape"))
+            for name, entry in files.items():
+                try:
+                    stat = entry.stat()
+                except OSError:  # gone since the folder was listed
+                    continue
+                digest.update(f"\0{name}\0{stat.st_size}\0{stat.st_mtime_ns}".encode("utf-8", "surrogateescape"))
+        return digest.digest()
 
     def near(self, path: Path) -> "Near":
         """What lies beside a file."""

@@ -6,6 +6,7 @@ Files are named by the keys of their cards, and a key is only looked up, so that
 import hashlib
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -93,6 +94,15 @@ class PreviewBody(CardBody):
     index: int = 0
 
 
+@dataclass(frozen=True)
+class _Body:
+    """A list as it was last sent, and what it was made from."""
+
+    cards: tuple[Card, ...]
+    facts: dict[str, Any]
+    data: bytes
+
+
 def card_library(services: Services) -> CardLibrary:
     """The four pages of cards, over the program's own catalogues and folders."""
     paths, networks = services.paths, services.engine.networks
@@ -110,35 +120,40 @@ def card_routes(services: Services) -> APIRouter:
     """The routes below /internal/extra-networks."""
     routes = APIRouter(prefix="/extra-networks")
     library = card_library(services)
+    bodies: dict[str, _Body] = {}
 
-    def found(page: str, key: str) -> Card:
+    def card_of(page: str, key: str) -> Card:
         return library.card(page, key, services.settings.current)
 
     def changed(page: str, key: str) -> dict[str, Any]:
         """The card after a change, from a new look at the folders."""
         settings = services.settings.current
         library.cards(page, settings)
-        return card_json(library.page(page), found(page, key), settings)
+        return card_json(library.page(page), card_of(page, key), settings)
 
     @routes.get("", **documented(LIST, errors={404: "Unknown page of cards 'x'. Known: lora, checkpoints."}))
     def cards(page: str, request: Request) -> Response:
         """All cards of a page, from a look at its folders. An ETag saves sending the list while it is the same."""
         settings = services.settings.current
-        shown = [card_json(library.page(page), card, settings) for card in library.cards(page, settings)]
-        content = {**_page_json(services, library, page, settings), "cards": shown}
-        return _cached(json.dumps(content).encode(), "application/json", request, "private, no-cache")
+        found = library.cards(page, settings)
+        facts = _page_json(services, library, page, settings)
+        known = bodies.get(page)
+        if known is None or known.cards is not found or known.facts != facts:
+            shown = [card_json(library.page(page), card, settings) for card in found]
+            known = bodies[page] = _Body(found, facts, json.dumps({**facts, "cards": shown}).encode())
+        return _cached(known.data, "application/json", request, "private, no-cache")
 
     @routes.get("/preview", response_class=Response, responses=PICTURE_REPLIES)
     def preview(page: str, key: str, request: Request) -> Response:
         """The picture of a card."""
-        card = found(page, key)
+        card = card_of(page, key)
         shown = _preview(card, library)
         return _cached(shown.data, shown.media_type, request, "private, max-age=604800")
 
     @routes.get("/details", **documented(DETAILS, errors={404: NO_CARD}))
     def details(page: str, key: str) -> dict[str, Any]:
         """What is known of a file: its metadata, the words it was trained on, what the user noted."""
-        card = found(page, key)
+        card = card_of(page, key)
         metadata = _metadata(card)
         return {
             "name": card.file.name,
@@ -154,13 +169,13 @@ def card_routes(services: Services) -> APIRouter:
     @routes.post("/notes", **documented(CARD, errors={404: NO_CARD, 507: "The notes ink.json could not be saved."}))
     def notes(body: NotesBody) -> dict[str, Any]:
         """Change what is noted in NAME.json beside a file; answers the card as it is now."""
-        write_notes(found(body.page, body.key).file.path, body.changes)
+        write_notes(card_of(body.page, body.key).file.path, body.changes)
         return changed(body.page, body.key)
 
     @routes.post("/preview", **documented(CARD, errors={404: NO_CARD, 507: "The preview could not be saved."}))
     def replace_preview(body: PreviewBody) -> dict[str, Any]:
         """Make a picture of a job the preview of a file; answers the card as it is now."""
-        card = found(body.page, body.key)
+        card = card_of(body.page, body.key)
         picture = picture_of(services, body.id_task, body.index)
         write_preview(card.file.path, encode_image(picture.image, "png", picture.infotext))
         return changed(body.page, body.key)
@@ -168,7 +183,7 @@ def card_routes(services: Services) -> APIRouter:
     @routes.post("/checkpoint", **documented({"title": "ink.safetensors [5fe1d58aba]"}, errors={404: NO_CARD}))
     def checkpoint(body: CardBody) -> dict[str, str]:
         """Choose the checkpoint of a card; it is loaded in the background, after the job that runs now."""
-        title = found(body.page, body.key).file.reference
+        title = card_of(body.page, body.key).file.reference
         services.settings.update({"sd_model_checkpoint": services.catalogue.get(title).title})
         return {"title": title}
 

@@ -10,7 +10,7 @@ import torch
 
 from modules.errors import InvalidValueError
 
-FEWEST_TOKENS = 256  # a budget does not cut tokens finer than this: matrix products on fewer rows are slow
+FEWEST_TOKENS = 512  # a budget does not cut tokens finer than this: matrix products on fewer rows are slow
 MOST_SPLITS = 64
 ALIGNMENT = 64  # slices of a wide hidden dimension begin at multiples of this
 

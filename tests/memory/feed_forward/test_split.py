@@ -437,7 +437,7 @@ def test_slices_cover_everything_once() -> None:
 def test_a_budget_is_kept_with_as_few_pieces_as_it_allows(budget: int, weight_bytes: int, tokens: int) -> None:
     call = size(tokens, weight_bytes=weight_bytes)
     pieces = pieces_for(SplitOptions(budget_bytes=budget), call, CPU)
-    finest = call.peak_bytes(Pieces(64, min(256, max(1, tokens))))
+    finest = call.peak_bytes(Pieces(64, min(512, max(1, tokens))))
     assert call.peak_bytes(pieces) <= max(budget, finest)
     if call.peak_bytes(Pieces(1, max(1, tokens))) <= budget:
         assert pieces == Pieces(1, max(1, tokens))

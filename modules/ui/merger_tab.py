@@ -1,7 +1,6 @@
 """The Checkpoint Merger tab: three models, a method, a name; the work runs as a task that outlives the page."""
 
 import json
-from html import escape
 from typing import Any
 
 import gradio as gr
@@ -16,6 +15,7 @@ from modules.processing.precision import split_patterns
 from modules.services import Services
 from modules.ui.header import checkpoint_choice
 from modules.ui.messages import error_box, note_box
+from modules.ui.task_view import failure_box, task_bar
 from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 KIND = "merge"
@@ -228,23 +228,13 @@ def _shown(services: Services) -> str:
     states = [task.state for task in services.tasks.known(KIND)]
     working = [state for state in reversed(states) if not state.status.is_final]
     if working:
-        return "".join(_bar(state) for state in working)
+        return "".join(task_bar(state) for state in working)
     return _end(states[0]) if states else note_box("The result appears in the list of checkpoints when it is done.")
-
-
-def _bar(state: TaskState) -> str:
-    left = f" · {state.eta_s:.0f} s left" if state.eta_s is not None else ""
-    return (
-        f'<div class="fw-bar" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
-        f'aria-valuenow="{state.fraction * 100:.0f}"><span style="width: {state.fraction:.1%}"></span></div>'
-        f'<p class="fw-progress-text">{escape(state.title)}: {state.fraction:.0%} · {escape(state.phase)}{left}</p>'
-    )
 
 
 def _end(state: TaskState) -> str:
     if state.status is not JobStatus.DONE or state.outcome is None:
-        text = state.error or ""
-        return note_box(f"{state.title}: {text}") if state.status is JobStatus.INTERRUPTED else error_box(text)
+        return failure_box(state)
     outcome = state.outcome
     large = outcome["size_bytes"] > 1e9
     size = f"{outcome['size_bytes'] / (1e9 if large else 1e6):.2f} {'GB' if large else 'MB'}"

@@ -8,6 +8,7 @@ from modules.errors import FeatherweightError
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.ui.defaults import wanted_checkpoint
+from modules.ui.quicksettings import build_quicksettings
 from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
@@ -39,6 +40,7 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
             '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>',
             elem_id="fw_status",
         )
+    build_quicksettings(services, page)
 
     def store(key: str, value: str | None) -> None:
         try:

@@ -5,6 +5,7 @@ from typing import Any
 
 import gradio as gr
 
+from modules.images.infotext import FIELD_ORDER
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import visible_sections
@@ -25,19 +26,26 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
         return services.engine.vaes.choices()
     if setting.choices == "samplers":
         return list(SAMPLERS)
+    if setting.choices == "settings":
+        return [shown.key for shown in visible_settings()]
+    if setting.choices == "infotext_fields":
+        of_settings = (shown.infotext for shown in visible_settings() if shown.infotext)
+        return list(dict.fromkeys([*FIELD_ORDER, *of_settings]))
     return list(setting.choices) if isinstance(setting.choices, tuple) else []
 
 
-def component_of(setting: Setting, value: Any, services: Services) -> gr.components.Component:
-    """The component that edits one setting."""
+def component_of(setting: Setting, value: Any, services: Services, above: bool = False) -> gr.components.Component:
+    """The component that edits one setting: on the settings page, or with `above` small, at the top of the page."""
     common: dict[str, Any] = {
         "label": setting.label,
         "value": value,
-        "elem_id": f"setting_{setting.key}" if setting.key != "sd_model_checkpoint" else "settings_tab_checkpoint",
+        "elem_id": f"setting_{setting.key}" if above else _page_id(setting.key, services),
         "elem_classes": ["fw-setting"],
         "interactive": setting.key not in services.settings.locked,
     }
-    if setting.hint:
+    if above:
+        common["min_width"] = 180
+    elif setting.hint:
         common["info"] = setting.hint
     if setting.kind is Kind.BOOL:
         return gr.Checkbox(**common)
@@ -54,6 +62,12 @@ def component_of(setting: Setting, value: Any, services: Services) -> gr.compone
             return gr.Slider(minimum=setting.minimum, maximum=setting.maximum, step=setting.step, **common)
         return gr.Number(precision=0 if setting.kind is Kind.INT else None, **common)
     return gr.Textbox(**common)
+
+
+def _page_id(key: str, services: Services) -> str:
+    """Users' scripts know a setting by "setting_" and its key; a second field for it, on the page, is named apart."""
+    is_above = key in ("sd_model_checkpoint", "fp8_storage", *services.settings.current.many("quicksettings_list"))
+    return f"settings_tab_{key}" if is_above else f"setting_{key}"
 
 
 def shown_values(settings: Settings) -> list[Any]:

@@ -88,8 +88,8 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
     for button, text in examples:
         button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
     page.load(
-        lambda: (*_sizes(services), gr.update(choices=_style_names(services))),
-        outputs=[form["width"], form["height"], form["styles"]],
+        lambda: (*_sizes(services), gr.update(choices=_style_names(services)), *_samplers(services)),
+        outputs=[*(form[name] for name in ("width", "height", "styles", "sampler", "hires_sampler"))],
         **HIDDEN_EVENT,
     )
     return form
@@ -344,6 +344,12 @@ def _style_names(services: Services) -> list[str]:
 def _sizes(services: Services) -> tuple[int, int]:
     side = default_size(services, wanted_checkpoint(services))
     return side, side
+
+
+def _samplers(services: Services) -> tuple[Any, Any]:
+    """The two lists of samplers as the settings now are."""
+    shown = shown_samplers(services)
+    return gr.update(choices=shown), gr.update(choices=[SAME_SAMPLER, *shown])
 
 
 def _pasting(services: Services) -> Callable[[str], list[Any]]:

@@ -353,3 +353,26 @@ def test_tokens_of_chosen_styles_are_counted(page: sync_api.Page, address: str, 
     page.click("#txt2img_styles input")
     page.click("#txt2img_styles li:has-text('oil')")
     page.wait_for_function("document.querySelector('#txt2img_prompt .fw-counter').textContent === '5/75'")
+
+
+def test_listed_settings_stand_at_the_top_and_are_stored(page: sync_api.Page, address: str, services: Services) -> None:
+    services.settings.update(
+        {"quicksettings_list": ["CLIP_stop_at_last_layers", "tiling"], "hide_samplers": ["DPM fast"]}
+    )
+    open_page(page, address)
+    page.click("#quicksettings_more #setting_tiling input")
+    page.fill("#quicksettings_more #setting_CLIP_stop_at_last_layers input[type=number]", "3")
+    page.keyboard.press("Tab")
+    for _ in range(100):
+        if services.settings.current["CLIP_stop_at_last_layers"] == 3 and services.settings.current["tiling"]:
+            break
+        page.wait_for_timeout(100)
+    assert services.settings.current["CLIP_stop_at_last_layers"] == 3
+    assert services.settings.current["tiling"] is True
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id).filter(Boolean)")
+    assert sorted(ids) == sorted(set(ids))
+    page.click("#txt2img_sampling input")
+    page.wait_for_selector("#txt2img_sampling li:has-text('Euler a')")
+    page.wait_for_selector("#txt2img_sampling li:has-text('DPM fast')", state="detached")
+    services.settings.update({"quicksettings_list": ["sd_model_checkpoint"], "hide_samplers": [], "tiling": False})
+    services.settings.update({"CLIP_stop_at_last_layers": 1})

@@ -16,7 +16,9 @@ from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
 from modules.ui.form import pasted_form, sent_form
 from modules.ui.page_settings import PAGE_SETTINGS, page_settings
+from modules.ui.quicksettings import wanted_quicksettings
 from modules.ui.routes import page_routes
+from modules.ui.settings_form import choices_of
 from modules.ui.txt2img_tab import shown_samplers
 from tests.fakes import fake_services
 
@@ -171,3 +173,18 @@ def test_prompts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp
         assert (capsys.readouterr().out == "a loud dog\n") is wanted
     executor.close()
     services.queue.close()
+
+
+def test_only_settings_with_an_effect_stand_at_the_top_each_once(
+    services: Services, caplog: pytest.LogCaptureFixture
+) -> None:
+    services.settings.update(
+        {"quicksettings_list": ["sd_model_checkpoint", "tiling", "nonsense", "fp8_storage", "tiling", "localization"]}
+    )
+    assert [setting.key for setting in wanted_quicksettings(services)] == ["tiling"]
+    assert "'nonsense'" in caplog.text and "'localization'" in caplog.text
+
+
+@pytest.mark.parametrize("key", ["quicksettings_list", "infotext_skip_pasting"])
+def test_lists_offer_something_to_choose(services: Services, key: str) -> None:
+    assert len(choices_of(SETTINGS.get(key), services)) > 20

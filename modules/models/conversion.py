@@ -17,6 +17,7 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.catalogue import CheckpointInfo
+from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
 from modules.models.filling import STORED_AS, Assignment, plan_assignments
 from modules.models.loading import architecture_of, detect_family
 from modules.models.open_clip_layout import LayoutWriter, open_checkpoint
@@ -26,6 +27,8 @@ from modules.version import PROGRAM_VERSION
 Progress = Callable[[int, int], None]
 METADATA_KEY = "featherweight"
 METADATA_BYTES_A_TENSOR = 200
+MARKERS = (V_KEY, ZERO_SNR_KEY)
+"""Tensors that no module needs and that say what the model is."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,8 @@ def save_as(
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for item in planned:
             shapes |= declare_planned(file, item, rest)
+        markers = [name for name in MARKERS if name in file.entries]
+        shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in markers}
         room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
         with LayoutWriter(target, shapes, room) as writer:
             for index, item in enumerate(planned):
@@ -159,6 +164,8 @@ def save_as(
                         writer.write(scale_key_of(key), encoded.scale)
                 report.tensors.append(_measure(item, tensor, encoded))
                 progress(index + 1, len(planned))
+            for name in markers:
+                writer.write(name, file.read(name))
             writer.metadata = _metadata(file, info, report)
     yaml = target.with_suffix(".yaml")
     if info.config_path is not None and not yaml.exists():

@@ -17,6 +17,7 @@ from modules.models.loading import load_model
 from modules.models.precision import PrecisionPlan
 from modules.models.tensor_writer import TensorWriter
 from modules.processing.precision import storage_rules
+from tests.models.family_files import write_family
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, TINY
 
@@ -87,6 +88,21 @@ def test_load_save_load_is_bit_equal(storage: str, tmp_path: Path) -> None:
     convert(again, storage, target)
     first, second = load_file(target), load_file(again)
     assert all(torch.equal(bits(first[name]), bits(second[name])) for name in first)
+
+
+@pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row"])
+@pytest.mark.parametrize("family", ["sdxl-v", "sd2"])
+def test_other_families_are_saved_in_their_original_layout(family: str, storage: str, tmp_path: Path) -> None:
+    source, target = write_family(tmp_path, family), tmp_path / "saved.safetensors"
+    convert(target, storage, source)
+    before, after = load_file(source), load_file(target)
+    dropped = {name for name in before if name not in after}
+    assert not any(name.startswith(("model.", "v_pred", "ztsnr")) for name in dropped)
+    assert all(name.endswith((".position_ids", ".logit_scale", ".text_projection")) for name in dropped)
+    assert all(after[name].shape == before[name].shape for name in before if name in after)
+    direct, through_file = stored_state_of(load(source, storage)), stored_state_of(load(target, storage))
+    assert all(torch.equal(bits(direct[name]), bits(through_file[name])) for name in direct)
+    assert load(target, storage).architecture == load(source, storage).architecture
 
 
 def test_an_fp8_file_stays_fp8_when_fp8_is_off(tmp_path: Path) -> None:

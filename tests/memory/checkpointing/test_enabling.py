@@ -399,6 +399,34 @@ def test_a_trained_branch_beside_a_frozen_layer() -> None:
     same(results[0], results[2])
 
 
+@pytest.mark.parametrize("name", ["all", "every 2nd", "budget"])
+def test_mixed_precision(name: str) -> None:
+    model, x = Stack(), inputs()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = gradients(model, x)
+        with enable_gradient_checkpointing(model, STRATEGIES[name]):
+            same(gradients(model, x), expected)
+    assert expected[0].dtype is torch.bfloat16
+
+
+def test_training_reaches_the_same_weights() -> None:
+    weights = []
+    for strategy in (None, "every 2", ByBudget(120_000)):
+        model = Stack()
+        if strategy is not None:
+            enable_gradient_checkpointing(model, strategy)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        torch.manual_seed(5)
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.autograd.backward(model(inputs().detach()).square().mean())
+            optimizer.step()
+        weights.append([parameter.detach() for parameter in model.parameters()])
+    for others in weights[1:]:
+        for mine, theirs in zip(weights[0], others, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_compiled_models() -> None:
     model, x = fed(), inputs()
     expected = gradients(model, x)

@@ -4,6 +4,7 @@ A card is found by its key: the number of the model folder and the path below it
 the files that a look at the folders has found, never made into paths.
 """
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class CardLibrary:
         return tuple(folder for page in self.pages.values() for folder in page.folders)
 
     def cards(self, page_id: str, settings: Settings) -> tuple[Card, ...]:
-        """Look at the page's folders now; the same tuple as before while nothing has changed."""
+        """Look at the page's folders now, sorted by path; the same tuple as before while nothing has changed."""
         page = self.page(page_id)
         with self._lock:
             listing = Listing.of(page.folders)
@@ -102,7 +103,7 @@ class CardLibrary:
             if known and page.is_of_files_only and (known.signature, known.settings) == (signature, settings):
                 return known.cards
             found = (self._card(page, file, listing) for file in page.list_files(listing, settings))
-            cards = {card.key: card for card in found if card is not None}
+            cards = {card.key: card for card in sorted(filter(None, found), key=_by_path)}
             self._looks[page_id] = _Look(signature, settings, tuple(cards.values()), cards)
             return self._looks[page_id].cards
 
@@ -146,6 +147,12 @@ class CardLibrary:
             modified=stat.st_mtime,
             size_bytes=stat.st_size,
         )
+
+
+def _by_path(card: Card) -> list[tuple[int, str]]:
+    """Numbers in names by their value: 9 before 10."""
+    parts = re.split(r"(\d+)", card.key.lower())
+    return [(int(part), "") if part.isdecimal() and part.isascii() else (-1, part) for part in parts]
 
 
 def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:

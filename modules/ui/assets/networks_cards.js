@@ -1,15 +1,17 @@
 // Panels of cards: the list comes once as JSON, is searched and sorted here, and drawn as far as it is looked at.
 (() => {
   const fw = window.featherweight;
-  const CHUNK = 42;
-  const WAIT_MS = 50;
+  const CHUNK = 28;
+  const WAIT_MS = 16;
+  const TRIES = 120;
+  const PAGES = /_(textual_inversion|hypernetworks|checkpoints|lora)$/;
   const SEARCHED = 4; // so many letters bring out cards of hidden folders
   const ROUTE = "internal/extra-networks";
   const TAB_BUTTONS = "button[role=tab], .overflow-dropdown button"; // the second: in the menu of a narrow page
   const panels = new Map();
   const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
   const ORDERS = {
-    Path: (a, b) => collator.compare(a.key, b.key),
+    Path: (a, b) => a.place - b.place, // as the server sorted them
     Name: (a, b) => collator.compare(a.name, b.name),
     "Date Created": (a, b) => a.created - b.created,
     "Date Modified": (a, b) => a.modified - b.modified,
@@ -47,6 +49,15 @@
   fw.previewAddress = (page, card) =>
     `${ROUTE}/preview?page=${page}&key=${encodeURIComponent(card.key)}&v=${card.stamp}`;
 
+  const ahead = new Map(); // lists that were asked for when the tab was pressed, before it was there
+
+  async function read(page) {
+    const reply = await fetch(`${ROUTE}?page=${page}`);
+    const raw = await reply.text();
+    if (!reply.ok) throw new Error(JSON.parse(raw).errors || `The server answered ${reply.status}.`);
+    return raw;
+  }
+
   class Panel {
     constructor(root) {
       this.root = root;
@@ -73,23 +84,24 @@
 
     async load() {
       try {
-        const reply = await fetch(`${ROUTE}?page=${this.page}`);
-        const raw = await reply.text();
-        if (!reply.ok) throw new Error(JSON.parse(raw).errors || `The server answered ${reply.status}.`);
+        const raw = await (ahead.get(this.page) || read(this.page));
         if (raw === this.raw) return this.mark();
         const isFirst = this.raw === "";
         this.raw = raw;
         this.take(JSON.parse(raw), isFirst);
       } catch (error) {
         this.say(error.message, true);
+      } finally {
+        ahead.delete(this.page);
       }
     }
 
     take(list, isFirst) {
       this.list = list;
-      this.cards = list.cards;
+      this.cards = [...list.cards];
       this.made = new Map(); // elements by key: what was drawn once is not built again
-      for (const card of this.cards) {
+      for (const [place, card] of this.cards.entries()) {
+        card.place = place;
         card.haystack = `/${card.folder}/${card.search}`.toLowerCase();
         card.isHidden = card.folder.split("/").some((part) => part.startsWith("."));
       }
@@ -390,7 +402,15 @@
   }
 
   document.addEventListener("click", (event) => {
-    if (event.target.closest && event.target.closest(TAB_BUTTONS)) setTimeout(() => openVisible(40), 0);
+    const button = event.target.closest && event.target.closest(TAB_BUTTONS);
+    if (!button) return;
+    const page = (button.dataset.tabId || "").match(PAGES)?.[1];
+    if (page) {
+      const list = read(page);
+      list.catch(() => {}); // whoever waits for it says what is wrong
+      ahead.set(page, list);
+    }
+    setTimeout(() => openVisible(TRIES), 0);
   });
 
   document.addEventListener("input", (event) => {

@@ -1,7 +1,7 @@
 """What a job does when memory runs out: the rungs for a diffusion model, and what is said about those it climbed.
 
-In the order of what they cost: the other networks wait in main memory, attention in slices, the batch in pieces, the
-VAE in tiles, and in the end the processor. None of them changes what is computed, only in which pieces and where.
+In the order of what they cost: the other networks wait in main memory, attention in slices, feed-forwards in slices,
+the batch in pieces, the VAE in tiles, and in the end the processor. None of them changes what is computed, only in which pieces and where.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from modules.memory.attention import Attention
+from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
 from modules.memory.query_slices import in_slices
 from modules.memory.recovery import FREED, Recovery, Rung, Step
@@ -34,6 +35,7 @@ STAGES = {
     "save": "making the picture",
 }
 SLICES = 64  # of pictures, heads and queries together
+TOKENS_AT_ONCE = 512
 TILE_SIDES_PX = (512, 256, 128)
 ADVICE = (
     "Choose a smaller size or batch, FP8 weight, or start with --lowvram; other programs may hold memory as well. "
@@ -56,7 +58,7 @@ def recovering(model: LoadedModel, attention: Attention | None, leave_device: bo
         gc.collect()
         release_memory(model.device)
 
-    rungs = [_slices(model, attention), _halves(model), _tiles(model)]
+    rungs = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model)]
     if leave:
         rungs = [turns.rung(), *rungs, _unet_on_cpu(model), _vae_on_cpu(model)]
     before = (model.recovery, model.vae_runner.rules)
@@ -105,6 +107,21 @@ def _slices(model: LoadedModel, attention: Attention | None) -> Rung:
         return Step(f"with attention in {SLICES} slices", stack.close)
 
     return Rung("query slices", frozenset({"denoise", "decode", "encode"}), climb)
+
+
+def _chunks(model: LoadedModel) -> Rung:
+    """Feed-forwards some tokens at a time, which changes no number."""
+    is_on = False
+
+    def climb() -> Step | None:
+        nonlocal is_on
+        if is_on:
+            return None
+        is_on = True
+        handle = split_feed_forward(model.unet, SplitOptions(token_chunk=TOKENS_AT_ONCE))
+        return Step(f"with feed-forwards on {TOKENS_AT_ONCE} tokens at a time", handle.remove)
+
+    return Rung("split feed-forward", frozenset({"denoise"}), climb)
 
 
 def _halves(model: LoadedModel) -> Rung:

@@ -119,7 +119,13 @@ def test_once_at_any_stage_freeing_gives_the_very_same_picture(
 
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize(
-    ("times", "rungs"), [(2, "query slices"), (3, "query slices, halved batch"), (4, "query slices, halved batch")]
+    ("times", "rungs"),
+    [
+        (2, "query slices"),
+        (3, "query slices, split feed-forward"),
+        (4, "query slices, split feed-forward, halved batch"),
+        (5, "query slices, split feed-forward, halved batch"),
+    ],
 )
 def test_each_rung_while_denoising_gives_the_same_picture(
     times: int, rungs: str, after: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -156,12 +162,12 @@ def test_the_processor_is_the_last_rung_and_everything_comes_back(
     before = {name: (p.device, p.dtype, p.data_ptr()) for name, p in model.unet.named_parameters()}
     real = recovering
     monkeypatch.setattr(
-        "modules.processing.txt2img.recovering", lambda model, attention: real(model, attention, leave_device=True)
+        "modules.processing.model_in_use.recovering", lambda model, attention: real(model, attention, leave_device=True)
     )
-    fail(monkeypatch, STAGES["denoise"][0], 6)
+    fail(monkeypatch, STAGES["denoise"][0], 7)
     result = make(engine, tmp_path, PAYLOAD)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
-    names = "networks take turns, query slices, halved batch, processor"
+    names = "networks take turns, query slices, split feed-forward, halved batch, processor"
     assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == names
     assert {name: (p.device, p.dtype, p.data_ptr()) for name, p in model.unet.named_parameters()} == before
     assert model.unet_runner == UnetRunner(rows=model.unet_runner.rows)
@@ -189,7 +195,7 @@ def test_fp8_weights_recover_too(engine: Engine, tmp_path: Path, monkeypatch: py
     fp8 = {"fp8_storage": "Enable"}
     payload = {**LORA, "prompt": "a red cat <lora:tiny-lora-a:0.8>"}
     expected = make(engine, tmp_path, payload, fp8)
-    fail(monkeypatch, STAGES["denoise"][0], 4)
+    fail(monkeypatch, STAGES["denoise"][0], 5)
     result = make(engine, tmp_path, payload, fp8)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
     assert "halved batch" in str(parse_infotext(result.samples[0].infotext)["Memory recovery"])

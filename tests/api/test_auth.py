@@ -1,3 +1,4 @@
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,3 +44,21 @@ def test_without_a_password_any_header_is_fine(client: TestClient, header: str) 
 
 def test_a_route_behind_a_password_is_closed_for_posts_too(guarded: TestClient, tmp_path: Path) -> None:
     assert guarded.post("/sdapi/v1/txt2img", json={}).status_code == 401
+
+
+def test_every_route_that_is_described_is_closed(guarded: TestClient) -> None:
+    described = guarded.get("/openapi.json", auth=("me", "secret")).json()["paths"]
+    routes = [(method, path) for path, operations in described.items() for method in operations]
+    assert len(routes) > 40
+    for method, path in routes:
+        assert guarded.request(method, path).status_code == 401, (method, path)
+
+
+def test_pictures_record_who_asked_for_them_where_the_settings_say_so(tmp_path: Path) -> None:
+    services = fake_services(tmp_path, api_auth="me:secret,you:other")
+    services.settings.update({"add_user_name_to_info": True})
+    body = {"steps": 1, "width": 64, "height": 64}
+    with TestClient(build_api(services)) as client:
+        reply = client.post("/sdapi/v1/txt2img", json=body, auth=("you", "other")).json()
+    services.queue.close()
+    assert json.loads(reply["info"])["infotexts"][0].endswith(", User: you")

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,48 @@ def test_the_server_stops_only_with_its_flag(tmp_path: Path, allowed: bool) -> N
         status = client.post("/sdapi/v1/server-stop").status_code
     services.queue.close()
     assert (status, stopped) == ((200, [True]) if allowed else (404, []))
+
+
+@pytest.fixture(scope="module")
+def with_networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A server with the networks that the recordings were made with."""
+    models = REFERENCE / "models"
+    services = fake_services(
+        tmp_path_factory.mktemp("data"),
+        start=False,
+        lora_dir=str(models / "Lora"),
+        embeddings_dir=str(models / "embeddings"),
+        hypernetwork_dir=str(models / "hypernetworks"),
+    )
+    with TestClient(build_api(services)) as client:
+        yield client
+    services.queue.close()
+
+
+@pytest.mark.parametrize("name", ["loras", "hypernetworks"])
+def test_networks_are_listed_as_recorded(with_networks: TestClient, name: str) -> None:
+    ours = {entry["name"]: entry for entry in with_networks.get(f"/sdapi/v1/{name}").json()}
+    theirs = {entry["name"]: entry for entry in recorded(name)}
+    present = {path.stem for path in (REFERENCE / "models").rglob("tiny-*")}
+    assert set(ours) == set(theirs) & present and ours
+    for key, entry in ours.items():
+        assert entry.keys() >= theirs[key].keys()
+        assert Path(entry["path"]).name == theirs[key]["path"].split("/")[-1]
+        assert entry.get("alias") == theirs[key].get("alias")
+        assert entry.get("metadata") == theirs[key].get("metadata")
+
+
+def test_embeddings_are_listed_as_recorded(with_networks: TestClient) -> None:
+    assert with_networks.get("/sdapi/v1/embeddings").json() == recorded("embeddings")
+
+
+def test_scripts_are_described_in_the_recorded_shape(client: TestClient) -> None:
+    ours, theirs = client.get("/sdapi/v1/script-info").json(), recorded("script-info")
+    assert ours[0].keys() == theirs[0].keys()
+    assert ours[0]["args"][0].keys() == theirs[0]["args"][0].keys()
+    names = [script["name"] for script in ours]
+    assert names == client.get("/sdapi/v1/scripts").json()["txt2img"]
+    by_name = {script["name"]: script for script in theirs if not script["is_img2img"]}
+    for script in ours:
+        if script["name"] in by_name:
+            assert len(script["args"]) == len(by_name[script["name"]]["args"])

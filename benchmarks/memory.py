@@ -1,0 +1,347 @@
+"""Memory and time of the techniques in `modules/memory`: split feed-forward, and gradient checkpointing by strategy.
+
+Run `python -m benchmarks.memory [ROW ...]`; rows that are not named keep what `results/memory.json` has of them. Peaks
+are the weights' and inputs' bytes and the most that PyTorch had allocated beside them at one time, by its profiler: on
+a graphics card that is `max_memory_allocated`. Times are seconds of all threads, the variants of a row taking turns,
+the model warmed up forwards and backwards. Models have the proportions of the figures' sources, scaled down so that
+weights and activations shrink alike.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.report import RESULTS, print_table, write_result
+from modules.memory.checkpointing import ByBudget, Every, Listed, enable_gradient_checkpointing
+from modules.memory.checkpointing.solving import peak_bytes as peak_bytes_of
+from modules.memory.checkpointing.solving import solve
+from modules.memory.feed_forward import SplitOptions, split_feed_forward
+from modules.registry import Registry
+
+REPEATS = 3
+Row = Callable[[], dict[str, Any]]
+ROWS: Registry[Row] = Registry("row")
+
+
+def peak_of(model: nn.Module, inputs: Iterable[object], run: Callable[[], object]) -> int:
+    """Bytes of weights and inputs, and the peak of what `run` allocates."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    found: Any = profiler.profiler
+    now = highest = 0
+    for event in sorted(found.kineto_results.events(), key=lambda each: each.start_ns()):
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            highest = max(highest, now)
+    resting = [*model.parameters(), *model.buffers(), *(each for each in inputs if isinstance(each, Tensor))]
+    return highest + sum(tensor.nbytes for tensor in resting)
+
+
+def taking_turns(variants: dict[str, Callable[[], float]]) -> dict[str, float]:
+    """The quickest run of each variant, in seconds; each is called once before it counts."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for repeat in range(REPEATS + 1):
+        for name, run in variants.items():
+            seconds = run()
+            if repeat:
+                times[name].append(seconds)
+    return {name: min(found) for name, found in times.items()}
+
+
+# -- split feed-forward: diffusers pull request 10623, batch 2, 8192 tokens, width 4096, 5 layers; width and tokens / 8
+
+
+FF_SOURCE = {  # peak / normal, time / normal
+    "gelu": (0.85, 1.09),
+    "gelu-approximate": (0.85, 0.99),
+    "geglu": (0.73, 1.00),
+    "geglu-approximate": (0.75, 1.31),
+    "swiglu": (0.73, 1.00),
+    "linear-silu": (0.85, 1.00),
+}
+FF_GOALS = {"geglu": (0.55, 1.00), "gelu": (0.70, 1.00)}
+FF_WIDTH, FF_TOKENS, FF_LAYERS = 512, 1024, 5
+FF_CUTS: dict[str, SplitOptions | None] = {
+    "normal": None,
+    "4 slices": SplitOptions(num_splits=4),
+    "8 slices": SplitOptions(num_splits=8),
+    "512 tokens": SplitOptions(token_chunk=512),
+    "budget 4 MB": SplitOptions(budget_bytes=4 << 20),
+}
+
+
+def feed_forwards(act: str) -> nn.Module:
+    """The source's model."""
+    from diffusers.models.attention import FeedForward
+
+    torch.manual_seed(0)
+    layers = [FeedForward(FF_WIDTH, dim_out=FF_WIDTH, mult=4, activation_fn=act) for _ in range(FF_LAYERS)]
+    return nn.Sequential(*layers).eval()
+
+
+@ROWS.register("split feed-forward")
+@torch.no_grad()
+def split_rows() -> dict[str, Any]:
+    """Ours beside the whole, for each activation."""
+    result: dict[str, Any] = {}
+    for act in FF_SOURCE:
+        model, x = feed_forwards(act), torch.randn(2, FF_TOKENS, FF_WIDTH)
+        expected = model(x)
+        largest: dict[str, float] = {}
+
+        def run(options: SplitOptions | None, name: str, found: dict[str, float], expected: Tensor) -> float:
+            handle = split_feed_forward(model, options) if options is not None else None  # noqa: B023
+            began = time.process_time()
+            output = model(x)  # noqa: B023
+            seconds = time.process_time() - began
+            found[name] = float((output - expected).abs().max())
+            if handle is not None:
+                handle.remove()
+            return seconds
+
+        seconds = taking_turns(
+            {
+                name: lambda name=name, options=options, found=largest, expected=expected: run(  # type: ignore[misc]
+                    options, name, found, expected
+                )
+                for name, options in FF_CUTS.items()
+            }
+        )
+        peaks = {}
+        for name, options in FF_CUTS.items():
+            handle = split_feed_forward(model, options) if options is not None else None
+            peaks[name] = peak_of(model, (x,), lambda model=model, x=x: model(x))  # type: ignore[misc]
+            if handle is not None:
+                handle.remove()
+        result[act] = {
+            "source": {"peak": FF_SOURCE[act][0], "time": FF_SOURCE[act][1]},
+            "goal": dict(zip(("peak", "time"), FF_GOALS[act], strict=True)) if act in FF_GOALS else None,
+            "normal": {"peak_bytes": peaks["normal"], "seconds": seconds["normal"]},
+            "ours": {
+                name: {
+                    "peak": peaks[name] / peaks["normal"],
+                    "time": seconds[name] / seconds["normal"],
+                    "largest_difference": largest[name],
+                }
+                for name in FF_CUTS
+                if name != "normal"
+            },
+        }
+        rows = [(f"{act}, {name}", f"{e['peak']:.2f}", f"{e['time']:.2f}") for name, e in result[act]["ours"].items()]
+        print_table(("split feed-forward", "peak / normal", "time / normal"), rows)
+    return result
+
+
+# -- gradient checkpointing: diffusers pull request 10611, LTX-Video
+
+
+CHECKPOINT_SOURCE = {"every": (0.35, 0.81), "every 2nd": (0.66, 0.92), "every 4th": (0.83, 0.99)}  # memory, speed
+THEIRS = {"every": 1, "every 2nd": 2, "every 4th": 4}
+OURS = ("all", "every 2", "every 4", "all, inputs on disk", "budget 0.8", "budget 0.6", "budget 0.4", "budget 0.25")
+
+
+def ltx() -> tuple[nn.Module, dict[str, Any]]:
+    """LTX-Video's transformer with 6 layers of width 512, and 768 tokens: 28 M parameters."""
+    from diffusers import LTXVideoTransformer3DModel
+
+    torch.manual_seed(0)
+    model: nn.Module = LTXVideoTransformer3DModel(
+        in_channels=32,
+        out_channels=32,
+        num_attention_heads=8,
+        attention_head_dim=64,
+        cross_attention_dim=512,
+        caption_channels=256,
+        num_layers=6,
+    )
+    inputs = {
+        "hidden_states": torch.randn(1, 2 * 16 * 24, 32),
+        "encoder_hidden_states": torch.randn(1, 32, 256),
+        "timestep": torch.full((1,), 500),
+        "encoder_attention_mask": torch.ones(1, 32),
+        "num_frames": 2,
+        "height": 16,
+        "width": 24,
+        "return_dict": False,
+    }
+    return model, inputs
+
+
+def unet() -> tuple[nn.Module, dict[str, Any]]:
+    """A UNet of Stable Diffusion's kind: blocks of unequal cost, 48 x 48 latents."""
+    from diffusers import UNet2DConditionModel
+
+    torch.manual_seed(0)
+    model: nn.Module = UNet2DConditionModel(
+        block_out_channels=(64, 128, 256, 256), cross_attention_dim=256, attention_head_dim=8
+    )
+    inputs = {
+        "sample": torch.randn(1, 4, 48, 48),
+        "timestep": torch.full((1,), 500),
+        "encoder_hidden_states": torch.randn(1, 77, 256),
+        "return_dict": False,
+    }
+    return model, inputs
+
+
+MODELS = {"ltx": ltx, "unet": unet}
+
+
+def applied(model: Any, how: str, name: str, chosen: Sequence[int], folder: Path) -> Callable[[], None]:
+    """Turn one variant on; what is returned turns it off.
+
+    `how`: "theirs" (diffusers' own) or "ours". `chosen`: what a budget's plan is, so that it is measured once.
+    """
+    if how == "none":
+        return lambda: None
+    if how == "theirs":
+        n = THEIRS[name]
+        units = [m for m in model.modules() if type(m).__name__ in ("LTXVideoTransformerBlock", *UNET_UNITS)]
+        for index, unit in enumerate(units):
+            unit.layer_index = index
+
+        def by_index(unit: Any, *args: Any) -> Any:
+            if getattr(unit, "layer_index", 0) % n == 0:
+                return torch.utils.checkpoint.checkpoint(unit.__call__, *args, use_reentrant=False)
+            return unit(*args)
+
+        model.enable_gradient_checkpointing(by_index)
+        off: Callable[[], None] = model.disable_gradient_checkpointing
+        return off
+    if name.startswith("budget"):
+        return enable_gradient_checkpointing(model, Listed(chosen), blocks=_fine(model)).close
+    if name == "all, inputs on disk":
+        return enable_gradient_checkpointing(model, "all", offload=folder).close
+    return enable_gradient_checkpointing(model, Every({"all": 1, "every 2": 2, "every 4": 4}[name])).close
+
+
+UNET_UNITS = ("ResnetBlock2D", "Transformer2DModel")
+FINE = ("LTXAttention", "Attention", "FeedForward", "ResnetBlock2D")
+
+
+def _fine(model: nn.Module) -> Sequence[str]:
+    """Attention, feed-forward and residual parts: a budget has more to choose from than among whole blocks."""
+    return [name for name, module in model.named_modules() if type(module).__name__ in FINE]
+
+
+def step(model: nn.Module, inputs: dict[str, Any]) -> float:
+    """Seconds of one forward and backward pass."""
+    began = time.process_time()
+    model(**inputs)[0].mean().backward()
+    seconds = time.process_time() - began
+    model.zero_grad(set_to_none=True)
+    return seconds
+
+
+def budget_plans(model: nn.Module, inputs: dict[str, Any]) -> dict[str, list[int]]:
+    """For each budget, given as a share of what all parts keep at most, the parts that are computed again."""
+    plans = {}
+    with enable_gradient_checkpointing(model, ByBudget(1 << 62), blocks=_fine(model)) as handle:
+        model(**inputs)
+        order, costs = list(handle.costs), list(handle.costs.values())
+    for name in OURS:
+        if name.startswith("budget"):
+            budget = int(float(name.split()[1]) * peak_bytes_of(costs, frozenset()))
+            plans[name] = [order[index] for index in solve(costs, budget)]
+    return plans
+
+
+def checkpointing_row(which: str) -> dict[str, Any]:
+    """Memory and speed against none, and how far above the line through diffusers' points."""
+    model, inputs = MODELS[which]()
+    plans = budget_plans(model, inputs)
+    variants = [("none", "none"), *(("theirs", name) for name in THEIRS), *(("ours", name) for name in OURS)]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def timed(how: str, name: str) -> Callable[[], float]:
+            def run() -> float:
+                off = applied(model, how, name, plans.get(name, []), Path(folder))
+                try:
+                    return step(model, inputs)
+                finally:
+                    off()
+
+            return run
+
+        peaks = {}
+        for how, name in variants:
+            off = applied(model, how, name, plans.get(name, []), Path(folder))
+            step(model, inputs)
+            peaks[f"{how} {name}"] = peak_of(model, inputs.values(), lambda: step(model, inputs))
+            off()
+        seconds = taking_turns({f"{how} {name}": timed(how, name) for how, name in variants})
+    none_peak, none_seconds = peaks["none none"], seconds["none none"]
+    points = {key: (peaks[key] / none_peak, none_seconds / seconds[key]) for key in peaks}
+    line = [*sorted(points[f"theirs {name}"] for name in THEIRS), (1.0, 1.0)]
+    found: dict[str, Any] = {
+        "source": CHECKPOINT_SOURCE if which == "ltx" else None,
+        "none": {"peak_bytes": none_peak, "seconds": none_seconds},
+    }
+    for key in points:
+        memory, speed = points[key]
+        entry: dict[str, Any] = {"memory": memory, "speed": speed}
+        if key.startswith("ours"):
+            entry["dominated_by_theirs"] = any(m < memory and s > speed for m, s in line)
+            on_line = interpolated(line, memory)
+            entry["above_the_line"] = None if on_line is None else speed - on_line
+        found[key] = entry
+    print_table(
+        (f"checkpointing, {which}", "memory", "speed", "above the line"),
+        [
+            (key, f"{memory:.2f}", f"{speed:.2f}", found[key].get("above_the_line") or "")
+            for key, (memory, speed) in points.items()
+        ],
+    )
+    return found
+
+
+def interpolated(line: Sequence[tuple[float, float]], memory: float) -> float | None:
+    """Speed on the line through these points (memory, speed) at that memory; None outside of it."""
+    for (m0, s0), (m1, s1) in pairwise(line):
+        if m0 <= memory <= m1 and m1 > m0:
+            return s0 + (s1 - s0) * (memory - m0) / (m1 - m0)
+    return None
+
+
+@ROWS.register("checkpointing, LTX-Video")
+def ltx_row() -> dict[str, Any]:
+    """Equal blocks."""
+    return checkpointing_row("ltx")
+
+
+@ROWS.register("checkpointing, UNet")
+def unet_row() -> dict[str, Any]:
+    """Unequal blocks."""
+    return checkpointing_row("unet")
+
+
+@ROWS.register("on a graphics card")
+def card_rows() -> dict[str, Any]:
+    """The sources' own shapes."""
+    return {"split feed-forward": "not measured", "checkpointing": "not measured"}
+
+
+def main() -> None:
+    """Measure the rows that were named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", nargs="*", help=f"of: {', '.join(ROWS)}")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in arguments.rows or ROWS:
+        row = ROWS.get(name)()
+        path = RESULTS / "memory.json"
+        known = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
+        write_result("memory", {"rows": {**known, ROWS.canonical(name): row}})
+
+
+if __name__ == "__main__":
+    main()

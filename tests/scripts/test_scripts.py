@@ -205,6 +205,8 @@ def test_varied_seeds(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -
         (("Styles", "gone"), "Styles: 'gone' is none of: Loud, Wide"),
         (("Checkpoint name", "gone"), "Unknown checkpoint 'gone'"),
         (("Hires upscaler", "Blur"), "Hires upscaler: 'Blur' is none of"),
+        (("Refiner checkpoint", "gone"), "Unknown checkpoint 'gone'"),
+        (("Refiner switch at", "2"), "refiner switch at is 2"),
         (("Size", "big"), "is no size"),
         (("Steps", "1-100000"), "at most 200"),
         (("Steps", "0"), "steps is 0"),
@@ -322,6 +324,17 @@ def test_values_are_picked_from_a_list_or_written(built_in: ScriptLibrary) -> No
 def test_every_axis_that_has_a_setting_here_is_there() -> None:
     elsewhere = {"Image CFG Scale", "Initial noise multiplier", "Cond. Image Mask Weight", "Face restore"}
     assert not elsewhere & set(AXES)
-    assert {"VAE", "Styles", "FP8 mode", "FP8 format", "Compute dtype", "LoRA mode", "Size", "RNG source"} <= set(AXES)
+    assert {
+        "Refiner checkpoint",
+        "Refiner switch at",
+        "VAE",
+        "Styles",
+        "FP8 mode",
+        "FP8 format",
+        "Compute dtype",
+        "LoRA mode",
+        "Size",
+        "RNG source",
+    } <= set(AXES)
     costs = {label: axis.cost for label, axis in AXES.items()}
     assert costs["Checkpoint name"] > costs["FP8 mode"] > costs["VAE"] > costs["UniPC Order"] > costs["Steps"]

@@ -168,6 +168,7 @@ class _Job:
         """The pictures [1,3,H,W] of latents, one after the other, each decoded when it is asked for."""
         for index in range(latents.shape[0]):
             self.events.check()
+            self.events.phase("decoding")  # and what the picture before has left goes back to the system
             yield self.model.decode(latents[index : index + 1])
 
     def _new_batch(self, batch: int) -> Batch:

@@ -13,7 +13,7 @@ from modules.memory.feed_forward.computing import Resolved, compute
 from modules.memory.feed_forward.options import SplitOptions, pieces_for
 from modules.memory.feed_forward.pattern import FeedForward, find_feed_forward
 from modules.memory.feed_forward.weights import cast_input
-from modules.memory.patching import Layering, Patch, patches_of, put_around
+from modules.memory.patching import Layering, Patch, put_around
 
 
 @dataclass
@@ -52,15 +52,12 @@ def split_feed_forward(root: nn.Module, options: SplitOptions) -> SplitHandle:
 
     Weights stay where and what they are: slices are views, or only the slice in use is decoded. Branches and changes
     of stored layers count as ever. With gradients on, each piece is computed again in the backward pass. A call that
-    is no plain call with one tensor, or whose layers somebody listens to (hooks), is computed whole. Applied again, it
-    reconfigures; the older handle then has nothing left to remove.
+    is no plain call with one tensor, or whose layers somebody listens to (hooks), is computed whole. Applied again, the
+    newest options hold until their handle is removed; what they leave whole is for the older ones to cut.
     """
     handle = SplitHandle(root, find_feed_forwards(root), options)
     for path, pattern in handle.found.items():
         module = root.get_submodule(path)
-        for patch in patches_of(module):
-            if isinstance(patch.around, _Split):
-                patch.remove()
         handle.patches.append(put_around(module, _Split(pattern, options), Layering.COMPUTE))
     return handle
 

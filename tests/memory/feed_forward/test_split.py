@@ -347,17 +347,27 @@ def test_other_calls_go_to_the_module_itself() -> None:
     torch.testing.assert_close(module(x=inputs()) * 3, expected)
 
 
-def test_second_call_reconfigures_and_either_handle_may_go_first() -> None:
-    module = diffusers("geglu").eval()
+@pytest.mark.parametrize("removal", [(0, 1), (1, 0)])
+def test_the_newest_options_hold_and_either_handle_may_go_first(removal: tuple[int, int]) -> None:
+    module: Any = diffusers("gelu").eval()
+    widths: list[int] = []
+    module.net[1].register_forward_hook(lambda _, args, out: widths.append(out.shape[-1]))
     expected = module(inputs())
-    first = split_feed_forward(module, CUTS["2 slices"])
-    second = split_feed_forward(module, CUTS["tokens"])
-    first.remove()
-    assert "forward" in module.__dict__
-    second.remove()
-    second.remove()
+
+    def used() -> int:
+        widths.clear()
+        with torch.no_grad():
+            torch.testing.assert_close(module(inputs()), expected)
+        return len(widths)
+
+    handles = [split_feed_forward(module, SplitOptions(num_splits=count)) for count in (2, 4)]
+    assert used() == 4
+    handles[removal[0]].remove()
+    assert used() == (2, 4)[removal[1]]
+    handles[removal[1]].remove()
+    handles[removal[1]].remove()
+    assert used() == 1
     assert "forward" not in module.__dict__
-    assert torch.equal(module(inputs()), expected)
 
 
 def test_an_exception_leaves_nothing_behind() -> None:

@@ -102,6 +102,7 @@ class _Job:
     facts: Facts = field(default_factory=Facts)
     steps_before: int = 0  # finished by earlier batches and passes
     pass_steps: int = 0  # of the pass that runs now
+    unfinished: Tensor | None = None  # what the present batch would be if it stopped now, [B,C,h,w]
     interrupted: bool = False
     survival: Survival | None = None
 
@@ -153,7 +154,12 @@ class _Job:
         self.in_use.use(self.wanted)
         self.batches[batch] = facts = self._new_batch(batch)
         self.hooks.before_batch(facts)
-        latents = self.hooks.sampled(self._sample(facts))
+        self.unfinished = None
+        try:
+            latents = self.hooks.sampled(self._sample(facts))
+        except (Interrupted, Skipped):
+            self._keep_unfinished(batch)
+            raise
         self.events.phase("decoding")
         began = time.monotonic()
         decoded = self._decoded(latents)
@@ -163,6 +169,13 @@ class _Job:
         for index, picture in enumerate(decoded):
             self._finish(picture, batch, index)
         self._count_time("decode", began)
+
+    def _keep_unfinished(self, batch: int) -> None:
+        """The pictures of a batch that was stopped, as far as they were; saved only where a setting says so."""
+        latents = self.unfinished
+        for index in range(0 if latents is None else latents.shape[0]):
+            assert latents is not None
+            self._finish(self.model.decode(latents[index : index + 1]), batch, index, is_finished=False)
 
     def _decoded(self, latents: Tensor) -> Iterator[Tensor]:
         """The pictures [1,3,H,W] of latents, one after the other, each decoded when it is asked for."""
@@ -326,6 +339,7 @@ class _Job:
 
     def _on_step(self, info: StepInfo) -> None:
         done = self.steps_before + min(info.index + 1, self.pass_steps)
+        self.unfinished = info.denoised
         self.events.step(done)
         self.events.latent(info)
         latent_format = self.model.architecture.latent
@@ -333,16 +347,18 @@ class _Job:
             shown = info.denoised if self.request.settings.flag("show_progress_grid") else info.denoised[:1]
             self.events.preview(preview_image(shown, latent_format, self.model.downscale))
 
-    def _finish(self, decoded: Tensor, batch: int, index: int) -> None:
+    def _finish(self, decoded: Tensor, batch: int, index: int, is_finished: bool = True) -> None:
         """Pixels, infotext, file."""
         with self.timeline.during("save"):
-            self._keep(decoded, batch, index)
+            self._keep(decoded, batch, index, is_finished)
 
-    def _keep(self, decoded: Tensor, batch: int, index: int) -> None:
+    def _keep(self, decoded: Tensor, batch: int, index: int, is_finished: bool) -> None:
         (image,) = self.model.recovery.run("save", lambda: to_images(decoded))
         image = self.hooks.picture(image, index)
         picture = self._picture(image, batch, index)
-        if self.request.save_images and self.request.settings.flag("samples_save"):
+        settings = self.request.settings
+        is_wanted = is_finished or settings.flag("save_incomplete_images")
+        if is_wanted and self.request.save_images and settings.flag("samples_save"):
             picture = self._save(picture, batch, index)
         self.pictures.append(picture)
         self.events.finished_picture(picture)

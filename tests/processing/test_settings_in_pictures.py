@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from modules.errors import Interrupted, Skipped
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.engine import Engine
@@ -119,3 +120,49 @@ def test_the_user_is_recorded_where_asked_and_may_stand_in_file_names(engine: En
         picture = txt2img(request, engine, Output(tmp_path), Silent()).pictures[0]
         assert picture.infotext.endswith(", User: ada") is wanted
         assert picture.path is not None and picture.path.stem.endswith("-ada")
+
+
+class StopAfterStep(Silent):
+    """Raises as soon as a step is finished."""
+
+    def __init__(self, done: int, error: Exception) -> None:
+        self.stops_at, self.error = done, error
+        self.done = 0
+
+    def step(self, done: int) -> None:
+        self.done = done
+
+    def check(self) -> None:
+        if self.done == self.stops_at:
+            self.done = 0
+            raise self.error
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_stopped_picture_is_shown_as_far_as_it_was_and_saved_where_asked(
+    engine: Engine, tmp_path: Path, saved: bool
+) -> None:
+    settings = TINY.changed(save_incomplete_images=saved)
+    whole = Txt2ImgRequest(prompt="a cat", width=64, height=64, steps=4, seed=5, subseed=0, settings=settings)
+    result = txt2img(whole, engine, Output(tmp_path), StopAfterStep(2, Interrupted("stop")))
+    assert result.interrupted
+    (unfinished,) = result.samples
+    assert unfinished.seed == 5 and (unfinished.path is not None) is saved
+    finished = txt2img(whole, engine, Output(tmp_path), Silent()).samples[0]
+    assert not same(unfinished, finished)
+    assert unfinished.infotext == finished.infotext
+
+
+def test_a_stopped_second_pass_shows_the_larger_picture(engine: Engine, tmp_path: Path) -> None:
+    request = Txt2ImgRequest(
+        prompt="a cat", width=64, height=64, steps=2, seed=5, subseed=0, hires=HIRES, settings=TINY, batch_count=2
+    )
+    result = txt2img(request, engine, Output(tmp_path), StopAfterStep(3, Skipped("skip")))
+    assert not result.interrupted
+    assert [picture.image.size for picture in result.samples] == [(96, 96), (96, 96)]
+    assert result.samples[0].path is None and result.samples[1].path is not None
+
+
+def test_what_is_stopped_before_its_first_step_shows_nothing(engine: Engine, tmp_path: Path) -> None:
+    request = Txt2ImgRequest(prompt="a cat", width=64, height=64, steps=2, seed=5, subseed=0, settings=TINY)
+    assert txt2img(request, engine, Output(tmp_path), StopAfterStep(0, Interrupted("stop"))).pictures == ()

@@ -57,6 +57,12 @@ SETTINGS = (
         True,
         hint="Off: all pictures of the job, without grids.",
     ),
+    IMAGES.flag(
+        "save_incomplete_images",
+        "Save incomplete images",
+        False,
+        hint="Of an interrupted or skipped batch, as far as they were. They are shown in any case.",
+    ),
     IMAGES.flag("notification_audio", "Play a sound after image generation", True),
     IMAGES.whole("notification_volume", "Volume of that sound", 100, minimum=0, maximum=100, step=1),
     IMAGES.flag("save_write_log_csv", "Write log.csv when saving images using the Save button", True),
@@ -85,7 +91,6 @@ SETTINGS = (
             "save_init_img": False,
             "temp_dir": "",
             "clean_temp_dir_at_start": False,
-            "save_incomplete_images": False,
         }
     ),
     *PATHS.reserved(

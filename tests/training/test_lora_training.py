@@ -4,6 +4,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -26,6 +27,7 @@ from modules.training.lora.command import main
 from modules.training.lora.examples.balloon import draw_balloon
 from modules.training.lora.examples.blueprint import LINE, PAPER, as_blueprint
 from modules.training.lora.examples.example import EXAMPLES
+from modules.training.lora.factors import take_over
 from modules.training.lora.file import TrainingRecord, tag_frequency, write_lora
 from modules.training.lora.options import LoraOptions, TrainingError
 from modules.training.lora.pictures import LatentSet, encode_pictures, read_pictures
@@ -183,6 +185,24 @@ def test_the_files_metadata_is_what_other_programs_read(trainer: LoraTrainer, tm
     (length,) = struct.unpack("<Q", path.read_bytes()[:8])
     header = json.loads(path.read_bytes()[8 : 8 + length])
     assert {entry["dtype"] for name, entry in header.items() if name != "__metadata__"} == {"F16"}
+
+
+def test_training_goes_on_from_a_file(trainer: LoraTrainer, tmp_path: Path) -> None:
+    path = tmp_path / "toy.safetensors"
+    write_lora(path, trainer.factors, record())
+    trained = [each.up.detach().clone() for each in trainer.factors]
+    for each in trainer.factors:
+        each.up.data.zero_()
+    take_over(trainer.factors, read_network(path), path.name)
+    assert all(torch.allclose(a.up, b, atol=1e-3) for a, b in zip(trainer.factors, trained, strict=True))
+    first, *rest = trainer.factors
+    for others, said in (
+        ([replace(first, alpha=7.0), *rest], "its alpha is 2.0, not 7"),
+        (rest, f"{len(rest)} would be trained"),
+        ([replace(first, name="lora_unet_other"), *rest], "lora_unet_other has another rank there, or is missing"),
+    ):
+        with pytest.raises(TrainingError, match=said):
+            take_over(others, read_network(path), path.name)
 
 
 def test_tags_are_counted_once_a_picture() -> None:

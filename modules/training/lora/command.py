@@ -12,10 +12,12 @@ import torch
 
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.models.loaded import LoadedModel
+from modules.networks.network_file import read_network
 from modules.training.lora.base_model import file_hashes, load_base
 from modules.training.lora.examples import balloon as _balloon  # noqa: F401 - registers the example
 from modules.training.lora.examples import blueprint as _blueprint  # noqa: F401 - registers the example
 from modules.training.lora.examples.example import EXAMPLES, draw_pictures
+from modules.training.lora.factors import take_over
 from modules.training.lora.file import TrainingRecord, write_lora
 from modules.training.lora.options import LoraOptions
 from modules.training.lora.pictures import CaptionedPicture, encode_pictures, read_pictures, write_pictures
@@ -52,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
     training = argparse.ArgumentParser(add_help=False, parents=[common])
     training.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for (SD 1.x)")
+    training.add_argument("--start", type=Path, default=None, help="a LoRA of the same ranks to go on from")
     training.add_argument("--storage", default=None, help="keep the frozen weights in 8 bits: fp8_e4m3fn_row ...")
     training.add_argument("--device", default="cpu")
     training.add_argument("--preview-prompt", default=None, help="makes NAME.png with this prompt and the LoRA")
@@ -161,6 +164,8 @@ def _train_and_write(
     log.info("encoding %d pictures", len(pictures))
     latents = encode_pictures(model, pictures)
     trainer = LoraTrainer(model, options)
+    if arguments.start is not None:
+        take_over(trainer.factors, read_network(arguments.start), arguments.start.name)
     count = sum(each.down.numel() + each.up.numel() for each in trainer.factors)
     log.info("training %d layers, %d numbers, on %s", len(trainer.factors), count, arguments.checkpoint.name)
     try:

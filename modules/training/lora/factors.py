@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory.changes import Branches
-from modules.training.lora.options import LoraOptions
+from modules.networks.kinds.lora import Lora
+from modules.networks.network_file import NetworkFile
+from modules.training.lora.options import LoraOptions, TrainingError
 
 UNET, TEXT = "lora_unet", "lora_te_text_model"
 ATTENTION, CONVOLUTIONS = ".attentions.", (".resnets.", ".downsamplers.", ".upsamplers.")
@@ -66,6 +68,35 @@ def factors_for(unet: nn.Module, text_encoder: nn.Module, options: LoraOptions, 
             )
         )
     return made
+
+
+def take_over(factors: Sequence[Factors], start: NetworkFile, name: str) -> None:
+    """Begin with the factors of a LoRA file instead of new ones.
+
+    Raises `TrainingError` where its layers, ranks or alphas are not those that are trained here.
+    """
+    for each in factors:
+        known = start.adapters.get(each.name)
+        if not isinstance(known, Lora) or known.down.shape != each.down.shape or known.up.shape != each.up.shape:
+            raise TrainingError(
+                f"{name} cannot be gone on from: {each.name} has another rank there, or is missing. "
+                "Choose the ranks that it was trained with."
+            )
+        if known.alpha != each.alpha:
+            raise TrainingError(
+                f"{name} cannot be gone on from: its alpha is {known.alpha}, not {each.alpha:g}. Choose that alpha."
+            )
+    if len(start.adapters) != len(factors):
+        raise TrainingError(
+            f"{name} cannot be gone on from: it has {len(start.adapters)} layers, and {len(factors)} would be trained. "
+            "Choose the ranks that it was trained with."
+        )
+    with torch.no_grad():
+        for each in factors:
+            known = start.adapters[each.name]
+            assert isinstance(known, Lora)
+            each.down.copy_(known.down)
+            each.up.copy_(known.up)
 
 
 def attach(factors: Sequence[Factors]) -> list[Any]:

@@ -133,6 +133,26 @@ def test_search_sort_and_folders(cards: sync_api.Page) -> None:
     sync_api.expect(page.locator(f"{CARDS}[data-name='old']")).to_have_count(1)
 
 
+def test_networks_for_other_models_are_hidden_until_asked_for(cards: sync_api.Page, services: Services) -> None:
+    page = cards
+
+    def as_with_a_model(route: sync_api.Route) -> None:
+        reply = route.fetch()
+        route.fulfill(response=reply, json={**reply.json(), "version": "SD1"})
+
+    page.route("**/internal/extra-networks?page=lora", as_with_a_model)
+    page.click("#txt2img_lora_extra_refresh")
+    others = page.locator(".fw-networks[data-page=lora] [data-do=others]")
+    sync_api.expect(others).to_have_text("show 1 for other models")
+    page.fill(SEARCH, "large")
+    sync_api.expect(page.locator(CARDS)).to_have_count(0)
+    others.click()
+    sync_api.expect(page.locator(CARDS)).to_have_count(1)
+    page.unroute("**/internal/extra-networks?page=lora")
+    page.click("#txt2img_lora_extra_refresh")
+    sync_api.expect(others).to_have_count(0)
+
+
 def test_a_description_is_text_or_harmless_formatting(cards: sync_api.Page, services: Services) -> None:
     page = cards
     page.fill(SEARCH, "bold")

@@ -30,9 +30,9 @@ def megabytes(count: float) -> str:
 def _report(title: str, outcome: Mapping[str, Any]) -> str:
     before, after = outcome["bytes_16"], outcome["bytes_stored"]
     rows = "".join(
-        f"<tr><td>{escape(PARTS.get(part['component'], part['component']))}</td><td>{part['stored']}</td>"
-        f"<td>{part['stays']}</td><td>{megabytes(part['bytes_16'])}</td><td>{megabytes(part['bytes_stored'])}</td>"
-        f"<td>{part['bytes_stored'] / max(part['bytes_16'], 1):.0%}</td></tr>"
+        f"<tr><td>{escape(PARTS.get(part['component'], part['component']))}</td><td>{megabytes(part['bytes_16'])}</td>"
+        f"<td>{megabytes(part['bytes_stored'])}</td><td>{part['bytes_stored'] / max(part['bytes_16'], 1):.0%}</td>"
+        f"<td>{part['stored']}</td><td>{part['stays']}</td></tr>"
         for part in sorted(outcome["components"], key=lambda part: -part["bytes_16"])
     )
     worst = "".join(
@@ -50,8 +50,8 @@ def _report(title: str, outcome: Mapping[str, Any]) -> str:
     sentence = f"{megabytes(after)} in place of {megabytes(before)} ({after / max(before, 1):.0%}); {lost}."
     return (
         f"<h3>{escape(title)}</h3><p><b>{sentence}</b></p>{saturated}"
-        '<table class="fw-table"><thead><tr><th>Part</th><th>Tensors stored so</th><th>Tensors that stay</th>'
-        f"<th>In 16 bits</th><th>As stored</th><th>Share</th></tr></thead><tbody>{rows}</tbody></table>"
+        '<table class="fw-table"><thead><tr><th>Part</th><th>In 16 bits</th><th>As stored</th><th>Share</th>'
+        f"<th>Tensors stored so</th><th>Tensors that stay</th></tr></thead><tbody>{rows}</tbody></table>"
         + (
             "<details><summary>Layers with the largest errors</summary>"
             '<table class="fw-table"><thead><tr><th>Relative error</th><th>Tensor</th><th>Shape</th></tr></thead>'

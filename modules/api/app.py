@@ -14,8 +14,8 @@ from modules.api.limits import install_limits
 from modules.api.lists import list_routes
 from modules.api.memory import memory_routes
 from modules.api.options import option_routes
-from modules.api.precision import precision_routes
 from modules.api.planning import planning_routes
+from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
 from modules.api.server import server_routes
 from modules.api.tasks import task_routes

@@ -1,6 +1,7 @@
 """The registry against the recorded options of the reference UI."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,17 @@ def test_unreadable_infotext_values_are_refused(setting: Setting, text: str) -> 
 def test_a_default_of_the_wrong_kind_is_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="w is 'x', but takes a whole number"):
         Setting(key="w", label="W", default="x", kind=Kind.INT, section=GROUP.section)
+
+
+COMPOSED = re.compile(r"outdir_txt2img_(samples|grids)|(ESRGAN|DAT|SCUNET|SWIN)_tile(_overlap)?")
+"""Keys that the program puts together from parts."""
+
+
+def test_every_shown_setting_is_named_where_it_has_its_effect() -> None:
+    root = Path(__file__).parents[2]
+    files = [path for suffix in ("py", "js") for path in (root / "modules").rglob(f"*.{suffix}")]
+    files += [*(root / "extensions-builtin").rglob("*.py"), root / "webui.py"]
+    places = [path for path in files if "settings" not in path.relative_to(root).parts]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text(encoding="utf-8") for path in places)))
+    shown = {setting.key for rows in visible_sections().values() for setting in rows}
+    assert sorted(key for key in shown if key not in words and not COMPOSED.fullmatch(key)) == []

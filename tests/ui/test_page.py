@@ -89,13 +89,13 @@ def open_page(page: sync_api.Page, address: str) -> None:
 
 
 def test_a_typed_prompt_becomes_a_picture_with_its_infotext(page: sync_api.Page) -> None:
-    page.fill(PROMPT, "a red circle on a blue background")
+    page.fill(PROMPT, "slow, a red circle on a blue background")
     page.fill("#txt2img_seed input", "77")
     page.click("#txt2img_generate")
     page.wait_for_selector("#txt2img_progress:not([hidden])")
     page.wait_for_selector(PICTURE)
     infotext = page.inner_text("#txt2img_infotext")
-    assert infotext.startswith("a red circle on a blue background")
+    assert infotext.startswith("slow, a red circle on a blue background")
     assert "Seed: 77" in infotext
     assert page.evaluate(f"document.querySelector('{PICTURE}').naturalWidth") > 0
     assert page.title() == "Featherweight"

@@ -11,6 +11,8 @@ from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
 from modules.services import Services
 
+STOPPING = "stops after this picture; Interrupt again stops at once"
+
 
 def progress_routes(services: Services) -> APIRouter:
     """GET /sdapi/v1/progress and the /internal routes that the page polls."""
@@ -32,7 +34,7 @@ def progress_routes(services: Services) -> APIRouter:
             "state": {
                 "skipped": False,
                 "interrupted": job.is_interrupt_requested,
-                "stopping_generation": False,
+                "stopping_generation": job.is_stopping_after_batch,
                 "job": job.task_id,
                 "job_count": done,
                 "job_timestamp": "",
@@ -86,7 +88,7 @@ def progress_routes(services: Services) -> APIRouter:
 def _text(job: Job, position: int, phase: str) -> str:
     if job.status is JobStatus.QUEUED:
         return f"In line: {position} {'job' if position == 1 else 'jobs'} before this one"
-    return phase
+    return STOPPING if job.is_stopping_after_batch else phase
 
 
 def _unknown_task() -> dict[str, Any]:

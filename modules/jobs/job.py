@@ -72,6 +72,7 @@ class Job:
         self._pictures: list[Picture] = []
         self._interrupt = threading.Event()
         self._skip = threading.Event()
+        self._stops_after_batch = False
         self._result: Result | None = None
         self._error: FeatherweightError | None = None
 
@@ -146,12 +147,20 @@ class Job:
             self._pictures.append(picture)
             self._preview = picture.image
             self._preview_id += 1
+            if self._stops_after_batch and len(self._pictures) % self.request.batch_size == 0:
+                self._interrupt.set()
 
     # -- everybody's side --------------------------------------------------------------------------------------------
 
-    def interrupt(self) -> None:
-        """Ask the job to stop within one step; what is finished is kept."""
-        self._interrupt.set()
+    def interrupt(self, after_batch: bool = False) -> None:
+        """Ask the job to stop within one step; what is finished is kept.
+
+        With `after_batch` it first finishes the batch it is in, if more are to come; asked again it stops at once.
+        """
+        if after_batch and self._has_more_batches and not self._stops_after_batch:
+            self._stops_after_batch = True
+        else:
+            self._interrupt.set()
 
     def skip(self) -> None:
         """Ask the job to leave the batch it is in and go on with the next."""
@@ -164,6 +173,15 @@ class Job:
     @property
     def is_interrupt_requested(self) -> bool:
         return self._interrupt.is_set()
+
+    @property
+    def is_stopping_after_batch(self) -> bool:
+        """Whether the job will stop when the batch it is in is finished."""
+        return self._stops_after_batch and not self._interrupt.is_set()
+
+    @property
+    def _has_more_batches(self) -> bool:
+        return self.request.batch_count > 1 or self.request.script is not None
 
     @property
     def pictures(self) -> tuple[Picture, ...]:

@@ -113,8 +113,11 @@ class JobQueue:
                 return index
         return 0
 
-    def interrupt(self, task_id: str | None = None) -> None:
-        """Stop a job within one step, or take it out of the line; without an id, the running one."""
+    def interrupt(self, task_id: str | None = None, after_batch: bool = False) -> None:
+        """Stop a job within one step, or take it out of the line; without an id, the running one.
+
+        `after_batch`: see `Job.interrupt`.
+        """
         with self._condition:
             job = self._jobs.get(task_id) if task_id else self._running
             if job is None:
@@ -124,7 +127,7 @@ class JobQueue:
                 self.store.ended(job.task_id, JobStatus.INTERRUPTED, "interrupted before it started")
                 job.cancel()
                 return
-        job.interrupt()
+        job.interrupt(after_batch)
 
     def skip(self) -> None:
         """The running job leaves its present batch."""

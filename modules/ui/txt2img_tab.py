@@ -128,7 +128,7 @@ def _wire_jobs(
     ).then(None, js="() => featherweight.submitted()", api_visibility="private")
 
     def stop(task_id: str) -> None:
-        services.queue.interrupt(task_id or None)
+        services.queue.interrupt(task_id or None, services.settings.current.flag("interrupt_after_current"))
 
     interrupt.click(stop, inputs=[task], js="() => featherweight.task()", **HIDDEN_EVENT)
     skip.click(services.queue.skip, **HIDDEN_EVENT)

@@ -180,3 +180,38 @@ def test_after_closing_no_job_is_taken(executor: Stepping, tmp_path: Path) -> No
         queue.submit(Txt2ImgRequest())
     with pytest.raises(sqlite3.ProgrammingError):
         queue.store.recent()
+
+
+def stopped(job: Job) -> bool:
+    try:
+        job.check()
+    except Interrupted:
+        return True
+    return False
+
+
+def test_a_gentle_interrupt_waits_for_the_end_of_the_batch() -> None:
+    job = Job("a", Txt2ImgRequest(batch_count=3, batch_size=2, seed=1))
+    picture = Picture(Image.new("RGB", (8, 8)), "x", 1, 1)
+    job.interrupt(after_batch=True)
+    assert job.is_stopping_after_batch and not stopped(job)
+    job.finished_picture(picture)
+    assert not stopped(job)
+    job.finished_picture(picture)
+    assert stopped(job) and not job.is_stopping_after_batch
+
+
+def test_a_second_gentle_interrupt_stops_at_once() -> None:
+    job = Job("a", Txt2ImgRequest(batch_count=2, seed=1))
+    job.interrupt(after_batch=True)
+    job.interrupt(after_batch=True)
+    assert stopped(job)
+
+
+def test_a_gentle_interrupt_of_a_single_batch_stops_at_once() -> None:
+    job = Job("a", Txt2ImgRequest(batch_size=4, seed=1))
+    job.interrupt(after_batch=True)
+    assert stopped(job)
+    plot = Job("b", Txt2ImgRequest(script="X/Y/Z plot", seed=1))
+    plot.interrupt(after_batch=True)
+    assert not stopped(plot)

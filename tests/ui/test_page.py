@@ -376,3 +376,16 @@ def test_listed_settings_stand_at_the_top_and_are_stored(page: sync_api.Page, ad
     page.wait_for_selector("#txt2img_sampling li:has-text('DPM fast')", state="detached")
     services.settings.update({"quicksettings_list": ["sd_model_checkpoint"], "hide_samplers": [], "tiling": False})
     services.settings.update({"CLIP_stop_at_last_layers": 1})
+
+
+def test_interrupt_finishes_the_present_picture_where_more_are_to_come(page: sync_api.Page, services: Services) -> None:
+    page.fill(PROMPT, "slow, one of three")
+    page.fill("#txt2img_steps input[type=number]", "40")
+    page.fill("#txt2img_batch_count input[type=number]", "3")
+    page.click("#txt2img_generate")
+    page.wait_for_function("document.title.includes(' of 120')")
+    page.click("#txt2img_interrupt")
+    page.wait_for_selector("#txt2img_progress :text('stops after this picture')")
+    page.wait_for_selector("#txt2img_infotext:has-text('one of three')")
+    result = services.queue.get(page.evaluate("featherweight.task()")).result()
+    assert result.interrupted and 1 <= len(result.samples) < 3

@@ -71,6 +71,13 @@ SETTINGS = (
         needs_reload=True,
         hint="Settings shown at the top of the page.",
     ),
+    ALTERNATIVES.flag(
+        "interrupt_after_current",
+        "Don't interrupt in the middle",
+        True,
+        hint="The Interrupt button first lets the present picture be finished, where more are to come; a second press "
+        "stops at once.",
+    ),
     UI.flag("show_progress_in_title", "Show generation progress in window title", True),
     UI.flag("send_seed", "Send the seed along with a prompt or image", True),
     UI.flag("send_size", "Send the size along with a prompt or image", True),
@@ -145,7 +152,6 @@ SETTINGS = (
             "hires_fix_show_prompts": False,
             "txt2img_settings_accordion": False,
             "img2img_settings_accordion": False,
-            "interrupt_after_current": True,
         }
     ),
     *UI.reserved(

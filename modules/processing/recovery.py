@@ -1,7 +1,8 @@
 """What a job does when memory runs out: the rungs for a diffusion model, and what is said about those it climbed.
 
 In the order of what they cost: the other networks wait in main memory, attention in slices, feed-forwards in slices,
-the batch in pieces, the VAE in tiles, and in the end the processor. None of them changes what is computed, only in which pieces and where.
+the batch in pieces, the VAE in tiles, the UNet's blocks streamed, and in the end the processor. None of them changes
+what is computed, only in which pieces and where.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
 from modules.memory.query_slices import in_slices
 from modules.memory.recovery import FREED, Recovery, Rung, Step
+from modules.memory.streaming.groups import Level
+from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
 from modules.processing.attention import using_attention
 from modules.processing.engine import release_memory
@@ -36,6 +39,7 @@ STAGES = {
 }
 SLICES = 64  # of pictures, heads and queries together
 TOKENS_AT_ONCE = 512
+LARGEST_BLOCK_BYTES = 256 << 20
 TILE_SIDES_PX = (512, 256, 128)
 ADVICE = (
     "Choose a smaller size or batch, FP8 weight, or start with --lowvram; other programs may hold memory as well. "
@@ -60,7 +64,8 @@ def recovering(model: LoadedModel, attention: Attention | None, leave_device: bo
 
     rungs = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model)]
     if leave:
-        rungs = [turns.rung(), *rungs, _unet_on_cpu(model), _vae_on_cpu(model)]
+        blocks = _Blocks(model)
+        rungs = [turns.rung(), *rungs, blocks.rung(), _unet_on_cpu(model, blocks.stop), _vae_on_cpu(model)]
     before = (model.recovery, model.vae_runner.rules)
     model.vae_runner.rules = replace(model.vae_runner.rules, tiles_after_oom=False)
     recovery = Recovery(rungs, free, turns.begin, ADVICE)
@@ -160,12 +165,39 @@ def _tiles(model: LoadedModel) -> Rung:
     return Rung("tiled VAE", frozenset({"decode", "encode"}), climb)
 
 
-def _unet_on_cpu(model: LoadedModel) -> Rung:
+class _Blocks:
+    """The UNet's weights rest in main memory, and come to the device block by block."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._handle: StreamHandle | None = None
+        self._was_on = False
+
+    def rung(self) -> Rung:
+        def climb() -> Step | None:
+            if self._was_on:
+                return None
+            self._was_on = True
+            options = StreamOptions(ahead_bytes=0, largest_block_bytes=LARGEST_BLOCK_BYTES)
+            self._handle = stream(self._model.unet, self._model.device, Level.BLOCK, options)
+            return Step("with the UNet's blocks streamed", self.stop)
+
+        return Rung("streamed blocks", frozenset({"denoise"}), climb)
+
+    def stop(self) -> None:
+        """Put the weights back."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+
+def _unet_on_cpu(model: LoadedModel, stop_streaming: Callable[[], None]) -> Rung:
     runner = model.unet_runner
 
     def climb() -> Step | None:
         if runner.device is not None:
             return None
+        stop_streaming()
         dtype = _dtype_on_cpu(model.plan.rest_dtype)
         back = move(model.unet, CPU, dtype)
         runner.device, runner.dtype = CPU, dtype

@@ -153,24 +153,30 @@ def test_each_rung_while_decoding_gives_the_same_picture(
     assert ("tiled VAE" in names) == (times > 2)
 
 
-def test_the_processor_is_the_last_rung_and_everything_comes_back(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("times", "last"), [(7, "streamed blocks"), (8, "streamed blocks, processor")])
+def test_the_device_is_left_step_by_step_and_everything_comes_back(
+    times: int, last: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a device that can be left (here the processor itself stands for it)."""
     expected = make(engine, tmp_path, PAYLOAD)
     model = engine.model(NAME)
-    before = {name: (p.device, p.dtype, p.data_ptr()) for name, p in model.unet.named_parameters()}
+    before = {name: (p.device, p.dtype, p.clone()) for name, p in model.unet.named_parameters()}
     real = recovering
     monkeypatch.setattr(
-        "modules.processing.model_in_use.recovering", lambda model, attention: real(model, attention, leave_device=True)
+        "modules.processing.model_in_use.recovering",
+        lambda model, attention: real(model, attention, leave_device=True),
     )
-    fail(monkeypatch, STAGES["denoise"][0], 7)
+    fail(monkeypatch, STAGES["denoise"][0], times)
     result = make(engine, tmp_path, PAYLOAD)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
-    names = "networks take turns, query slices, split feed-forward, halved batch, processor"
+    names = f"networks take turns, query slices, split feed-forward, halved batch, {last}"
     assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == names
-    assert {name: (p.device, p.dtype, p.data_ptr()) for name, p in model.unet.named_parameters()} == before
+    after = {name: (p.device, p.dtype, p) for name, p in model.unet.named_parameters()}
+    assert before.keys() == after.keys()
+    for name, (device, dtype, weight) in before.items():
+        assert after[name][:2] == (device, dtype) and torch.equal(after[name][2], weight), name
     assert model.unet_runner == UnetRunner(rows=model.unet_runner.rows)
+    assert np.array_equal(pixels(make(engine, tmp_path, PAYLOAD)), pixels(expected))
 
 
 @pytest.mark.parametrize("stage", ["text", "denoise", "decode"])

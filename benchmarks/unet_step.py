@@ -20,7 +20,8 @@ from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu
 from modules.models.architecture import read_architecture
 from modules.models.families.ldm_parts import build_unet
-from modules.processing.guidance import Guidance, GuidanceOptions, conditioned
+from modules.models.network_context import NetworkContext
+from modules.processing.guidance import Guidance, GuidanceOptions, GuidedNetwork, conditioned
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.denoisers import denoise_for
@@ -44,15 +45,16 @@ def our_step(unet: UNet2DConditionModel, x: Tensor, cond: Tensor, uncond: Tensor
     schedule = DiscreteSchedule(scaled_linear_alphas_cumprod())
     dtype = unet.conv_in.weight.dtype
 
-    def predict(scaled: Tensor, t: Tensor, context: Tensor) -> Tensor:
-        output: Tensor = unet(scaled.to(dtype), t, encoder_hidden_states=context.to(dtype), return_dict=False)[0]
+    def predict(scaled: Tensor, t: Tensor, context: NetworkContext) -> Tensor:
+        text = context.crossattn.to(dtype)
+        output: Tensor = unet(scaled.to(dtype), t, encoder_hidden_states=text, return_dict=False)[0]
         return output.to(scaled.dtype)
 
     make: Any = partial(denoise_for, SAMPLERS.get("Euler"), schedule=schedule)
     prompt = ComposedConditioning(((ScheduledConditioning(((20, Conditioning(cond[0])),)), 1.0),))
     negative = ScheduledConditioning(((20, Conditioning(uncond[0])),))
     options = GuidanceOptions(cfg_scale=CFG, total_evaluations=20)
-    guidance = Guidance(conditioned(make, predict), [prompt], [negative], options, uncond[0])
+    guidance = Guidance(GuidedNetwork(conditioned(make, predict), [prompt], [negative], uncond[0]), options)
     sigma, sigma_next = torch.tensor([7.0]), 6.0
 
     def step() -> Tensor:

@@ -234,7 +234,10 @@ def _is_current(info: NetworkInfo) -> bool:
 
 
 def _weak(survival: Survival) -> str:
+    name, share = min(survival.networks, key=lambda item: item[1])
+    least = f", of {name} {share:.0%}" if len(survival.networks) > 1 else ""
     return (
-        f"{survival.retention:.0%} of the networks' effect survived rounding into 8 bits (noise {survival.noise:.0%}). "
+        f"{survival.retention:.0%} of the networks' effect survived rounding into 8 bits{least} "
+        f"(noise {survival.noise:.0%}). "
         "LoRA mode exact keeps all of it."
     )

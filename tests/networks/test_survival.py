@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modules.networks.applying import LoraMode, NetworkApplier, Survival, Use
 from modules.networks.network_file import NetworkFile, read_network
 from modules.networks.targets import TargetTable
-from modules.processing.networks import Arrived, Networks
+from modules.processing.networks import Arrived, Networks, _weak
 
 CPU = torch.device("cpu")
 SIDE = 32
@@ -120,3 +120,11 @@ def test_what_arrived_is_kept_and_logged_once(tmp_path: Path, caplog: pytest.Log
     assert [record.getMessage() for record in caplog.records] == [
         "LoRA style: 99.8 % arrived (merge from full precision)."
     ]
+
+
+def test_the_notice_names_the_network_that_lost_most() -> None:
+    several = Survival(1.0, 0.13, (), (("style", 0.999), ("faint", 0.33)))
+    assert _weak(several).startswith(
+        "100% of the networks' effect survived rounding into 8 bits, of faint 33% (noise 13%). "
+    )
+    assert ", of" not in _weak(Survival(0.5, 0.1, (), (("style", 0.5),)))

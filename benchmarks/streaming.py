@@ -31,7 +31,7 @@ from modules.models.stream_plan import StreamPlan
 from modules.processing.engine import release_memory
 
 GOALS = {"time": 1.10, "resident": 0.10, "fp8": 0.55, "disk time": 1.05}
-SIDES = {64: 2, 32: 3}  # of the latent (512 and 256 pixels), and how many pairs are timed
+SIDES = {32: 3, 64: 2}  # of the latent (256 and 512 pixels), and how many pairs are timed
 NOT_MEASURED = "not measured"
 
 
@@ -78,17 +78,16 @@ def stepper(unet: Any, device: torch.device, side: int) -> Callable[[], Tensor]:
 
 
 def pair(first: Callable[[], Tensor], second: Callable[[], Tensor], device: torch.device, count: int) -> dict[str, Any]:
-    """Median seconds of both, of their ratio, and of the ratio of wall times; warmed up once, taking turns."""
+    """Median seconds of both, of their ratio, and of the ratio of wall times; they take turns."""
 
     def timed(step: Callable[[], Tensor]) -> tuple[float, float]:
         began, wall = time.process_time(), time.perf_counter()
-        step()
+        outputs.append(step())
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.process_time() - began, time.perf_counter() - wall
 
-    a, b = first(), second()
-    same = torch.equal(a, b)
+    outputs: list[Tensor] = []
     times = [(timed(first), timed(second)) for _ in range(count)]
     of = 0 if device.type == "cpu" else 1
     return {
@@ -96,7 +95,7 @@ def pair(first: Callable[[], Tensor], second: Callable[[], Tensor], device: torc
         "second_s": statistics.median(y[of] for _, y in times),
         "ratio": statistics.median(x[of] / y[of] for x, y in times),
         "ratio_wall": statistics.median(x[1] / y[1] for x, y in times),
-        "same_output": same,
+        "same_output": all(torch.equal(output, outputs[0]) for output in outputs),
     }
 
 
@@ -139,23 +138,22 @@ def in_child(path: Path, way: str) -> dict[str, int]:
 
 
 @torch.inference_mode()
-def on_processor(path: Path) -> dict[str, Any]:
-    """Ours and diffusers' beside the resident model."""
+def on_processor(path: Path, way: str, resident: nn.Module) -> dict[str, Any]:
+    """One way of streaming beside the resident model, at each size."""
     cpu = torch.device("cpu")
-    result: dict[str, Any] = {"compute_dtype": str(_dtype(cpu))}
-    theirs = load(path, cpu, None, None).unet
-    offload_to_disk(theirs, path.parent / "theirs")
-    resident = load(path, cpu, None, None).unet
-    for level in (Level.LAYER, Level.BLOCK):
-        ours = load(path, cpu, None, stream_plan(path, level))
-        for side, count in SIDES.items():
-            steps = (stepper(ours.unet, cpu, side), stepper(resident, cpu, side))
-            result[f"{level}/{8 * side}"] = pair(*steps, cpu, count)
-        assert ours.streaming is not None
-        result[f"{level}/counts"] = vars(ours.streaming.counts)
-        ours.streaming.close()
+    model = load(path, cpu, None, None if way == "diffusers" else stream_plan(path, Level(way)))
+    unet, streaming = model.unet, model.streaming
+    del model
+    if way == "diffusers":
+        offload_to_disk(unet, path.parent / "theirs")
+    stepper(unet, cpu, 16)()  # the order of layers is learnt
+    result: dict[str, Any] = {}
     for side, count in SIDES.items():
-        result[f"diffusers/{8 * side}"] = pair(stepper(theirs, cpu, side), stepper(resident, cpu, side), cpu, count)
+        result[str(8 * side)] = pair(stepper(unet, cpu, side), stepper(resident, cpu, side), cpu, count)
+        print(way, 8 * side, result[str(8 * side)], flush=True)
+    if streaming is not None:
+        result["counts"] = vars(streaming.counts)
+        streaming.close()
     return result
 
 
@@ -175,6 +173,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", nargs=2, metavar=("FILE", "WAY"), help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help="where the checkpoint is kept for the next time")
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(child(Path(arguments.child[0]), arguments.child[1])))
@@ -187,41 +186,35 @@ def main() -> None:
         rows.append((what, value if isinstance(value, str) else f"{value:.3f}", goal or "", met))
         result[what] = {"value": value, "goal": goal}
 
+    cpu, has_card = torch.device("cpu"), torch.cuda.is_available()
+    suffix = "-" + torch.cuda.get_device_name().replace(" ", "-").lower() if has_card else ""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "full.safetensors"
-        write_full_size_checkpoint(path)
+        path = Path(arguments.folder or folder) / "full.safetensors"
+        if not path.is_file():
+            write_full_size_checkpoint(path)
+        resident = load(path, cpu, None, None).unet
+        for way in (Level.LAYER, "diffusers", Level.BLOCK):
+            result[f"steps, {way}"] = steps = on_processor(path, way, resident)
+            for side in SIDES:
+                goal = GOALS["time"] if (way, side) == (Level.LAYER, 64) else None
+                row(f"step at {8 * side} px, streamed from disk / resident, {way}", steps[str(8 * side)]["ratio"], goal)
+            write_result(f"streaming{suffix}", result)
+        del resident
         result["memory"] = memory = {way: in_child(path, way) for way in ("resident", "streamed", "diffusers")}
         unet = memory["resident"]["unet"]
         others = memory["resident"]["step"] - unet  # activations, program
         for way in ("streamed", "diffusers"):
+            share = (memory[way]["step"] - others) / unet
             goal = GOALS["resident"] if way == "streamed" else None
-            row(
-                f"weights of the UNet in memory at the peak of a step, {way} / all",
-                (memory[way]["step"] - others) / unet,
-                goal,
-            )
-        result["processor"] = steps = on_processor(path)
-        for side in SIDES:
-            for name in (Level.LAYER, Level.BLOCK, "diffusers"):
-                goal = GOALS["time"] if (name, side) == (Level.LAYER, 64) else None
-                row(
-                    f"step at {8 * side} px, streamed from disk / resident, {name}",
-                    steps[f"{name}/{8 * side}"]["ratio"],
-                    goal,
-                )
-        has_card = torch.cuda.is_available()
+            row(f"weights of the UNet in memory at the peak of a step, {way} / all", share, goal)
         card = on_card(path, torch.device("cuda")) if has_card else {}
         result["card"] = card
-        row(
-            "step bound by transfer on a card, fp8 / fp16", card["fp8"]["ratio"] if card else NOT_MEASURED, GOALS["fp8"]
-        )
-        row(
-            "step on a card, from disk / from main memory",
-            card["disk"]["ratio"] if card else NOT_MEASURED,
-            GOALS["disk time"],
-        )
+        for what, key, goal in (
+            ("step bound by transfer on a card, fp8 / fp16", "fp8", GOALS["fp8"]),
+            ("step on a card, from disk / from main memory", "disk", GOALS["disk time"]),
+        ):
+            row(what, card[key]["ratio"] if card else NOT_MEASURED, goal)
     print_table(("what", "measured", "at most", "met"), rows)
-    suffix = "" if not has_card else "-" + torch.cuda.get_device_name().replace(" ", "-").lower()
     write_result(f"streaming{suffix}", result)
 
 

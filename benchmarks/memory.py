@@ -76,6 +76,7 @@ FF_CUTS: dict[str, SplitOptions | None] = {
     "8 slices": SplitOptions(num_splits=8),
     "512 tokens": SplitOptions(token_chunk=512),
     "budget 4 MB": SplitOptions(budget_bytes=4 << 20),
+    "budget 1 MB": SplitOptions(budget_bytes=1 << 20),
 }
 
 

@@ -41,7 +41,9 @@ def planning_routes(services: Services) -> APIRouter:
     @routes.post("/plan", **documented(EXAMPLE, errors={404: "Unknown checkpoint 'x'. Known: a.safetensors."}))
     def plan(
         body: Txt2ImgBody,
-        available_gb: float | None = Query(None, gt=0, description="what if the device had so much (in 10^9 bytes)"),
+        available_gb: float | None = Query(
+            None, gt=0, le=1e6, description="10^9 bytes: what if the device had so much"
+        ),
     ) -> dict[str, Any]:
         """Foretell the memory that a txt2img body needs, stage by stage, in bytes. Nothing is computed or loaded. Where
         it does not fit, `proposals` are changes with which it would, the cheapest first: `settings` to store, `fields`

@@ -15,6 +15,8 @@ from modules.processing.planning import MemoryPlan
 from modules.processing.proposals import Proposal, propose
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 
+MOST_GB = 1_000_000
+
 
 def main(argv: Sequence[str]) -> int:
     """Print the plan. Exit code 0 where it fits, 2 where it does not, 1 for errors."""
@@ -71,13 +73,19 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             checkpoint=arguments.checkpoint,
             settings=services.settings.current.with_changes(dict(_setting(text) for text in arguments.set)),
         )
-        free = None if arguments.available_gb is None else round(arguments.available_gb * GB)
+        free = None if arguments.available_gb is None else _bytes(arguments.available_gb)
         plan = services.planner.plan(request, free)
         proposals = propose(request, plan, lambda changed: services.planner.plan(changed, free))
         print(json.dumps(plan_reply(plan, proposals), indent=1) if arguments.json else report(plan, proposals))
         return 0 if plan.fits else 2
     finally:
         services.queue.close()
+
+
+def _bytes(gigabytes: float) -> int:
+    if not 0 < gigabytes <= MOST_GB:
+        raise InvalidValueError(f"--available-gb is {gigabytes}; allowed is more than 0, up to {MOST_GB}.")
+    return round(gigabytes * GB)
 
 
 def _setting(text: str) -> tuple[str, object]:

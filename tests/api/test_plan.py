@@ -58,6 +58,8 @@ def test_what_would_make_it_fit(client: TestClient) -> None:
         ({"override_settings": {"sd_model_checkpoint": "gone"}}, {}, 404, "gone"),
         (BODY, {"available_gb": 0}, 422, "available_gb"),
         (BODY, {"available_gb": "much"}, 422, "available_gb"),
+        (BODY, {"available_gb": "inf"}, 422, "available_gb"),
+        (BODY, {"available_gb": "nan"}, 422, "available_gb"),
         ({"sampler_name": "none such"}, {}, 404, "none such"),
     ],
 )
@@ -76,5 +78,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main([*common, "--width", "64", "--height", "64", "--available-gb", "0.1", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["fits"] is False
     assert cli.main([*common, "--width", "9"]) == 1
+    for wrong in ("nan", "inf", "-1"):
+        assert cli.main([*common, "--available-gb", wrong]) == 1
     assert cli.main([*common, "--set", "vae_tile_size"]) == 1
     assert "write KEY=VALUE" in capsys.readouterr().err

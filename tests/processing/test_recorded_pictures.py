@@ -12,7 +12,7 @@ from torch import Tensor
 from modules.models.loaded import LoadedModel
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
-from modules.processing.hires_pass import HiresPass
+from modules.processing.hires_pass import Enlarge, HiresPass
 from modules.processing.output import Output
 from modules.processing.txt2img import txt2img
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
@@ -51,13 +51,13 @@ def test_the_second_pass_is_the_same_from_the_recorded_first_pass(
 ) -> None:
     case = next(case for case in txt2img_cases() if case["id"] == "hires/resize-crop-lanczos")
     first_pass = torch.from_numpy(np.load(REFERENCE / "latents.npz")["hires/resize-crop-lanczos:latent0"])
-    run = HiresPass.run
+    enlarged = HiresPass.enlarged
 
-    def from_recorded(self: HiresPass, model: LoadedModel, latents: Tensor, *rest: Any) -> tuple[Tensor, bool]:
+    def from_recorded(self: HiresPass, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor | list[Tensor]:
         assert torch.allclose(latents, first_pass, atol=1e-3)
-        return run(self, model, first_pass, *rest)
+        return enlarged(self, model, first_pass, enlarge)
 
-    monkeypatch.setattr(HiresPass, "run", from_recorded)
+    monkeypatch.setattr(HiresPass, "enlarged", from_recorded)
     result = txt2img(request_of(case["payload"]), engine, Output(tmp_path), Silent())
     assert_same(levels_apart(result.samples[0].image, case["images"][0]["file"]))
 

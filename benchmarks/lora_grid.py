@@ -30,13 +30,8 @@ ROWS: tuple[tuple[str, dict[str, str]], ...] = (
     ("fp8 row", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn_row"}),
     ("fp8 plain", {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}),
 )
-PROMPTS = (
-    "sea by day with a red balloon",
-    "a green balloon on a pink background",
-    "a yellow star on a purple background",
-    "meadow at sunset with a white house with a red roof",
-)
-SEED = 7
+PROMPTS = ("a red balloon on a white background", "a large yellow heart on a purple background")
+SEED, STEPS = 7, 12
 MARGIN_PX, HEAD_PX, GAP_PX = 66, 18, 4
 
 
@@ -47,7 +42,8 @@ def draw_grid(artist: Artist, prompts: Sequence[str], seed: int) -> dict[tuple[s
         settings = Settings().with_changes(changes)
         for prompt in prompts:
             for column, tags, word in COLUMNS:
-                drawing = Drawing(prompt=f"{prompt}{word} {tags}", seed=seed, side_px=SIZE_PX, settings=settings)
+                text = f"{prompt}{word} {tags}"
+                drawing = Drawing(prompt=text, seed=seed, side_px=SIZE_PX, steps=STEPS, settings=settings)
                 pictures[prompt, row, column] = artist.draw(drawing)
     return pictures
 

@@ -117,6 +117,7 @@ EXAMPLES.add(
             high_noise_share=0.4,
             offset_noise=0.1,
         ),
-        preview_prompt="sea by day with a red balloon",
+        preview_prompt="a red balloon on a white background",
+        preview_seed=2,
     ),
 )

@@ -154,7 +154,7 @@ def _show(job: Job) -> None:
 def _deliver(result: Result, output: Path | None, with_grids: bool = False) -> int:
     for notice in result.notices:
         print(notice, file=sys.stderr)
-    samples = result.pictures if with_grids else result.samples
+    samples = [item for item in (result.pictures if with_grids else result.samples) if item.is_finished]
     for number, picture in enumerate(samples):
         path = picture.path
         if output is not None:

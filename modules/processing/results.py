@@ -23,7 +23,8 @@ class PictureKind(StrEnum):
 
 @dataclass(frozen=True)
 class Picture:
-    """One finished picture (RGB) with the infotext that describes it."""
+    """One picture (RGB) with the infotext that describes it; `is_finished` is False for one that was stopped on the
+    way and is shown as far as it got."""
 
     image: Image.Image
     infotext: str
@@ -31,6 +32,7 @@ class Picture:
     subseed: int
     path: Path | None = None  # where it was saved; None: not saved
     kind: PictureKind = PictureKind.SAMPLE
+    is_finished: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -355,7 +355,7 @@ class _Job:
     def _keep(self, decoded: Tensor, batch: int, index: int, is_finished: bool) -> None:
         (image,) = self.model.recovery.run("save", lambda: to_images(decoded))
         image = self.hooks.picture(image, index)
-        picture = self._picture(image, batch, index)
+        picture = replace(self._picture(image, batch, index), is_finished=is_finished)
         settings = self.request.settings
         is_wanted = is_finished or settings.flag("save_incomplete_images")
         if is_wanted and self.request.save_images and settings.flag("samples_save"):

@@ -48,6 +48,7 @@ class LoadedModel:
     networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
+    _grey: Tensor | None = field(init=False, default=None, repr=False)
     recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here
     unet_runner: UnetRunner = field(init=False)
     vae_runner: VaeRunner = field(init=False)
@@ -142,6 +143,13 @@ class LoadedModel:
         """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`."""
         scaled = latent / self.architecture.latent.scale_factor
         return self.recovery.run("decode", lambda: self.vae_runner.decode(self.vae, scaled))
+
+    def grey_latent(self, height: int, width: int) -> Tensor:
+        """The scaled latent [C,h,w] of an even grey picture, float32; encoded once a size."""
+        if self._grey is None or self._grey.shape[1:] != (height, width):
+            pictures = torch.zeros(1, 3, height * self.downscale, width * self.downscale)
+            self._grey = self.encode_moments(pictures)[0][0]
+        return self._grey
 
     def encode_moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         """Pictures [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""

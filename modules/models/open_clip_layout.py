@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from modules.errors import InvalidValueError
+from modules.models.closing import Closing
+from modules.models.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.tensor_file import TensorEntry, TensorFile
 from modules.models.tensor_source import TensorSource, open_tensors
 from modules.models.tensor_writer import TensorWriter
@@ -39,7 +41,7 @@ class Origin:
     transposed: bool = False
 
 
-class OpenClipLayout:
+class OpenClipLayout(Closing):
     """A `TensorSource` around another one."""
 
     def __init__(self, file: TensorSource) -> None:
@@ -55,14 +57,6 @@ class OpenClipLayout:
                 entries[name] = _entry(entry, origin)
         self.entries: Mapping[str, TensorEntry] = entries
 
-    def __enter__(self) -> "OpenClipLayout":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file."""
         self._file.close()
@@ -76,6 +70,8 @@ class OpenClipLayout:
                 entry = replace(entry, shape=entry.shape[::-1])
                 return self._file.read_entry(entry, origin.key).T.contiguous()
             return self._file.read_entry(entry, origin.key, into)
+        if origin.part is None and not origin.transposed:
+            return self._file.read(origin.key, into)
         tensor = self._file.read(origin.key)
         if origin.part is not None and tensor.shape[0] > 1:  # a single scale is that of all three
             rows = tensor.shape[0] // len(PARTS)
@@ -84,8 +80,12 @@ class OpenClipLayout:
 
 
 def open_checkpoint(path: Path) -> OpenClipLayout:
-    """Open a checkpoint file; raises `CheckpointError` for a file that is not what its suffix says."""
-    return OpenClipLayout(open_tensors(path))
+    """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
+    what its suffix says."""
+    if path.is_dir():
+        return OpenClipLayout(DiffusersLayout.of_folder(path))
+    file = open_tensors(path)
+    return OpenClipLayout(DiffusersLayout.of_file(file) if is_diffusers_file(file.entries) else file)
 
 
 class LayoutWriter:
@@ -168,10 +168,10 @@ def _named(key: str, entry: TensorEntry) -> list[tuple[str, Origin]]:
 
 def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     if origin.transposed:
-        return TensorEntry(entry.dtype, entry.shape[::-1], entry.begin, entry.end)
+        return replace(entry, shape=entry.shape[::-1])
     if origin.part is None or entry.shape[0] == 1:
         return entry
     rows = entry.shape[0] // len(PARTS)
     size = entry.size_bytes // len(PARTS)
     begin = entry.begin + origin.part * size
-    return TensorEntry(entry.dtype, (rows, *entry.shape[1:]), begin, begin + size)
+    return replace(entry, shape=(rows, *entry.shape[1:]), begin=begin, end=begin + size)

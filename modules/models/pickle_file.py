@@ -12,12 +12,12 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.models.closing import Closing
 from modules.models.tensor_file import DTYPES, REMEDY, TensorEntry
 
 LEVELS = ("state_dict", "model", "module")  # under which training scripts put the weights
@@ -50,7 +50,7 @@ class Inert:
         """Nothing is kept."""
 
 
-class PickleFile:
+class PickleFile(Closing):
     """A file of torch's pickle form with the interface of `TensorFile`. Raises `CheckpointError` for a file that is
     damaged, holds no tensors, or holds objects that could run a program.
 
@@ -67,14 +67,6 @@ class PickleFile:
             name: TensorEntry(tensor.dtype, tuple(tensor.shape), 0, tensor.numel() * tensor.element_size())
             for name, tensor in self._tensors.items()
         }
-
-    def __enter__(self) -> "PickleFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the mapped file; tensors that were read stay valid."""

@@ -11,13 +11,13 @@ import struct
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.models.closing import Closing
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 DTYPES: dict[str, torch.dtype] = {
@@ -39,12 +39,14 @@ REMEDY = "Download or copy the file again."
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor of the header; `begin` and `end` are byte offsets from the start of the file."""
+    """One tensor of the header; `begin` and `end` are byte offsets from the start of the file, which is `file` where a
+    source has several. What has a shape and no bytes lies in no file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     begin: int
     end: int
+    file: Path | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -52,7 +54,7 @@ class TensorEntry:
         return self.end - self.begin
 
 
-class TensorFile:
+class TensorFile(Closing):
     """An open `.safetensors` file. A context manager; raises `CheckpointError` for a file that is not what it says."""
 
     has_offsets = True  # `TensorEntry.begin` is where the bytes lie
@@ -70,14 +72,6 @@ class TensorFile:
         except BaseException:
             self._file.close()
             raise
-
-    def __enter__(self) -> "TensorFile":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file; tensors that were read stay valid."""

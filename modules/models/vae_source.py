@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from torch import Tensor
 
+from modules.models.closing import Closing
 from modules.models.keymaps.ldm_vae import PREFIX
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource, open_tensors
@@ -13,7 +13,7 @@ from modules.models.tensor_source import TensorSource, open_tensors
 LEFT_OVER = ("loss.", "model_ema.")  # of the training of an autoencoder
 
 
-class VaeSource:
+class VaeSource(Closing):
     """A `TensorSource` over a VAE file (names begin with `encoder.`, `decoder.` ...) or over the VAE of a whole
     checkpoint; either way names begin with `first_stage_model.`. Raises `CheckpointError` as `open_tensors` does."""
 
@@ -30,14 +30,6 @@ class VaeSource:
             if (name.startswith(f"{PREFIX}.") if whole else not name.startswith(LEFT_OVER))
         }
         self.entries: Mapping[str, TensorEntry] = {ours: self._file.entries[name] for ours, name in self._names.items()}
-
-    def __enter__(self) -> "VaeSource":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file."""

@@ -117,9 +117,7 @@ def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | Non
         return None
     if channels == model.latent_channels:
         return torch.zeros(channels, height, width, device=model.device)
-    grey = torch.zeros(1, 3, height * model.downscale, width * model.downscale)
-    mean, _ = model.encode_moments(grey)
-    return F.pad(mean[0], (0, 0, 0, 0, 1, 0), value=1.0)
+    return F.pad(model.grey_latent(height, width), (0, 0, 0, 0, 1, 0), value=1.0)
 
 
 def guided_network(

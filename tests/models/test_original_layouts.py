@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 import torch
 from torch import Tensor
 
 from modules.models.catalogue import CheckpointInfo
+from modules.models.closing import Closing
 from modules.models.filling import plan_assignments
 from modules.models.loading import architecture_of, detect_family
 from modules.models.open_clip_layout import OpenClipLayout
@@ -29,7 +29,7 @@ TENSORS = {"sd1": 1131 + len(SCHEDULE), "sdxl": 2515}
 """In v1-5-pruned-emaonly (less its scalars) and sd_xl_base_1.0."""
 
 
-class Header:
+class Header(Closing):
     """A `TensorSource` that has names and shapes only."""
 
     has_offsets = True
@@ -41,14 +41,6 @@ class Header:
             key: TensorEntry(torch.float16, shape, 0, 2 * math.prod(shape))
             for key, shape in file_shapes(FULL[name]).items()
         }
-
-    def __enter__(self) -> "Header":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Nothing is open."""

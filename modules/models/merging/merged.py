@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.models.closing import Closing
 from modules.models.keymaps.clip_text import PARTS, PREFIX
 from modules.models.keymaps.ldm_unet import PREFIX as UNET_PREFIX
 from modules.models.merging.sources import wide_entry
@@ -36,7 +36,7 @@ class Partners:
     c: str | None = None
 
 
-class MergedSource:
+class MergedSource(Closing):
     """A, B and C as one `TensorSource` with A's names. Closes them. Raises `CheckpointError` for models that do not fit
     together, naming a tensor and its shapes.
 
@@ -105,14 +105,6 @@ class MergedSource:
         for file in (self._a, self._b, self._c):
             if file is not None:
                 file.close()
-
-    def __enter__(self) -> "MergedSource":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _pieces(tensor: Tensor, rows: int) -> tuple[Tensor, ...]:

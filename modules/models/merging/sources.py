@@ -5,18 +5,18 @@ Each is a `TensorSource`; nothing is held, every tensor is read when it is asked
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
 
+from modules.models.closing import Closing
 from modules.models.filling import LEFT_OVER, SCALE_NAMES
 from modules.models.keymaps.ldm_vae import PREFIX as VAE_PREFIX
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource
 
 
-class _Over:
+class _Over(Closing):
     """The common part of a source that stands over another one and closes it."""
 
     has_offsets = False
@@ -36,11 +36,6 @@ class _Over:
         """Close the file."""
         self._file.close()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 class WideSource(_Over):
     """A file as if it had no 8-bit weights: those are read as float32, multiplied by their scales, which are hidden."""
@@ -53,9 +48,6 @@ class WideSource(_Over):
             for name, entry in file.entries.items()
             if not name.endswith((*SCALE_NAMES, *LEFT_OVER))
         }
-
-    def __enter__(self) -> "WideSource":
-        return self
 
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor on the CPU, see `TensorSource`."""
@@ -82,9 +74,6 @@ class BakedSource(_Over):
         self._vae = vae
         own = {name: entry for name, entry in file.entries.items() if not name.startswith(f"{VAE_PREFIX}.")}
         self.entries: Mapping[str, TensorEntry] = {**own, **vae.entries}
-
-    def __enter__(self) -> "BakedSource":
-        return self
 
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor on the CPU, see `TensorSource`."""

@@ -2,16 +2,14 @@
 
 import argparse
 import json
-import logging
-import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
-from modules.errors import FeatherweightError, InvalidValueError
+from modules.cli.running import flags_of, run_guarded
+from modules.errors import InvalidValueError
 from modules.jobs.precision import COMPARED, described
 from modules.jobs.queue import fix_seeds
 from modules.processing.checking import check_names
@@ -40,13 +38,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--height", type=int)
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
     arguments = parser.parse_args(argv)
-    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        return _run(arguments, Flags(**given))
-    except FeatherweightError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
 
 
 def _run(arguments: argparse.Namespace, flags: Flags) -> int:

@@ -2,15 +2,14 @@
 others, tensor by tensor."""
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from modules.assembly import build_services
 from modules.cli.flags import MODELS, PATHS, Flags, add_arguments
-from modules.errors import FeatherweightError, InvalidValueError
+from modules.cli.running import flags_of, run_guarded
+from modules.errors import InvalidValueError
 from modules.jobs.merging import Merger
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.merging.wish import FORMAT_NAMES, SUFFIX, ConfigSource, MergeMethod, MergeWish
@@ -28,13 +27,8 @@ CONFIGS = {"any": ConfigSource.ANY, "b": ConfigSource.B, "c": ConfigSource.C, "n
 def main(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code (0 done, 1 failed, 2 wrong arguments, 130 interrupted)."""
     arguments = _parser().parse_args(argv)
-    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
-        return _run(arguments, Flags(**given))
-    except FeatherweightError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+        return run_guarded(lambda: _run(arguments, flags_of(arguments)))
     except KeyboardInterrupt:
         print("\nInterrupted; nothing was written.", file=sys.stderr)
         return 130

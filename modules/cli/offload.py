@@ -3,11 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
-from modules.cli.flags import PATHS, Flags, add_arguments
-from modules.errors import FeatherweightError
+from modules.cli.flags import PATHS, add_arguments
+from modules.cli.running import flags_of, run_guarded
 from modules.memory.streaming.blobs import BlobStore
 from modules.paths import resolve_paths
 
@@ -21,10 +20,13 @@ def main(argv: Sequence[str]) -> int:
     A program that streams from there at the moment fails with its next picture, and writes anew what it needs.
     """
     arguments = _parser().parse_args(argv)
-    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
+    return run_guarded(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    paths = resolve_paths(flags_of(arguments), ROOT)
+    folder = Path(arguments.offload_dir).expanduser().absolute() if arguments.offload_dir else paths.offload_dir
     try:
-        paths = resolve_paths(Flags(**given), ROOT)
-        folder = Path(arguments.offload_dir).expanduser().absolute() if arguments.offload_dir else paths.offload_dir
         store = BlobStore(folder)
         held = store.files()
         print(f"{folder}: {len(held)} files, {sum(size for _, size, _ in held) / 1e6:.0f} MB")
@@ -34,9 +36,6 @@ def main(argv: Sequence[str]) -> int:
         print(f"deleted {count} files, {freed / 1e6:.0f} MB")
     except OSError as error:
         print(f"Error: {folder} cannot be cleaned ({error.strerror}). Delete the folder by hand.", file=sys.stderr)
-        return 1
-    except FeatherweightError as error:
-        print(f"Error: {error}", file=sys.stderr)
         return 1
     return 0
 

@@ -2,14 +2,12 @@
 
 import argparse
 import json
-import logging
-import sys
 from collections.abc import Sequence
-from dataclasses import fields
 
 from modules.assembly import build_services
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
-from modules.errors import FeatherweightError, InvalidValueError
+from modules.cli.running import flags_of, run_guarded
+from modules.errors import InvalidValueError
 from modules.processing.plan_words import GB, plan_line, plan_reply
 from modules.processing.planning import MemoryPlan
 from modules.processing.proposals import Proposal, propose
@@ -21,13 +19,7 @@ MOST_GB = 1_000_000
 def main(argv: Sequence[str]) -> int:
     """Print the plan. Exit code 0 where it fits, 2 where it does not, 1 for errors."""
     arguments = _parser().parse_args(argv)
-    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        return _run(arguments, Flags(**given))
-    except FeatherweightError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
 
 
 def report(plan: MemoryPlan, proposals: Sequence[Proposal]) -> str:

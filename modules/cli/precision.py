@@ -3,15 +3,13 @@ a checkpoint, before and after one decides for it."""
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from modules.assembly import build_services
-from modules.cli.flags import MODELS, PATHS, Flags, add_arguments
-from modules.errors import FeatherweightError
+from modules.cli.flags import MODELS, PATHS, add_arguments
+from modules.cli.running import flags_of, run_guarded
 from modules.models.catalogue import CheckpointInfo
 from modules.models.conversion import PrecisionReport, report_precision, save_as
 from modules.processing.precision import storage_rules
@@ -92,20 +90,17 @@ def _parser(command: str, description: str) -> argparse.ArgumentParser:
 
 
 def _guarded(arguments: argparse.Namespace, run: Callable[[Services, CheckpointInfo], int]) -> int:
-    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     file = Path(arguments.checkpoint)
-    if file.is_file():
-        given["ckpt"] = str(file)
-    try:
-        services = build_services(Flags(**given))
+    flags = flags_of(arguments, **({"ckpt": str(file)} if file.is_file() else {}))
+
+    def work() -> int:
+        services = build_services(flags)
         try:
             return run(services, services.catalogue.get(str(file) if file.is_file() else arguments.checkpoint))
         finally:
             services.queue.close()
-    except FeatherweightError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+
+    return run_guarded(work)
 
 
 def _progress(quiet: bool) -> Callable[[int, int], None]:

@@ -2,10 +2,8 @@
 
 import argparse
 import json
-import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,8 @@ from PIL import Image
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
-from modules.errors import FeatherweightError, InvalidValueError
+from modules.cli.running import flags_of, run_guarded
+from modules.errors import InvalidValueError
 from modules.images.encode import Quality, encode_image
 from modules.jobs.job import Job
 from modules.processing.checking import check_names
@@ -32,13 +31,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; returns the exit code (0 done, 1 failed, 2 wrong arguments, 130 interrupted)."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    given = {f.name: getattr(arguments, f.name) for f in fields(Flags) if hasattr(arguments, f.name)}
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        return _run(arguments, Flags(**given))
-    except FeatherweightError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
+    return run_guarded(lambda: _run(arguments, flags_of(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import fix_seeds
 from modules.jobs.reports import Reports
@@ -18,10 +16,10 @@ from modules.jobs.tasks import Outcome, Task, Tasks
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
 from modules.processing.engine import Engine
+from modules.processing.events import Silent
 from modules.processing.output import Output
 from modules.processing.precision import check_patterns, storage_rules
 from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import Picture
 from modules.settings.definitions import SETTINGS
 from modules.settings.store import SettingsStore
 
@@ -236,7 +234,7 @@ def _tensors(task: Task) -> Any:
     return lambda done, total: task.progress(done, total, f"{done} of {total} tensors")
 
 
-class _Progress:
+class _Progress(Silent):
     """Events of a comparison as the progress of its task."""
 
     def __init__(self, task: Task, pictures: int) -> None:
@@ -259,15 +257,3 @@ class _Progress:
     def step(self, done: int) -> None:
         finished = self._begun - 1 + done / self._steps
         self._task.progress(finished, self._pictures, f"{self._phase}, step {done} of {self._steps}")
-
-    def latent(self, info: Any) -> None:
-        return
-
-    def wants_preview(self, done: int) -> bool:
-        return False
-
-    def preview(self, image: Image.Image) -> None:
-        return
-
-    def finished_picture(self, picture: Picture) -> None:
-        return

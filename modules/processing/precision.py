@@ -11,7 +11,7 @@ from modules.devices import DeviceFlags, choose_device, compute_dtype, has_fp8_m
 from modules.errors import InvalidValueError
 from modules.models.vaes import VAE_KEYS, VaeWish
 from modules.processing.attention_wish import AttentionFlags
-from modules.processing.streaming_wish import STREAM_KEYS, StreamFlags, StreamWish, stream_plan
+from modules.processing.streaming_wish import STREAM_KEYS, StreamFlags, StreamingFlags, StreamWish, stream_plan
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ PRECISION_KEYS = frozenset(
 """The settings whose change means that the model is read again."""
 
 
-class PrecisionFlags(DeviceFlags, Protocol):
+class PrecisionFlags(DeviceFlags, StreamingFlags, Protocol):
     """The part of the command line that decides on precision (`modules.cli.flags.Flags` fits)."""
 
     @property
@@ -47,14 +47,6 @@ class PrecisionFlags(DeviceFlags, Protocol):
     def precision(self) -> str: ...
     @property
     def disable_nan_check(self) -> bool: ...
-    @property
-    def medvram(self) -> bool: ...
-    @property
-    def medvram_sdxl(self) -> bool: ...
-    @property
-    def lowvram(self) -> bool: ...
-    @property
-    def offload_dir(self) -> str | None: ...
 
 
 class Family(Protocol):

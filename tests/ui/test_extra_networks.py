@@ -1,26 +1,18 @@
 """Cards of models in a real browser: found, put into the prompt, taken out again, noted, chosen."""
 
 import json
-import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-import uvicorn
 from playwright import sync_api
 
-from modules.api.app import build_api
 from modules.services import Services
-from modules.ui.app import mount_page
 from tests.fakes import fake_services
 from tests.networks.test_cards import network, picture
-from tests.ui.test_page import ARGUMENTS, CHROMIUM, PROMPT, open_page
+from tests.ui.browser import needs_browser, opened_browser, served
+from tests.ui.test_page import PROMPT, open_page
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
-]
+pytestmark = needs_browser
 NEGATIVE = "#txt2img_neg_prompt textarea"
 SEARCH = "#txt2img_lora_extra_search"
 CARDS = "#txt2img_lora_cards .card"
@@ -52,26 +44,13 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def page(services: Services) -> Iterator[sync_api.Page]:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
     errors: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        # The page is built while Playwright's loop runs, because Gradio makes loops, and leaves them open, without one.
-        app = mount_page(build_api(services), services)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.05)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with served(services) as address, opened_browser() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        open_page(page, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        open_page(page, address)
         yield page
-        browser.close()
-        server.should_exit = True
-        thread.join(10)
     assert errors == []
 
 

@@ -2,27 +2,18 @@
 
 import json
 import re
-import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-import uvicorn
 from playwright import sync_api
 
 from modules.assembly import build_services
 from modules.cli.flags import Flags
 from modules.services import Services
-from tests.fakes import mounted_page
 from tests.recordings import TINY
+from tests.ui.browser import needs_browser, opened_browser, served
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
-]
+pytestmark = needs_browser
 SLOW_MS = 120_000  # the first plan and the first picture import PyTorch's larger parts
 TOO_MUCH = {
     "device": "CPU",
@@ -59,26 +50,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def page(services: Services) -> Iterator[sync_api.Page]:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(mounted_page(services), log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    with sync_api.sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+    errors: list[str] = []
+    with served(services) as address, opened_browser() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(SLOW_MS)
-        errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        page.goto(address)
         page.wait_for_selector("#txt2img_generate")
         yield page
-        browser.close()
-    server.should_exit = True
-    thread.join(10)
     assert errors == []
 
 

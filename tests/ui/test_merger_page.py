@@ -1,29 +1,21 @@
 """The Checkpoint Merger tab in a real browser: a merge, its progress, a reload, cancelling, and refusals."""
 
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import uvicorn
 from playwright import sync_api
 from safetensors.torch import load_file
 
-from modules.api.app import build_api
 from modules.jobs.tasks import Task
 from modules.services import Services
-from modules.ui.app import mount_page
 from tests.fakes import fake_services
 from tests.models.merging.toys import UNET, Toys, toy
-from tests.ui.test_page import ARGUMENTS, CHROMIUM
+from tests.ui.browser import needs_browser, opened_browser, served
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
-]
+pytestmark = needs_browser
 LIST = "ul[role=listbox]"
 
 
@@ -45,22 +37,11 @@ def services(folder: Path) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def page(services: Services) -> Iterator[sync_api.Page]:
-    with sync_api.sync_playwright() as playwright:  # first: building the page would start an event loop of its own
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(mount_page(build_api(services), services), log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.05)
+    with served(services) as address, opened_browser() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.set_default_timeout(30_000)
-        open_tab(page, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        open_tab(page, address)
         yield page
-        browser.close()
-        server.should_exit = True
-        thread.join(10)
 
 
 def open_tab(page: sync_api.Page, address: str) -> None:

@@ -1,34 +1,18 @@
 """The real page in a real browser, against a server with a model that computes nothing."""
 
 import base64
-import shutil
-import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-import uvicorn
 from PIL import Image
 from playwright import sync_api
 
-from modules.api.app import build_api
 from modules.images.encode import encode_image
 from modules.services import Services
-from modules.ui.app import mount_page
 from tests.fakes import fake_services
+from tests.ui.browser import needs_browser, opened_browser, served
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
-]
-
-
-ARGUMENTS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-]
+pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 PICTURE = "#txt2img_gallery .fw-picture img"
 
@@ -42,25 +26,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def address(services: Services) -> Iterator[str]:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    app = mount_page(build_api(services), services)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
+    with served(services) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[sync_api.Browser]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with opened_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -1,31 +1,23 @@
 """The X/Y/Z plot and the Precision tab in a real browser, with the tiny model really computing."""
 
 import os
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import uvicorn
 from PIL import Image
 from playwright import sync_api
 
-from modules.api.app import build_api
 from modules.assembly import build_services
 from modules.cli.flags import Flags
 from modules.images.metadata import read_metadata
 from modules.services import Services
-from modules.ui.app import mount_page
 from tests.recordings import TINY
-from tests.ui.test_page import ARGUMENTS, CHROMIUM, PICTURE, PROMPT
+from tests.ui.browser import needs_browser, opened_browser, served
+from tests.ui.test_page import PICTURE, PROMPT
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
-]
+pytestmark = needs_browser
 SIDE = 64
 LIST = "ul[role=listbox]"
 KEEP = os.environ.get("FEATHERWEIGHT_SCREENSHOTS")
@@ -44,23 +36,12 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def page(services: Services) -> Iterator[sync_api.Page]:
-    with sync_api.sync_playwright() as playwright:  # first: building the page would start an event loop of its own
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(mount_page(build_api(services), services), log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.05)
+    with served(services) as address, opened_browser() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 1200})
         page.set_default_timeout(60_000)
-        page.goto(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        page.goto(address)
         page.wait_for_selector("#txt2img_generate")
         yield page
-        browser.close()
-        server.should_exit = True
-        thread.join(10)
 
 
 def choose(page: sync_api.Page, field: str, text: str) -> None:

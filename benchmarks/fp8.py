@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.full_size import ROOT, write_full_size_checkpoint
+from benchmarks.full_size import ROOT, load_through_program, write_full_size_checkpoint
 from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu
-from modules.models.loaded import LoadedModel
 
 FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row", "int8_row")
 GOALS = {
@@ -37,33 +36,13 @@ PAIRS = 2
 LATENT_SIDE = 64  # 512 px
 
 
-def load(path: Path, storage: str | None, dtype: torch.dtype, device: torch.device) -> LoadedModel:
-    """Load through the program's own loader."""
-    from modules.models.catalogue import CheckpointCatalogue, HashCache
-    from modules.models.loading import load_model
-    from modules.models.precision import ComputeMode, PrecisionPlan
-    from modules.processing.precision import storage_rules
-
-    info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
-    plan = PrecisionPlan(
-        device=device,
-        compute_dtype=dtype,
-        vae_dtype=dtype,
-        mode=ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL,
-        unet_storage=storage,
-        text_storage=storage,
-        skip=storage_rules(storage).skip.texts if storage else (),
-    )
-    return load_model(info, ROOT / "configs", lambda _: plan)
-
-
 def child_load(path: Path, storage: str | None) -> dict[str, int]:
     """Peak above the base, and bytes, of one load on the processor in 16 bit or `storage`; for a process of its own."""
     from benchmarks.load import base_bytes, peak_bytes
     from modules.memory.storage import stored_bytes
 
     base = base_bytes()
-    model = load(path, storage, torch.float16, torch.device("cpu"))
+    model = load_through_program(path, storage, torch.float16, torch.device("cpu"))
     return {
         "peak": peak_bytes() - base,
         "model": model.stored_bytes,
@@ -116,15 +95,15 @@ def measure_steps(path: Path, dtype: torch.dtype, device: torch.device) -> dict[
     """Ours in each format beside ours in the compute dtype, and beside diffusers' layerwise casting."""
     from diffusers.hooks import apply_layerwise_casting
 
-    plain = load(path, None, dtype, device)
+    plain = load_through_program(path, None, dtype, device)
     result: dict[str, Any] = {"compute_dtype": str(dtype)}
     for storage in FORMATS:
-        ours = load(path, storage, dtype, device)
+        ours = load_through_program(path, storage, dtype, device)
         result[storage] = {
             "beside_plain": pair(stepper(ours.unet, dtype, device), stepper(plain.unet, dtype, device), device)
         }
         if storage == FORMATS[0]:
-            theirs = load(path, None, dtype, device).unet
+            theirs = load_through_program(path, None, dtype, device).unet
             apply_layerwise_casting(
                 theirs,
                 storage_dtype=torch.float8_e4m3fn,

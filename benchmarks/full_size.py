@@ -8,6 +8,7 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.models.architecture import LdmArchitecture, read_architecture
+from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.families.ldm_parts import build_unet, build_vae
 from modules.models.families.sdxl import BIG_G_PREFIX, CLIP_L_PREFIX
 from modules.models.keymaps.clip_text import clip_text_keymap
@@ -15,10 +16,16 @@ from modules.models.keymaps.keymap import KeyMap
 from modules.models.keymaps.ldm_unet import UNetLayout, unet_keymap
 from modules.models.keymaps.ldm_vae import vae_keymap
 from modules.models.keymaps.open_clip_text import open_clip_keymap
+from modules.models.loaded import LoadedModel
+from modules.models.loading import load_model
 from modules.models.open_clip_layout import LayoutWriter
+from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.stream_plan import StreamPlan
+from modules.processing.precision import storage_rules
 
 ROOT = Path(__file__).parent.parent
 SD1_YAML = ROOT / "configs" / "v1-inference.yaml"
+CPU = torch.device("cpu")
 SDXL_YAML = ROOT / "configs" / "sd_xl_base.yaml"
 
 
@@ -84,3 +91,25 @@ def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
             repeated = numbers.roll(index).repeat(-(-count // numbers.numel()))
             writer.write(name, repeated[:count].reshape(shape))
     return sum(math.prod(shape) for shape in shapes.values())
+
+
+def load_through_program(
+    path: Path,
+    storage: str | None,
+    dtype: torch.dtype,
+    device: torch.device = CPU,
+    streaming: StreamPlan | None = None,
+) -> LoadedModel:
+    """Load a checkpoint as a job would: UNet and text encoders in `storage` (None: in `dtype`), computed in `dtype`."""
+    info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
+    plan = PrecisionPlan(
+        device=device,
+        compute_dtype=dtype,
+        vae_dtype=dtype,
+        mode=ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL,
+        unet_storage=storage,
+        text_storage=storage,
+        skip=storage_rules(storage).skip.texts if storage else (),
+        streaming=streaming,
+    )
+    return load_model(info, ROOT / "configs", lambda _: plan)

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.full_size import SD1_YAML, SDXL_YAML, write_full_size_checkpoint
+from benchmarks.full_size import SD1_YAML, SDXL_YAML, load_through_program, write_full_size_checkpoint
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.report import print_table, write_result
 
@@ -42,26 +42,11 @@ def load_ours(path: Path, way: str) -> dict[str, float]:
     """Peak above the base, bytes, seconds; the imports are not counted."""
     import torch
 
-    from modules.models.catalogue import CheckpointCatalogue, HashCache
-    from modules.models.loading import load_model
-    from modules.models.precision import ComputeMode, PrecisionPlan
-    from modules.processing.precision import storage_rules
-
-    info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
     storage = None if way == "fp16" else way
-    plan = PrecisionPlan(
-        device=torch.device("cpu"),
-        compute_dtype=torch.float16,
-        vae_dtype=torch.float16,
-        mode=ComputeMode.MANUAL if storage else ComputeMode.PLAIN,
-        unet_storage=storage,
-        text_storage=storage,
-        skip=storage_rules(storage).skip.texts if storage else (),
-    )
     read = read_seconds(path)
     base = base_bytes()
     began = time.perf_counter()
-    model = load_model(info, ROOT / "configs", lambda _: plan)
+    model = load_through_program(path, storage, torch.float16)
     seconds = time.perf_counter() - began
     peak = peak_bytes() - base
     return {"peak": peak, "bytes": model.stored_bytes, "seconds": seconds, "read": read}

@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from benchmarks import lora_peer
-from benchmarks.fp8 import load, stepper
-from benchmarks.full_size import write_full_size_checkpoint
+from benchmarks.fp8 import stepper
+from benchmarks.full_size import load_through_program, write_full_size_checkpoint
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.lora_fidelity import applier_of, lora_of, noise_ratio
 from benchmarks.report import print_table, write_result
@@ -96,7 +96,7 @@ def measure_fidelity(table: Table) -> None:
 
 def measure_ours(table: Table, path: Path, lora: Path, dtype: torch.dtype, device: torch.device) -> None:
     """Our modes at full size."""
-    model = load(path, STORAGE, dtype, device)
+    model = load_through_program(path, STORAGE, dtype, device)
     write_lora(model, lora)
     applier = applier_of(model, device)
     step = stepper(model.unet, dtype, device)
@@ -152,7 +152,7 @@ def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
     if not lora_peer.is_there():
         table.add("diffusers + PEFT on a layerwise-cast UNet", "not measured")
         return
-    unet = load(path, None, dtype, device).unet
+    unet = load_through_program(path, None, dtype, device).unet
     for what, value in lora_peer.measure(unet, lora, dtype, stepper(unet, dtype, device), seconds, PAIRS).items():
         table.add(f"diffusers + PEFT: {what}", value)
 

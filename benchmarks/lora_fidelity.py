@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.fp8 import load
+from benchmarks.full_size import load_through_program
 from modules.memory.changes import changed_weight
 from modules.memory.layer import stored_state, unmanage
 from modules.models.loaded import LoadedModel
@@ -55,14 +55,14 @@ def noise_ratio(storage: str) -> dict[str, float]:
 
 
 def _exact(storage: str, dtype: torch.dtype, files: dict[str, NetworkFile]) -> LoadedModel:
-    model = load(SHIPPED, storage, dtype, CPU)
+    model = load_through_program(SHIPPED, storage, dtype)
     applier_of(model).apply([Use(name, name) for name in files], files, LoraMode.EXACT)
     return model
 
 
 def _by_hand(storage: str, dtype: torch.dtype, files: Iterable[NetworkFile]) -> LoadedModel:
     """The decoded weights with the deltas added in fp32, rounded once to `dtype`."""
-    model = load(SHIPPED, storage, dtype, CPU)
+    model = load_through_program(SHIPPED, storage, dtype)
     table = target_table(model)
     changes: dict[int, tuple[Any, list[Any]]] = {}
     for file in files:

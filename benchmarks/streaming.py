@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.full_size import ROOT, write_full_size_checkpoint
+from benchmarks.full_size import ROOT, load_through_program, write_full_size_checkpoint
 from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu
 from modules.memory.streaming.groups import Level
@@ -37,24 +37,7 @@ NOT_MEASURED = "not measured"
 
 def load(path: Path, device: torch.device, storage: str | None, streaming: StreamPlan | None) -> LoadedModel:
     """Load through the program's own loader."""
-    from modules.models.catalogue import CheckpointCatalogue, HashCache
-    from modules.models.loading import load_model
-    from modules.models.precision import ComputeMode, PrecisionPlan
-    from modules.processing.precision import storage_rules
-
-    info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
-    dtype = _dtype(device)
-    plan = PrecisionPlan(
-        device=device,
-        compute_dtype=dtype,
-        vae_dtype=dtype,
-        mode=ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL,
-        unet_storage=storage,
-        text_storage=storage,
-        skip=storage_rules(storage).skip.texts if storage else (),
-        streaming=streaming,
-    )
-    return load_model(info, ROOT / "configs", lambda _: plan)
+    return load_through_program(path, storage, _dtype(device), device, streaming)
 
 
 def _dtype(device: torch.device) -> torch.dtype:

@@ -95,6 +95,10 @@ class ModelFamily(Protocol):
         """The YAML in `configs/` for files without one of their own."""
 
     @property
+    def tiny_vae(self) -> str:
+        """What files of tiny autoencoders for its latents are called: "taesd" for `taesd_decoder.safetensors`."""
+
+    @property
     def recipe(self) -> ConditioningRecipe:
         """How texts become conditionings."""
 

@@ -25,6 +25,7 @@ class StableDiffusion1:
     label = "SD 1.x"
     is_large = False
     config_name = "v1-inference.yaml"
+    tiny_vae = "taesd"
     recipe = ConditioningRecipe((TextTowerRecipe("text_encoder"),))
 
     def detects(self, header: Header) -> bool:

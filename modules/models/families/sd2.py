@@ -30,6 +30,7 @@ class StableDiffusion2:
     label = "SD 2.x"
     is_large = False
     config_name = "v2-inference.yaml"
+    tiny_vae = "taesd"
     recipe = ConditioningRecipe((TextTowerRecipe("text_encoder", layer_from_end=2, pad_id=0),))
 
     def detects(self, header: Header) -> bool:

@@ -33,6 +33,7 @@ class StableDiffusionXL:
     label = "SDXL"
     is_large = True
     config_name = "sd_xl_base.yaml"
+    tiny_vae = "taesdxl"
     recipe = ConditioningRecipe(
         (
             TextTowerRecipe("text_encoder", layer_from_end=2, skips_by_wish=True, final_norm=False),
@@ -68,6 +69,7 @@ class StableDiffusionXLRefiner:
     label = "SDXL refiner"
     is_large = True
     config_name = "sd_xl_refiner.yaml"
+    tiny_vae = "taesdxl"
     recipe = ConditioningRecipe(
         (BIG_G,),
         SizeVector.AESTHETIC,

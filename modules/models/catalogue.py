@@ -2,40 +2,58 @@
 before any is loaded.
 
 Titles and matching follow the reference UI: a title is `sub/dir/name.ext [10 hex digits]`, and a checkpoint answers to
-its title, name, file name, stem, short or full sha256, or any part of its title.
+its title, name, file name, stem, short or full sha256, the 8 digits that old infotexts have, or any part of its title.
+A folder in the diffusers layout is a checkpoint too, called like the folder.
 """
 
 import hashlib
 import json
 import logging
 import os
+import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.errors import CheckpointError, UnknownNameError
+from modules.models.diffusers_folder import (
+    MODEL_INDEX,
+    beside,
+    files_read,
+    is_diffusers_folder,
+    part_folders,
+    stamp,
+)
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SUFFIXES = (".safetensors", ".ckpt", ".pt")
 HASH_CHUNK_BYTES = 1 << 20
+OLD_HASH_BEGIN, OLD_HASH_BYTES = 0x100000, 0x10000
+OLD_HASH = re.compile(r"(?:^|\[)([0-9a-f]{8})\]?$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """One checkpoint file. `sha256` is None until it was computed once."""
+    """One checkpoint: a file, or a folder in the diffusers layout. `sha256` is None until it was computed once."""
 
     path: Path
     name: str  # relative to its folder, with suffix, forward slashes
     size_bytes: int
     mtime_ns: int
     sha256: str | None = None
+    is_folder: bool = False
+
+    @property
+    def stem(self) -> str:
+        """The file's name without suffix, or the folder's."""
+        return self.path.name if self.is_folder else self.path.stem
 
     @property
     def model_name(self) -> str:
         """The name without suffix, folders joined by underscores, as infotexts call it."""
-        return self.name.rsplit(".", 1)[0].replace("/", "_")
+        return (self.name if self.is_folder else self.name.rsplit(".", 1)[0]).replace("/", "_")
 
     @property
     def shorthash(self) -> str | None:
@@ -45,7 +63,7 @@ class CheckpointInfo:
     @property
     def short_title(self) -> str:
         """The name without folder and suffix, with the short hash once it is known, as infotexts call a refiner."""
-        return f"{self.path.stem} [{self.shorthash}]" if self.sha256 else self.path.stem
+        return f"{self.stem} [{self.shorthash}]" if self.sha256 else self.stem
 
     @property
     def title(self) -> str:
@@ -55,12 +73,20 @@ class CheckpointInfo:
     @property
     def config_path(self) -> Path | None:
         """The YAML beside the file, if there is one."""
-        path = self.path.with_suffix(".yaml")
+        path = beside(self.path, ".yaml")
         return path if path.is_file() else None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the weights on disk are not those that this describes any more, or are gone."""
+        try:
+            return stamp(self.path) != (self.size_bytes, self.mtime_ns)
+        except OSError:
+            return True
 
     def answers_to(self, text: str) -> bool:
         """Whether `text` names exactly this file, in any of the ways a user or an infotext may name it."""
-        names = {self.title, self.name, self.model_name, self.path.name, self.path.stem, str(self.path)}
+        names = {self.title, self.name, self.model_name, self.path.name, self.stem, str(self.path)}
         if self.sha256:
             names |= {self.sha256, self.sha256[:10], f"{self.model_name} [{self.shorthash}]"}
         return text in names or text.lower() in {name.lower() for name in names}
@@ -80,6 +106,26 @@ class HashCache:
         if entry and entry.get("size") == size_bytes and entry.get("mtime_ns") == mtime_ns:
             return str(entry["sha256"])
         return None
+
+    def known(self, path: Path) -> str | None:
+        """The sum of a checkpoint, file or folder, if it need not be computed."""
+        if not path.is_dir():
+            stat = path.stat()
+            return self.lookup(path, stat.st_size, stat.st_mtime_ns)
+        sums = {file: self.known(file) for file in files_read(path)}
+        return None if None in sums.values() else _sum_of_files(path, {file: str(sums[file]) for file in sums})
+
+    def checkpoint_sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
+        """The sum of a checkpoint: a file's own; of a folder that of the list of its files' sums, as the command
+        `sha256sum FILES | sha256sum` gives it for the files that are read, in the order of their names."""
+        if not path.is_dir():
+            return self.sha256(path, on_read)
+        sums: dict[Path, str] = {}
+        before = 0
+        for file in files_read(path):
+            sums[file] = self.sha256(file, lambda read, before=before: on_read(before + read))  # type: ignore[misc]
+            before += file.stat().st_size
+        return _sum_of_files(path, sums)
 
     def sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
         """The file's sha256 in hex, computed at most once per content. `on_read` is told after each piece how many
@@ -122,6 +168,21 @@ class HashCache:
             log.warning("The hash cache %s cannot be written (%s).", self._path, error)
 
 
+def old_hash(path: Path) -> str:
+    """What infotexts before 2023 call the model hash ("autov1"): the first 8 hex digits of the sha256 of 64 KiB from
+    the first MiB on. "" for a folder, which has none."""
+    if path.is_dir():
+        return ""
+    with path.open("rb") as file:
+        file.seek(OLD_HASH_BEGIN)
+        return hashlib.sha256(file.read(OLD_HASH_BYTES)).hexdigest()[:8]
+
+
+def _sum_of_files(folder: Path, sums: dict[Path, str]) -> str:
+    lines = "".join(f"{sums[file]}  {file.relative_to(folder).as_posix()}\n" for file in sorted(sums))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
 class CheckpointCatalogue:
     """The checkpoints below some folders, plus single files named on the command line."""
 
@@ -131,19 +192,20 @@ class CheckpointCatalogue:
         self._cache = cache
         self._lock = threading.Lock()
         self._entries: tuple[CheckpointInfo, ...] = ()
+        self._old_hashes: dict[tuple[Path, int, int], str] = {}
         self.refresh()
 
     def refresh(self) -> tuple[CheckpointInfo, ...]:
         """Look at the folders again."""
         found: dict[Path, CheckpointInfo] = {}
         for file in self._files:
-            if not file.is_file():
+            if not (file.is_file() or is_diffusers_folder(file)):
                 raise CheckpointError(f"{file}: no such checkpoint file. Check the path given with --ckpt.")
             found[file.resolve()] = self._describe(file, file.name)
         for folder in self._folders:
-            for path in sorted(folder.rglob("*"), key=lambda p: str(p).lower()):
-                if path.suffix.lower() in CHECKPOINT_SUFFIXES and path.is_file() and ".vae." not in path.name.lower():
-                    found.setdefault(path.resolve(), self._describe(path, path.relative_to(folder).as_posix()))
+            for path in _checkpoints_below(folder):
+                name = path.relative_to(folder).as_posix() if path != folder else folder.name
+                found.setdefault(path.resolve(), self._describe(path, name))
         with self._lock:
             self._entries = tuple(found.values())
         return self._entries
@@ -154,13 +216,19 @@ class CheckpointCatalogue:
         return self._entries
 
     def find(self, text: str) -> CheckpointInfo | None:
-        """The checkpoint that `text` names: exactly, else as part of a title (the shortest), else without its hash."""
+        """The checkpoint that `text` names: exactly, else by the hash of old infotexts, else as part of a title (the
+        shortest), else without its hash."""
         text = text.strip()
         if not text:
             return None
         for info in self._entries:
             if info.answers_to(text):
                 return info
+        old = OLD_HASH.search(text)
+        if old is not None:
+            for info in self._entries:
+                if self._old_hash(info) == old[1].lower():
+                    return info
         containing = [info for info in self._entries if text.lower() in info.title.lower()]
         if containing:
             return min(containing, key=lambda info: len(info.title))
@@ -193,17 +261,45 @@ class CheckpointCatalogue:
         catalogue remembers it."""
         if info.sha256:
             return info
-        hashed = replace(info, sha256=self._cache.sha256(info.path, on_read))
+        hashed = replace(info, sha256=self._cache.checkpoint_sha256(info.path, on_read))
         with self._lock:
             self._entries = tuple(hashed if entry.path == info.path else entry for entry in self._entries)
         return hashed
 
+    def _old_hash(self, info: CheckpointInfo) -> str:
+        """Computed once for each content."""
+        key = (info.path, info.size_bytes, info.mtime_ns)
+        if key not in self._old_hashes:
+            try:
+                self._old_hashes[key] = old_hash(info.path)
+            except OSError:  # gone since the folders were looked at
+                return ""
+        return self._old_hashes[key]
+
     def _describe(self, path: Path, name: str) -> CheckpointInfo:
-        stat = path.stat()
+        size, mtime_ns = stamp(path)
+        is_folder = path.is_dir()
         return CheckpointInfo(
             path=path,
             name=name,
-            size_bytes=stat.st_size,
-            mtime_ns=stat.st_mtime_ns,
-            sha256=self._cache.lookup(path, stat.st_size, stat.st_mtime_ns),
+            size_bytes=size,
+            mtime_ns=mtime_ns,
+            sha256=self._cache.known(path),
+            is_folder=is_folder,
         )
+
+
+def _checkpoints_below(folder: Path) -> Iterator[Path]:
+    """Checkpoint files and folders in the diffusers layout, whose own files are not listed, by name."""
+    paths = sorted(folder.rglob("*"), key=lambda path: str(path).lower())
+    models = [path.parent for path in paths if path.name == MODEL_INDEX and path.is_file()]
+    parts = {part for model in models for part in part_folders(model)}
+    yield from (model for model in models if model == folder)
+    for path in paths:
+        if path in models or (
+            path.suffix.lower() in CHECKPOINT_SUFFIXES
+            and path.is_file()
+            and ".vae." not in path.name.lower()
+            and parts.isdisjoint(path.parents)
+        ):
+            yield path

@@ -189,9 +189,10 @@ def _stays_in_file(file: TensorSource, assignment: Assignment, target: Placement
     large = entry.size_bytes >= SMALLEST_TABLE_BYTES and len(entry.shape) == 2
     if type(layer) is not nn.Embedding or not large or not entry.dtype.is_floating_point or entry.dtype.itemsize < 2:
         return False
-    stat = file.path.stat()
+    path = entry.file or file.path
+    stat = path.stat()
     shape = (entry.shape[0], entry.shape[1])
-    table = RowTable(file.path, entry.begin, shape, entry.dtype, stat.st_size, stat.st_mtime_ns)
+    table = RowTable(path, entry.begin, shape, entry.dtype, stat.st_size, stat.st_mtime_ns)
     look_up_in_file(layer, table, target.dtype, target.device)
     return True
 

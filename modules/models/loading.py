@@ -9,8 +9,10 @@ from pathlib import Path
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.catalogue import CheckpointInfo
+from modules.models.diffusers_config import refined
 from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
 from modules.models.families import sd2 as _sd2  # noqa: F401
+from modules.models.families import sd3 as _sd3  # noqa: F401
 from modules.models.families import sdxl as _sdxl  # noqa: F401
 from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.families.ldm_parts import ZERO_SNR_KEY
@@ -45,7 +47,7 @@ def load_model(
     file, and what the checkpoint has of one is not read.
 
     The architecture comes from the YAML beside the file, else `default_yaml`, else from the file's own tensors and the
-    family's constants in `configs_dir`.
+    family's constants in `configs_dir` (in a folder of the diffusers layout: what its settings say of them).
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
@@ -151,7 +153,7 @@ def detect_family(file: TensorSource) -> ModelFamily:
     known = ", ".join(family.label for _, family in FAMILIES.items())
     raise CheckpointError(
         f"{file.path.name}: of no known model family (its tensors begin with {first}). Known: {known}. "
-        "Choose a full single-file checkpoint in the original layout."
+        "Choose a full checkpoint: one file, or a folder in the diffusers layout."
     )
 
 
@@ -168,6 +170,8 @@ def architecture_of(
     if own is not None:
         return read_architecture(own)
     known = sized_by_header(file.entries, read_architecture(configs_dir / family.config_name))
+    if info.is_folder:
+        known = refined(info.path, known)
     schedule = replace(known.noise_schedule, zero_terminal_snr=ZERO_SNR_KEY in file.entries)
     prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
     return replace(known, noise_schedule=schedule, prediction_type=prediction)

@@ -43,11 +43,7 @@ class FileMaster:
             self._file = None
 
     def _open(self) -> TensorSource:
-        try:
-            changed = self._info.path.stat().st_mtime_ns != self._info.mtime_ns
-        except OSError:
-            changed = True
-        if changed:
+        if self._info.has_changed:
             self.close()
             raise CheckpointError(
                 f"{self._info.name} has changed or gone since it was loaded, and its weights are needed in full "

@@ -63,9 +63,12 @@ class ModelRest:
         """The shape of a weight of ours whose bytes lie in the file in one row, in our order; None: they do not."""
         if not self.on_disk or not file.has_offsets:
             return None
-        if isinstance(file, OpenClipLayout) and file.origins[key].transposed:
+        if isinstance(file, OpenClipLayout) and not file.origins[key].as_it_lies:
             return None
-        shell = torch.empty(file.entries[key].shape, device="meta")
+        entry = file.entries[key]
+        if not entry.size_bytes:  # zeros that lie in no file
+            return None
+        shell = torch.empty(entry.shape, device="meta")
         ours = keymap.tensor_to_ours(key, shell)
         is_same_row = (ours is shell or ours._base is shell) and ours.is_contiguous() and ours.numel() == shell.numel()
         return ours.shape if is_same_row else None
@@ -74,7 +77,7 @@ class ModelRest:
         self, file: TensorSource, key: str, layer: nn.Module, name: str, shape: torch.Size, dtype: torch.dtype
     ) -> None:
         entry = file.entries[key]
-        watched = self.place.file(WatchedFile(file.path))
+        watched = self.place.file(WatchedFile(entry.file or file.path))
         self.place.take_from_file(layer, name, FileRegion(watched, entry.begin, entry.dtype, shape), dtype)
 
     def start(self, components: Mapping[str, nn.Module], plan: StreamPlan, device: torch.device) -> StreamHandle:

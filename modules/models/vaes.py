@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modules.errors import CheckpointError, UnknownNameError
 from modules.models.catalogue import CheckpointInfo, HashCache
+from modules.models.diffusers_folder import beside
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class VaeCatalogue:
 
     def _near(self, checkpoint: CheckpointInfo) -> str | None:
         """A file named NAME.* after the checkpoint, else one whose name begins with NAME."""
-        stem = checkpoint.path.stem
+        stem = checkpoint.stem
         names = [name for name in self._entries if name.startswith(stem)]
         exact = [name for name in names if name.startswith(f"{stem}.")]
         return next(iter(exact or names), None)
@@ -151,7 +152,7 @@ class VaeCatalogue:
 
 def _preference(checkpoint: CheckpointInfo) -> str | None:
     """The `vae` in the notes beside a checkpoint (NAME.json); None where there is none, or "Automatic"."""
-    path = checkpoint.path.with_suffix(".json")
+    path = beside(checkpoint.path, ".json")
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -122,7 +122,7 @@ def fits_tag(text: str) -> bool:
 def checkpoint_files(catalogue: CheckpointCatalogue) -> list[ModelFile]:
     """All checkpoints, by title."""
     return [
-        ModelFile(info.path.absolute(), info.path.stem, reference=info.title, search=(info.sha256 or "",))
+        ModelFile(info.path.absolute(), info.stem, reference=info.title, search=(info.sha256 or "",))
         for info in catalogue.refresh()
     ]
 

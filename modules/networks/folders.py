@@ -44,9 +44,10 @@ class Listing:
         return digest.digest()
 
     def near(self, path: Path) -> "Near":
-        """What lies beside a file."""
+        """What lies beside a file, or beside a folder that is a model."""
         directory, name = os.path.split(path)
-        return Near(self.directories.get(directory, {}), name.rpartition(".")[0] or name, self.roots)
+        stem = name if str(path) in self.directories else name.rpartition(".")[0] or name
+        return Near(self.directories.get(directory, {}), stem, self.roots)
 
     def place_of(self, path: Path) -> tuple[int, str] | None:
         """The number of the root that `path` lies in, and the way from there, with forward slashes."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import InvalidValueError
+from modules.models.diffusers_folder import beside
 from modules.networks.folders import Near
 
 TEXTS = ("description", "notes", "activation text", "negative text", "sd version", "vae")
@@ -67,7 +68,7 @@ def write_notes(path: Path, changes: Mapping[str, Any]) -> Path:
     a NAME.json that holds something else; `OutputError` if it cannot be written.
     """
     checked = {key: _checked(key, value) for key, value in changes.items()}
-    file = path.with_suffix(".json")
+    file = beside(path, ".json")
     notes = {**_kept(file), **checked}
     notes = {key: value for key, value in notes.items() if key not in checked or value not in ("", None, 0.0)}
     try:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import UnknownNameError
+from modules.models.diffusers_folder import beside
 from modules.networks.folders import Near, inside
 
 MEDIA_TYPES = {
@@ -71,7 +72,7 @@ def embedded_preview(metadata: Mapping[str, str]) -> Preview | None:
 
 def write_preview(path: Path, png: bytes) -> Path:
     """Make this PNG the preview of a model file: NAME.preview.png, replaced in one step. Raises `OutputError`."""
-    file = path.with_name(f"{path.stem}.preview.png")
+    file = beside(path, ".preview.png")
     try:
         write_atomic(file, png)
     except OSError as error:

@@ -1,0 +1,144 @@
+"""A model in the diffusers layout as if it were one file in the original one, so that nothing else knows of it.
+
+Either a folder (`NAME/unet/...`, with weights in one file or several), or one file whose tensors begin with the names
+of those folders (`unet.down_blocks...`). Each tensor is read where it lies when it is asked for.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from modules.errors import CheckpointError
+from modules.models.closing import Closing
+from modules.models.diffusers_config import check_text, prediction_of
+from modules.models.diffusers_folder import NETWORKS, networks_in, weight_files
+from modules.models.diffusers_names import Header, Named, is_sd2, left_out_layer, original_names
+from modules.models.families.ldm_parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
+from modules.models.tensor_file import TensorEntry
+from modules.models.tensor_source import TensorSource, open_tensors
+
+SIGN = "unet.down_blocks.0.resnets.0.conv1.weight"
+"""Of a single file in this layout."""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Which tensor of which file; None: zeros, which lie in no file."""
+
+    file: TensorSource | None
+    key: str
+
+
+class DiffusersLayout(Closing):
+    """A `TensorSource` over the files of one model, by part ("unet", "vae" ...). Closes them.
+
+    `markers` are names of empty tensors that an original file would have (see `ldm_parts`).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parts: Mapping[str, Mapping[str, tuple[TensorSource, str]]],
+        stack: ExitStack,
+        markers: tuple[str, ...] = (),
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path = path
+        self.metadata: Mapping[str, str] = metadata or {}
+        self._stack = stack
+        headers = {
+            part: {name: file.entries[key] for name, (file, key) in tensors.items()} for part, tensors in parts.items()
+        }
+        self.has_offsets = all(file.has_offsets for tensors in parts.values() for file, _ in tensors.values())
+        self._origins: dict[str, _Origin] = {}
+        entries: dict[str, TensorEntry] = {}
+        for (part, name), named in original_names(headers).items():
+            file, key = parts[part][name]
+            entry = replace(headers[part][name], shape=named.shape, file=file.path)
+            self._add(entries, named, entry, _Origin(file, key))
+        for name, entry in left_out_layer(headers).items():
+            self._add(entries, Named(name, entry.shape), entry, _Origin(None, name))
+        for name in markers:
+            self._add(entries, Named(name, (0,)), TensorEntry(torch.float32, (0,), 0, 0), _Origin(None, name))
+        self.entries: Mapping[str, TensorEntry] = entries
+
+    def _add(self, entries: dict[str, TensorEntry], named: Named, entry: TensorEntry, origin: _Origin) -> None:
+        if named.name in entries:
+            raise CheckpointError(f"{self.path.name}: {origin.key} and another tensor are both {named.name}.")
+        entries[named.name] = entry
+        self._origins[named.name] = origin
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "DiffusersLayout":
+        """Open a folder. Raises `CheckpointError` for missing or damaged files, and settings at odds with them."""
+        if "unet" not in networks_in(folder):
+            raise CheckpointError(
+                f"{folder.name}: has no folder unet. Known are Stable Diffusion 1.x, 2.x, XL and its refiner; other "
+                "models in the diffusers layout are not."
+            )
+        with ExitStack() as stack:
+            parts = {part: dict(_tensors_in(folder / part, stack)) for part in networks_in(folder)}
+            headers = {part: {name: file.entries[key] for name, (file, key) in p.items()} for part, p in parts.items()}
+            _check_texts(folder, headers)
+            prediction, ends_in_noise = prediction_of(folder)
+            markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
+            metadata = {PREDICTION_KEY: prediction} if prediction else {}
+            return cls(folder, parts, stack.pop_all(), markers, metadata)
+
+    @classmethod
+    def of_file(cls, file: TensorSource) -> "DiffusersLayout":
+        """View an open file, which is closed with the view."""
+        parts: dict[str, dict[str, tuple[TensorSource, str]]] = {}
+        for key in file.entries:
+            part, _, name = key.partition(".")
+            if part in NETWORKS and name:
+                parts.setdefault(part, {})[name] = (file, key)
+        stack = ExitStack()
+        stack.push(file)
+        markers = tuple(key for key in (V_KEY, ZERO_SNR_KEY) if key in file.entries)
+        return cls(file.path, parts, stack, markers, file.metadata)
+
+    def close(self) -> None:
+        """Close the files; tensors that were read stay valid."""
+        self._stack.close()
+
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor in its original shape, see `TensorSource`."""
+        entry, origin = self.entries[name], self._origins[name]
+        if origin.file is None:
+            zeros = torch.empty(entry.shape, dtype=entry.dtype) if into is None else into
+            return zeros.zero_()
+        there = origin.file.entries[origin.key].shape
+        tensor = origin.file.read(origin.key, None if into is None else into.reshape(there))
+        return tensor.reshape(entry.shape)
+
+
+def is_diffusers_file(header: Header) -> bool:
+    """Whether the names in a file are those of the diffusers layout, behind the name of their network."""
+    return SIGN in header
+
+
+def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[TensorSource, str]]]:
+    """Every tensor of a network's files."""
+    known: dict[str, str] = {}
+    for path in weight_files(part):
+        file = stack.enter_context(open_tensors(path))
+        for name in file.entries:
+            if name in known:
+                raise CheckpointError(
+                    f"{part.parent.name}/{part.name}: {name} is in {known[name]} and in {path.name}. "
+                    "Download the folder again."
+                )
+            known[name] = path.name
+            yield name, (file, name)
+
+
+def _check_texts(folder: Path, headers: Mapping[str, Header]) -> None:
+    for part, header in headers.items():
+        if part.startswith("text_encoder"):
+            is_open_clip = part == "text_encoder_2" or is_sd2(headers)
+            check_text(folder, part, header, "gelu" if is_open_clip else "quick_gelu")

@@ -11,6 +11,7 @@ from modules.jobs.queue import JobQueue
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.models.tiny_vae_files import TinyVaeFolders
 from modules.models.vaes import VaeCatalogue
 from modules.paths import Paths, resolve_paths
 from modules.processing.engine import Engine
@@ -67,6 +68,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
             cache=None if flags.no_hashing else hashes,
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
+        tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepWish.of(settings.current),
     )

@@ -73,6 +73,7 @@ class Paths:
     model_config: Path
     checkpoint_dirs: tuple[Path, ...]
     vae_dirs: tuple[Path, ...]
+    tiny_vae_dirs: tuple[Path, ...]
     lora_dirs: tuple[Path, ...]
     embeddings_dir: Path
     hypernetwork_dir: Path
@@ -103,9 +104,10 @@ class Paths:
         Raises `OutputError` naming the folder that cannot be created. Folders given for reading only (--ckpt-dir and
         so on) are not created: a misspelt one should be noticed, not made.
         """
-        made_here = (self.checkpoint_dirs[0], self.vae_dirs[0], self.lora_dirs[0], self.upscaler_dirs["ESRGAN"])
+        made_here = (self.checkpoint_dirs[0], self.vae_dirs[0], self.tiny_vae_dirs[0], self.lora_dirs[0])
         for path in (
-            *(self.data_dir, self.models_dir, *made_here, self.embeddings_dir, self.hypernetwork_dir),
+            *(self.data_dir, self.models_dir, *made_here, self.upscaler_dirs["ESRGAN"]),
+            *(self.embeddings_dir, self.hypernetwork_dir),
             *(self.outputs_dir, self.cache_dir, self.extensions_dir),
         ):
             try:
@@ -151,6 +153,7 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         model_config=_given(flags.config) or root / "configs" / "v1-inference.yaml",
         checkpoint_dirs=_distinct(models_dir / "Stable-diffusion", _given(flags.ckpt_dir), shipped_checkpoints),
         vae_dirs=_distinct(models_dir / "VAE", _given(flags.vae_dir)),
+        tiny_vae_dirs=_distinct(models_dir / "VAE-taesd", root / "models" / "VAE-taesd"),
         lora_dirs=_distinct(
             _given(flags.lora_dir) or models_dir / "Lora",
             _given(flags.lyco_dir_backcompat) or models_dir / "LyCORIS",

@@ -19,6 +19,7 @@ from modules.models.families.family import Component, ModelFamily
 from modules.models.filling import Assignment
 from modules.models.network_context import NetworkContext
 from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.tiny_vae import TinyHalf, TinyVae
 from modules.models.unet_running import UnetRunner
 from modules.models.vae_running import VaeRunner
 from modules.models.vaes import VaeInfo
@@ -45,6 +46,7 @@ class LoadedModel:
     load_seconds: float = 0.0
     streaming: StreamHandle | None = None  # None: all weights lie on the device
     vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
+    tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses in place of the VAE
     networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
@@ -140,7 +142,22 @@ class LoadedModel:
         return result
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`."""
+        """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`. By the tiny
+        decoder where a job has chosen it."""
+        tiny = self.tiny_vae.decoder
+        return self.decode_full(latent) if tiny is None else self.run_tiny(tiny, latent)
+
+    def encode(self, pictures: Tensor) -> Tensor:
+        """Pictures [B,3,H,W] in -1..1 to the mean of their scaled latents, float32; see `decode`."""
+        tiny = self.tiny_vae.encoder
+        return self.encode_moments(pictures)[0] if tiny is None else self.run_tiny(tiny, pictures)
+
+    def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
+        """What `tiny` makes of latents or pictures, where and in the dtype in which the VAE would run."""
+        return self.recovery.run(f"{tiny.half[:2]}code", lambda: tiny.run(x, self.vae_runner))
+
+    def decode_full(self, latent: Tensor) -> Tensor:
+        """`decode` by the VAE itself."""
         scaled = latent / self.architecture.latent.scale_factor
         return self.recovery.run("decode", lambda: self.vae_runner.decode(self.vae, scaled))
 

@@ -9,6 +9,7 @@ from modules.models.catalogue import CheckpointInfo
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.vaes import VaeInfo
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.vae_wish import FULL, encodes_pictures
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec, effective_schedule
@@ -133,6 +134,10 @@ def extra_fields(request: Txt2ImgRequest, prompt: str, negative_prompt: str, fac
         fields["Downcast alphas_cumprod"] = True
     if settings.text("sd_noise_schedule") != "Default":
         fields["Noise Schedule"] = settings.text("sd_noise_schedule")
+    if encodes_pictures(request) and settings.text("sd_vae_encode_method") != FULL:
+        fields["VAE Encoder"] = settings.text("sd_vae_encode_method")
+    if settings.text("sd_vae_decode_method") != FULL:
+        fields["VAE Decoder"] = settings.text("sd_vae_decode_method")
     return fields | facts.extra
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.tiny_vae_files import TinyVaeFolders
 from modules.models.vaes import VaeCatalogue, VaeInfo
 from modules.processing.model_shelf import SPARE_BYTES, KeepWish, KeptModel, ModelShelf, free_bytes, move_weights
 from modules.processing.networks import Networks
@@ -55,6 +56,7 @@ class Engine:
         vaes: VaeCatalogue | None = None,
         upscalers: Upscalers | None = None,
         current_keep: Callable[[], KeepWish] = KeepWish,
+        tiny_vaes: TinyVaeFolders | None = None,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
         whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
@@ -62,6 +64,7 @@ class Engine:
         self.lock = threading.RLock()
         self.networks = networks or Networks(())
         self.vaes = vaes or VaeCatalogue()
+        self.tiny_vaes = tiny_vaes or TinyVaeFolders()
         self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
         self._configs_dir = configs_dir
         self._find_machine = find_machine

@@ -163,4 +163,4 @@ class HiresPass:
 def _encoded(model: LoadedModel, pictures: list[Tensor]) -> Tensor:
     """Latents [B,C,h,w] of pictures [1,3,H,W]: the posterior's mean, not a sample of it; its deviation is far below a
     grey level, and unseeded elsewhere."""
-    return torch.cat([model.encode_moments(picture)[0] for picture in pictures])
+    return torch.cat([model.encode(picture) for picture in pictures])

@@ -15,6 +15,7 @@ from modules.processing.precision import PrecisionWish
 from modules.processing.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.tiling import circular_padding
+from modules.processing.tiny_vae import using_tiny_vae
 from modules.processing.token_merging import merged_tokens
 from modules.processing.vae_rules import vae_rules_of
 
@@ -69,6 +70,7 @@ class ModelInUse:
         for note in (*model.plan.notes, *([way.note] if way.note else [])):
             self._notices[note] = None
         contexts = self._contexts
+        contexts.enter_context(using_tiny_vae(model, self._request, engine.tiny_vaes))
         contexts.enter_context(circular_padding(model.modules, self._request.tiling))
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
         contexts.enter_context(using_split_feed_forward(model.unet, settings.text("split_feed_forward")))

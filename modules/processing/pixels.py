@@ -1,5 +1,7 @@
 """Between latents, tensors of pictures and PIL images."""
 
+import math
+
 import numpy as np
 import torch
 from PIL import Image
@@ -21,8 +23,8 @@ def from_images(images: list[Image.Image]) -> Tensor:
     return torch.from_numpy(array).permute(0, 3, 1, 2) * 2.0 - 1.0
 
 
-def preview_image(latents: Tensor, latent_format: LatentFormat, scale: int) -> Image.Image:
-    """A cheap look at denoised latents [B,C,h,w]: a linear map to RGB, pictures side by side, enlarged `scale` times.
+def cheap_pictures(latents: Tensor, latent_format: LatentFormat, scale: int) -> list[Image.Image]:
+    """A cheap look at denoised latents [B,C,h,w]: a linear map to RGB, enlarged `scale` times.
 
     Costs a matrix product on a few thousand numbers in place of the decoder.
     """
@@ -30,11 +32,18 @@ def preview_image(latents: Tensor, latent_format: LatentFormat, scale: int) -> I
     factors = torch.tensor(latent_format.rgb_factors)
     bias = torch.tensor(latent_format.rgb_bias or (0.0, 0.0, 0.0))
     rgb = torch.einsum("bchw,cr->brhw", latents.float().cpu(), factors) + bias[None, :, None, None]
-    images = to_images(torch.nan_to_num(rgb))
-    columns = int(np.ceil(np.sqrt(len(images))))
-    rows = int(np.ceil(len(images) / columns))
+    size = (latents.shape[3] * scale, latents.shape[2] * scale)
+    return [image.resize(size, Image.Resampling.BICUBIC) for image in to_images(torch.nan_to_num(rgb))]
+
+
+def side_by_side(images: list[Image.Image]) -> Image.Image:
+    """Images of one size in a grid that is about as wide as high."""
+    if len(images) == 1:
+        return images[0]
+    columns = math.ceil(math.sqrt(len(images)))
+    rows = math.ceil(len(images) / columns)
     width, height = images[0].size
     sheet = Image.new("RGB", (columns * width, rows * height))
     for index, image in enumerate(images):
         sheet.paste(image, (index % columns * width, index // columns * height))
-    return sheet.resize((sheet.width * scale, sheet.height * scale), Image.Resampling.BICUBIC)
+    return sheet

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from modules.devices import describe
 from modules.errors import FeatherweightError
 from modules.memory.planning import Corrections
+from modules.models.tiny_vae_files import DECODER, ENCODER
 from modules.processing.hires_size import hires_size
 from modules.processing.precision import PrecisionWish, resolve
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.texts import prepare_text
 from modules.processing.upscaling import LATENT_UPSCALE_MODES
 from modules.processing.vae_rules import vae_rules_of
+from modules.processing.vae_wish import FULL, TINY
 
 if TYPE_CHECKING:
     import torch
@@ -245,9 +247,11 @@ class Planner:
             large = (height // scale, width // scale)
             second = [networks + scratch + self._denoise_bytes(case, rows, *large)]
             if request.hires.upscaler not in LATENT_UPSCALE_MODES:  # between the passes it is a picture
-                second += [self._vae_bytes(case, *small), self._vae_bytes(case, *large, encode=True)]
+                second += [self._decoder_bytes(case, *small), self._encoder_bytes(case, *large)]
             found["denoise larger"] = max(second)
-        found["decode"] = self._vae_bytes(case, height // scale, width // scale)
+        small = (request.size_px[1] // scale, request.size_px[0] // scale)
+        found["denoise"] = max(found["denoise"], self._preview_bytes(case, *small))
+        found["decode"] = self._decoder_bytes(case, height // scale, width // scale)
         found["save"] = 3 * width * height * (4 + 4 + 1)
         return found
 
@@ -274,6 +278,36 @@ class Planner:
     def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
         key = ("denoise", *_model_key(case), case.plan.rest_dtype, rows, height, width)
         return self._remember(key, lambda: self._rehearse_unet(case, rows, height, width))
+
+    def _preview_bytes(self, case: _Case, height: int, width: int) -> int:
+        """Of a preview between two steps; none where they are made from the latents directly."""
+        settings = case.request.settings
+        method = settings.text("show_progress_type")
+        if not settings.flag("live_previews_enable"):
+            return 0
+        if method == TINY:
+            is_there = self._engine.tiny_vaes.find(DECODER, case.sketch.info, case.sketch.family.tiny_vae) is not None
+            return self._tiny_bytes(case, height, width, DECODER) if is_there else 0
+        may_be_full = case.plan.streaming is None or settings.flag("live_preview_allow_lowvram_full")
+        return self._vae_bytes(case, height, width) if method == FULL and may_be_full else 0
+
+    def _decoder_bytes(self, case: _Case, height: int, width: int) -> int:
+        is_tiny = case.request.settings.text("sd_vae_decode_method") == TINY
+        return self._tiny_bytes(case, height, width, DECODER) if is_tiny else self._vae_bytes(case, height, width)
+
+    def _encoder_bytes(self, case: _Case, height: int, width: int) -> int:
+        is_tiny = case.request.settings.text("sd_vae_encode_method") == TINY
+        if is_tiny:
+            return self._tiny_bytes(case, height, width, ENCODER)
+        return self._vae_bytes(case, height, width, encode=True)
+
+    def _tiny_bytes(self, case: _Case, height: int, width: int, half: str) -> int:
+        """With the weights, which are not among the model's."""
+        path = self._engine.tiny_vaes.get(half, case.sketch.info, case.sketch.family.tiny_vae)
+        tile = vae_rules_of(case.request.settings).tile_px // case.sketch.downscale
+        key = ("tiny", path, path.stat().st_mtime_ns, case.plan.device, case.plan.vae_dtype, height, width, tile, half)
+        run = self._remember(key, lambda: self._rehearse_tiny(case, path, height, width, tile, half))
+        return path.stat().st_size + run
 
     def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
         tile = vae_rules_of(case.request.settings).tile_px // case.sketch.downscale
@@ -329,6 +363,18 @@ class Planner:
         with _attending(case, vae):
             return rehearsal.measure(encode_picture if encode else decode).get(device.type, 0)
 
+    def _rehearse_tiny(self, case: _Case, path: Path, height: int, width: int, tile: int, half: str) -> int:
+        from modules.models.tiny_vae import sketch_tiny
+
+        rehearsal, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        scale = case.sketch.downscale
+        channels = case.sketch.architecture.vae.latent_channels
+        tiny = sketch_tiny(path, half, channels, scale)
+        rehearsal.place(tiny.module, device, dtype)
+        shape = (1, channels, height, width) if half == DECODER else (1, 3, height * scale, width * scale)
+        x = rehearsal.tensor(*shape, dtype=dtype, device=device)
+        return rehearsal.measure(lambda: tiny.compute(x, tile).float()).get(device.type, 0)
+
     def _stage_hands(self) -> Rehearsal:
         if self._rehearsal is None:
             from modules.memory.rehearsal import Rehearsal
@@ -369,6 +415,8 @@ def _keys(case: _Case, stage: str) -> tuple[str, ...]:
     kin = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
     if stage == "decode":
         own = "tiled" if case.request.settings.whole("vae_tile_size") else "whole"
+        if case.request.settings.text("sd_vae_decode_method") == TINY:
+            own, kin = f"{own}/tiny", f"{kin}/tiny"
     else:
         streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
         own = f"{plan.unet_storage or 'plain'}/{streaming}"

@@ -26,7 +26,8 @@ from modules.processing.hooks import NO_HOOKS, Batch, Hooks, PassStart, Sheet
 from modules.processing.model_in_use import ModelInUse
 from modules.processing.networks import ActiveNetworks
 from modules.processing.output import Output, name_context
-from modules.processing.pixels import preview_image, to_images
+from modules.processing.pixels import to_images
+from modules.processing.previews import Previews
 from modules.processing.refiner import RefinerTurn, refiner_fields, refines
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
@@ -120,6 +121,7 @@ class _Job:
         """All batches, then the grid."""
         request = self.request
         self.facts.extra |= request.extra_params
+        self.previews = Previews(request.settings, self.engine.tiny_vaes)
         self.prompt = prepare_text(request.prompt, request.settings)
         self.negative = prepare_text(request.negative_prompt, request.settings, with_networks=False)
         self.plan = PassPlan(
@@ -342,10 +344,11 @@ class _Job:
         self.unfinished = info.denoised
         self.events.step(done)
         self.events.latent(info)
-        latent_format = self.model.architecture.latent
-        if latent_format.rgb_factors is not None and self.events.wants_preview(done):
+        if self.events.wants_preview(done):
             shown = info.denoised if self.request.settings.flag("show_progress_grid") else info.denoised[:1]
-            self.events.preview(preview_image(shown, latent_format, self.model.downscale))
+            image = self.previews.image(self.model, shown)
+            if image is not None:
+                self.events.preview(image)
 
     def _finish(self, decoded: Tensor, batch: int, index: int, is_finished: bool = True) -> None:
         """Pixels, infotext, file."""
@@ -522,7 +525,7 @@ class _Job:
                 clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
                 version=PROGRAM_VERSION,
             ),
-            notices=(*self.in_use.notices, *self.notices),
+            notices=(*self.in_use.notices, *self.notices, *self.previews.notices),
             timings_s=self.timings,
             peak_memory_bytes=memory.peak().allocated,
             memory=memory,

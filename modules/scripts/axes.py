@@ -308,6 +308,8 @@ def _register() -> None:
         setting_axis("Compute dtype", "compute_dtype", cost=0.9),
         setting_axis("Compute mode", "compute_mode", cost=0.9),
         setting_axis("Cross attention optimization", "cross_attention_optimization"),
+        setting_axis("VAE type for encode", "sd_vae_encode_method"),
+        setting_axis("VAE type for decode", "sd_vae_decode_method"),
         setting_axis("LoRA mode", "lora_mode", cost=0.3),
         Axis("Size", _size, _resize, show=lambda size: f"{size[0]}x{size[1]}"),
     ):

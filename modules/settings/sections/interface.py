@@ -128,6 +128,20 @@ SETTINGS = (
         step=1,
         hint="In sampling steps; -1: after every batch.",
     ),
+    PREVIEWS.choice(
+        "show_progress_type",
+        "Live preview method",
+        "Approx NN",
+        ("Full", "Approx NN", "Approx cheap", "TAESD"),
+        hint="Full: the VAE itself, slow. TAESD: a tiny network in models/VAE-taesd. Approx NN: an even smaller one in "
+        "models/VAE-approx; without its file as Approx cheap, which only mixes colours.",
+    ),
+    PREVIEWS.flag(
+        "live_preview_allow_lowvram_full",
+        "Allow Full live preview method with lowvram/medvram",
+        False,
+        hint="Streamed weights then make way for the VAE at each preview; off: such previews are Approx cheap.",
+    ),
     PREVIEWS.whole(
         "live_preview_refresh_period",
         "Progressbar and preview update period",
@@ -168,8 +182,6 @@ SETTINGS = (
     *INFOTEXT.reserved({"infotext_explanation": ""}),
     *PREVIEWS.reserved(
         {
-            "show_progress_type": "Approx NN",
-            "live_preview_allow_lowvram_full": False,
             "live_preview_content": "Prompt",
             "live_preview_fast_interrupt": False,
             "js_live_preview_in_modal_lightbox": False,

@@ -108,10 +108,21 @@ SETTINGS = (
         "the graphics card, slower. 0: only when memory did not last.",
     ),
     VAE.choice(
-        "sd_vae_encode_method", "VAE type for encode", "Full", ("Full", "TAESD"), infotext="VAE Encoder", hidden=True
+        "sd_vae_encode_method",
+        "VAE type for encode",
+        "Full",
+        ("Full", "TAESD"),
+        infotext="VAE Encoder",
+        hint="Where a picture becomes a latent: in hires fix with an upscaler that works on pixels. TAESD: as below.",
     ),
     VAE.choice(
-        "sd_vae_decode_method", "VAE type for decode", "Full", ("Full", "TAESD"), infotext="VAE Decoder", hidden=True
+        "sd_vae_decode_method",
+        "VAE type for decode",
+        "Full",
+        ("Full", "TAESD"),
+        infotext="VAE Decoder",
+        hint="TAESD: a tiny network in models/VAE-taesd, faster and with little memory, with less detail. The model in "
+        "the box has one; others need taesd_decoder, taesdxl_decoder or taesd3_decoder (.safetensors or .pth) there.",
     ),
     IMG2IMG.number(
         "img2img_extra_noise",

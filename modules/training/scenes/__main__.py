@@ -1,4 +1,4 @@
-"""The training command: `python -m modules.training.scenes draw|encode|diffusion|vae|export`, each step resumable."""
+"""The training command: `python -m modules.training.scenes draw|encode|diffusion|vae|tiny|export`, each resumable."""
 
 import argparse
 import logging
@@ -14,6 +14,15 @@ from modules.training.scenes.layout import SIZE_PX
 from modules.training.scenes.model import load_model
 from modules.training.scenes.pictures import draw
 from modules.training.scenes.pool import SHARD_PICTURES, Pool, encode_shard, scene_of_seed, shard_path
+from modules.training.scenes.tiny_vae import (
+    TINY_STATE,
+    TinyOptions,
+    TinyTrainer,
+    lesson_path,
+    make_lesson,
+    train_tiny,
+    write_tiny,
+)
 from modules.training.scenes.vae import DECODER_STATE, DecoderOptions, DecoderTuner, tune_decoder
 
 log = logging.getLogger("scenes")
@@ -59,6 +68,16 @@ def _parser() -> argparse.ArgumentParser:
     vae.add_argument("--batch", type=int, default=8)
     vae.set_defaults(run=_vae)
 
+    tiny = commands.add_parser("tiny", parents=[common], help="distil the VAE into a tiny one, and write it")
+    tiny.add_argument("--minutes", type=float, default=25.0)
+    tiny.add_argument("--steps", type=int, default=None)
+    tiny.add_argument("--batch", type=int, default=8)
+    tiny.add_argument("--width", type=int, default=16)
+    tiny.add_argument("--lessons", type=int, default=9, help="shards of 256 pictures of the pool to learn from")
+    tiny.add_argument("--session-minutes", type=float, default=None, help="stop after so many; go on another time")
+    tiny.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes"))
+    tiny.set_defaults(run=_tiny)
+
     export_command = commands.add_parser("export", parents=[common], help="write the moving average as a checkpoint")
     export_command.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes.safetensors"))
     export_command.set_defaults(run=_export)
@@ -84,6 +103,28 @@ def _vae(arguments: argparse.Namespace) -> None:
     tuner = DecoderTuner(load_model(arguments.start).vae, options)
     for step, loss in tune_decoder(tuner, arguments.folder, arguments.folder / DECODER_STATE):
         log.info("step %d loss %.4f after %.1f minutes", step, loss, tuner.seconds / 60)
+
+
+def _tiny(arguments: argparse.Namespace) -> None:
+    model = load_model(arguments.start)
+    for number in range(arguments.lessons):
+        if not lesson_path(arguments.folder, number).exists():
+            make_lesson(model.vae, model.scale_factor, arguments.folder, number)
+            log.info("lesson %d", number)
+    options = TinyOptions(
+        minutes=arguments.minutes,
+        steps=arguments.steps,
+        batch=arguments.batch,
+        width=arguments.width,
+        device=arguments.device,
+    )
+    trainer = TinyTrainer(model.vae.config.latent_channels, options)
+    for step, decoder, encoder in train_tiny(
+        trainer, arguments.folder, arguments.folder / TINY_STATE, arguments.session_minutes
+    ):
+        log.info("step %d losses %.4f and %.4f after %.1f minutes", step, decoder, encoder, trainer.seconds / 60)
+    for path in write_tiny(trainer, arguments.target):
+        log.info("wrote %s", path)
 
 
 def _encode(arguments: argparse.Namespace) -> None:

@@ -36,7 +36,7 @@ GOAL_16_BIT = 0.6
 def random_unet(dtype: torch.dtype, device: torch.device) -> UNet2DConditionModel:
     """The full-size UNet with small random weights."""
     torch.manual_seed(0)
-    unet = build_unet(read_architecture(SD1_YAML).unet)
+    unet = build_unet(read_architecture(SD1_YAML).unet_sizes)
     return unet.to(device, dtype).eval().requires_grad_(False)
 
 

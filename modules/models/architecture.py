@@ -13,6 +13,8 @@ from yaml import YAMLError
 
 from modules.errors import CheckpointError
 
+PARAMETERIZATIONS = {"v": "v_prediction", "flow": "flow"}
+
 
 @dataclass(frozen=True)
 class UNetArchitecture:
@@ -63,6 +65,7 @@ class VaeArchitecture:
     latent_channels: int
     widths: tuple[int, ...]
     blocks_per_level: int
+    has_quant_conv: bool = True  # a 1x1 convolution on either side of the latents
 
     @property
     def levels(self) -> int:
@@ -72,35 +75,45 @@ class VaeArchitecture:
 
 @dataclass(frozen=True)
 class NoiseScheduleArchitecture:
-    """The training schedule: betas whose square roots are spaced evenly ("scaled linear")."""
+    """The training schedule: betas whose square roots are spaced evenly ("scaled linear"), or those of a flow model
+    with `flow_shift`."""
 
     linear_start: float
     linear_end: float
     timesteps: int
     zero_terminal_snr: bool = False  # rescaled so that the last step is pure noise (Lin et al. 2023, arXiv:2305.08891)
+    flow_shift: float | None = None  # towards noise, of a flow model (Esser et al. 2024, arXiv:2403.03206)
 
 
 @dataclass(frozen=True)
 class LatentFormat:
-    """How latents relate to pictures. `rgb_factors` [channels][3] and `rgb_bias` [3] approximate the decoder for
-    previews: red, green and blue in -1..1 from a scaled latent."""
+    """How latents relate to pictures: scaled ones are `(latent - shift) * scale_factor`. `rgb_factors` [channels][3]
+    and `rgb_bias` [3] approximate the decoder for previews: red, green and blue in -1..1 from a scaled latent."""
 
     scale_factor: float
     rgb_factors: tuple[tuple[float, ...], ...] | None
     rgb_bias: tuple[float, ...] | None
+    shift: float = 0.0
 
 
 @dataclass(frozen=True)
 class LdmArchitecture:
-    """Everything a YAML says about a model."""
+    """Everything a YAML says about a model. `unet` is None where the network is a transformer: its tensors tell."""
 
-    unet: UNetArchitecture
+    unet: UNetArchitecture | None
     vae: VaeArchitecture
     noise_schedule: NoiseScheduleArchitecture
     latent: LatentFormat
     latent_side: int  # the side of the latents the model was trained on
-    prediction_type: str  # "epsilon" or "v_prediction"
+    prediction_type: str  # "epsilon", "v_prediction" or "flow"
     text_config_folder: str | None  # a local folder with the text model's config.json, if the YAML names one
+
+    @property
+    def unet_sizes(self) -> UNetArchitecture:
+        """Of a model that has a UNet; raises `CheckpointError` for one that has none."""
+        if self.unet is None:
+            raise CheckpointError("this needs a model with a UNet, and this one's network is a transformer.")
+        return self.unet
 
 
 def read_architecture(path: Path) -> LdmArchitecture:
@@ -109,18 +122,20 @@ def read_architecture(path: Path) -> LdmArchitecture:
         params = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(params, dict)
         model = params["model"]["params"]
+        prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), "epsilon")
         return LdmArchitecture(
-            unet=_unet((model["network_config"] if "network_config" in model else model["unet_config"])["params"]),
+            unet=None if prediction == "flow" else _unet(_network(model)["params"]),
             vae=_vae(model["first_stage_config"]["params"]),
             noise_schedule=NoiseScheduleArchitecture(
                 float(model.get("linear_start", 0.00085)),
                 float(model.get("linear_end", 0.012)),
                 int(model.get("timesteps", 1000)),
                 bool(model.get("zero_terminal_snr", False)),
+                float(model.get("shift", 3.0)) if prediction == "flow" else None,
             ),
             latent=_latent(model),
             latent_side=int(model.get("image_size", 64)),
-            prediction_type="v_prediction" if model.get("parameterization") == "v" else "epsilon",
+            prediction_type=prediction,
             text_config_folder=_text_folder(model),
         )
     except OSError as error:
@@ -134,6 +149,10 @@ def read_architecture(path: Path) -> LdmArchitecture:
         ) from error
     except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path.name}: an entry has an unusable value: {error}") from error
+
+
+def _network(model: dict[str, Any]) -> Any:
+    return model["network_config"] if "network_config" in model else model["unet_config"]
 
 
 def _text_folder(model: dict[str, Any]) -> str | None:
@@ -182,6 +201,7 @@ def _vae(params: dict[str, Any]) -> VaeArchitecture:
         latent_channels=int(params["embed_dim"]),
         widths=tuple(width * int(m) for m in config["ch_mult"]),
         blocks_per_level=int(config["num_res_blocks"]),
+        has_quant_conv=bool(params.get("quant_conv", True)),
     )
 
 
@@ -191,4 +211,5 @@ def _latent(model: dict[str, Any]) -> LatentFormat:
         scale_factor=float(model.get("scale_factor", 0.18215)),
         rgb_factors=tuple(tuple(float(v) for v in row) for row in factors) if factors else None,
         rgb_bias=tuple(float(v) for v in bias) if bias else None,
+        shift=float(model.get("shift_factor", 0.0)),
     )

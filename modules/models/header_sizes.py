@@ -22,7 +22,8 @@ TRANSFORMER = re.compile(
 def sized_by_header(header: Header, family: LdmArchitecture) -> LdmArchitecture:
     """The family's architecture with the sizes of this file. A part that the file has not, or not whole, keeps the
     family's sizes, so that loading can list what is missing."""
-    return replace(family, unet=_unet(header, family.unet) or family.unet, vae=_vae(header) or family.vae)
+    unet = None if family.unet is None else _unet(header, family.unet) or family.unet
+    return replace(family, unet=unet, vae=_vae(header) or family.vae)
 
 
 def _unet(header: Header, family: UNetArchitecture) -> UNetArchitecture | None:
@@ -106,9 +107,10 @@ def _vae(header: Header) -> VaeArchitecture | None:
         return VaeArchitecture(
             in_channels=header[f"{prefix}.encoder.conv_in.weight"].shape[1],
             out_channels=header[f"{prefix}.decoder.conv_out.weight"].shape[0],
-            latent_channels=header[f"{prefix}.post_quant_conv.weight"].shape[1],
+            latent_channels=header[f"{prefix}.decoder.conv_in.weight"].shape[1],
             widths=tuple(widths),
             blocks_per_level=blocks,
+            has_quant_conv=f"{prefix}.post_quant_conv.weight" in header,
         )
     except (KeyError, IndexError):
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from torch import Tensor, nn
 
@@ -37,7 +37,7 @@ class LoadedModel:
     family: ModelFamily
     architecture: LdmArchitecture
     text_encoders: Mapping[str, Any]  # by component: "text_encoder", "text_encoder_2"
-    unet: UNet2DConditionModel
+    unet: Any  # or the transformer in its place
     vae: AutoencoderKL
     plan: PrecisionPlan
     saturated: dict[str, int] = field(default_factory=dict)
@@ -114,10 +114,10 @@ class LoadedModel:
     def image_channels(self) -> int:
         """Channels that the UNet wants behind those of the latent: 5 for inpainting (mask and masked picture), 4 for
         instruct-pix2pix, else 0."""
-        return self.architecture.unet.in_channels - self.latent_channels
+        return self.family.input_sizes(self.unet).channels - self.latent_channels
 
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | NetworkContext) -> Tensor:
-        """The UNet's raw prediction (eps or v).
+        """The network's raw prediction (eps, v or a flow).
 
         `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
         `crossattn` [B,tokens,width] alone. Computes as the plan says, returns x's dtype.
@@ -131,15 +131,14 @@ class LoadedModel:
         whole = x if context.image is None else torch.cat([x, context.image.to(x)], dim=1)
         vector = context.vector
         with self.computing():
-            output = self.unet(
+            output = self.family.run(
+                self.unet,
                 whole.to(device, dtype),
                 timesteps.to(device),
-                encoder_hidden_states=context.crossattn.to(device, dtype),
-                class_labels=None if vector is None else vector.to(device, dtype),
-                return_dict=False,
-            )[0]
-        result: Tensor = output.to(x.device, x.dtype)
-        return result
+                context.crossattn.to(device, dtype),
+                None if vector is None else vector.to(device, dtype),
+            )
+        return output.to(x.device, x.dtype)
 
     def decode(self, latent: Tensor) -> Tensor:
         """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`. By the tiny
@@ -158,7 +157,8 @@ class LoadedModel:
 
     def decode_full(self, latent: Tensor) -> Tensor:
         """`decode` by the VAE itself."""
-        scaled = latent / self.architecture.latent.scale_factor
+        latent_format = self.architecture.latent
+        scaled = latent / latent_format.scale_factor + latent_format.shift
         return self.recovery.run("decode", lambda: self.vae_runner.decode(self.vae, scaled))
 
     def grey_latent(self, height: int, width: int) -> Tensor:
@@ -172,5 +172,6 @@ class LoadedModel:
         """Pictures [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
         moments = self.recovery.run("encode", lambda: self.vae_runner.moments(self.vae, pictures))
         posterior = DiagonalGaussianDistribution(moments)
-        scale = self.architecture.latent.scale_factor
-        return posterior.mean * scale, posterior.std * scale
+        latent_format = self.architecture.latent
+        scale = latent_format.scale_factor
+        return (posterior.mean - latent_format.shift) * scale, posterior.std * scale

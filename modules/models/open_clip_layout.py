@@ -1,9 +1,12 @@
-"""A checkpoint file whose OpenCLIP tensors appear one by one, as our modules have them.
+"""A checkpoint file whose fused tensors appear one by one, as our modules have them.
 
 OpenCLIP (SD2, SDXL) keeps the projections of query, key and value in one tensor `attn.in_proj_weight` [3w, w], the
 positions in a bare parameter, and its text projection transposed. Through `OpenClipLayout` they are
 `attn.q_proj.weight` ..., `positional_embedding.weight` and `text_projection.weight`; everything else passes unchanged.
 Where the file has offsets, the parts of a fused tensor have theirs: they lie one behind the other.
+
+SD3's transformer fuses the same three as `attn.qkv`, and where an `adaLN_modulation.1` makes a shift and a scale alone,
+its halves stand the other way round than ours: the tensor is `adaLN_scale_shift` here.
 """
 
 import re
@@ -18,11 +21,13 @@ from torch import Tensor
 from modules.errors import InvalidValueError
 from modules.models.closing import Closing
 from modules.models.diffusers_layout import DiffusersLayout, is_diffusers_file
+from modules.models.ema_names import restored_names
 from modules.models.tensor_file import TensorEntry, TensorFile
 from modules.models.tensor_source import TensorSource, open_tensors
 from modules.models.tensor_writer import TensorWriter
 
 OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
+MMDIT = r"^(model\.diffusion_model)"
 FUSED = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj_(weight|bias)$")
 SCALES = ("scale_weight", "weight_scale")
 FUSED_SCALE = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj\.({'|'.join(SCALES)})$")
@@ -30,15 +35,27 @@ PART = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.([qkv]_proj)\.(weight|bias|{'|'.join
 BARE_WEIGHT = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)\.weight$")
 BARE = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)$")
 PARTS = ("q_proj", "k_proj", "v_proj")
+KINDS = f"weight|bias|{'|'.join(SCALES)}"
+MMDIT_FUSED = re.compile(rf"{MMDIT}\.(joint_blocks\..*\.attn2?)\.qkv\.({KINDS})$")
+MMDIT_PART = re.compile(rf"{MMDIT}\.(joint_blocks\..*\.attn2?)\.([qkv]_proj)\.({KINDS})$")
+MODULATION = re.compile(rf"{MMDIT}\.(.*)\.adaLN_modulation\.1\.({KINDS})$")
+SWAPPED = re.compile(rf"{MMDIT}\.(.*)\.adaLN_scale_shift\.({KINDS})$")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Which tensor of the file a name stands for: all of it, or the third number `part`; `transposed` or not."""
+    """Which tensor of the file a name stands for: all of it, or the third number `part`; `transposed` or not, with its
+    halves `swapped` or not."""
 
     key: str
     part: int | None = None
     transposed: bool = False
+    swapped: bool = False
+
+    @property
+    def as_it_lies(self) -> bool:
+        """Whether its numbers lie in the file in one row, in our order."""
+        return not (self.transposed or self.swapped)
 
 
 class OpenClipLayout(Closing):
@@ -51,8 +68,11 @@ class OpenClipLayout(Closing):
         self.has_offsets = file.has_offsets
         self.origins: dict[str, Origin] = {}
         entries: dict[str, TensorEntry] = {}
+        swapped = _shift_and_scale_alone(file.entries)
+        renamed = restored_names(file.entries)
         for key, entry in file.entries.items():
-            for name, origin in _named(key, entry):
+            named = [(renamed[key], Origin(key))] if key in renamed else _named(key, entry, swapped)
+            for name, origin in named:
                 self.origins[name] = origin
                 entries[name] = _entry(entry, origin)
         self.entries: Mapping[str, TensorEntry] = entries
@@ -64,6 +84,8 @@ class OpenClipLayout(Closing):
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor, on the CPU, in memory of its own or in `into`, see `TensorSource`."""
         origin = self.origins[name]
+        if origin.swapped:
+            return _swapped(self._file.read(origin.key))
         if isinstance(self._file, TensorFile):
             entry = self.entries[name]
             if origin.transposed:
@@ -134,6 +156,7 @@ class LayoutWriter:
         """Write one tensor, or keep it until the others of its fused tensor are there."""
         origin = original_name(name)
         if origin.part is None:
+            tensor = _swapped(tensor) if origin.swapped else tensor
             self._writer.write(origin.key, tensor.T.contiguous() if origin.transposed else tensor)
             return
         parts = self._parts.setdefault(origin.key, {})
@@ -149,15 +172,42 @@ def original_name(name: str) -> Origin:
     if part is not None:
         kind = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
         return Origin(f"{part[1]}.{part[2]}.in_proj{kind}", PARTS.index(part[3]))
+    mmdit = MMDIT_PART.match(name)
+    if mmdit is not None:
+        return Origin(f"{mmdit[1]}.{mmdit[2]}.qkv.{mmdit[4]}", PARTS.index(mmdit[3]))
+    swapped = SWAPPED.match(name)
+    if swapped is not None:
+        return Origin(f"{swapped[1]}.{swapped[2]}.adaLN_modulation.1.{swapped[3]}", swapped=True)
     bare = BARE_WEIGHT.match(name)
     if bare is not None:
         return Origin(name.removesuffix(".weight"), transposed=bare[2] == "text_projection")
     return Origin(name)
 
 
-def _named(key: str, entry: TensorEntry) -> list[tuple[str, Origin]]:
+def _shift_and_scale_alone(entries: Mapping[str, TensorEntry]) -> frozenset[str]:
+    """The modulations of SD3's transformer that make two vectors: the last block's for the text, the final layer's."""
+    suffix = ".adaLN_modulation.1.weight"
+    return frozenset(
+        key.removesuffix(suffix)
+        for key, entry in entries.items()
+        if key.endswith(suffix) and len(entry.shape) == 2 and entry.shape[0] == 2 * entry.shape[1]
+    )
+
+
+def _swapped(tensor: Tensor) -> Tensor:
+    """Halves of the first dimension in the other order; a single scale is that of both."""
+    if tensor.numel() == 1:
+        return tensor
+    first, second = tensor.chunk(2)
+    return torch.cat([second, first])
+
+
+def _named(key: str, entry: TensorEntry, swapped: frozenset[str]) -> list[tuple[str, Origin]]:
     """The names under which a tensor of the file appears."""
-    fused = FUSED.match(key) or FUSED_SCALE.match(key)
+    modulation = MODULATION.match(key)
+    if modulation is not None and f"{modulation[1]}.{modulation[2]}" in swapped:
+        return [(f"{modulation[1]}.{modulation[2]}.adaLN_scale_shift.{modulation[3]}", Origin(key, swapped=True))]
+    fused = FUSED.match(key) or FUSED_SCALE.match(key) or MMDIT_FUSED.match(key)
     if fused is not None and entry.shape:
         return [(f"{fused[1]}.{fused[2]}.{part}.{fused[3]}", Origin(key, index)) for index, part in enumerate(PARTS)]
     bare = BARE.match(key)

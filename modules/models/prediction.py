@@ -17,6 +17,6 @@ def predicts_v(model: LoadedModel) -> bool:
     -x0, which for an even input lies far below it.
     """
     x = torch.full((1, model.latent_channels, PROBE_SIDE, PROBE_SIDE), 0.5, device=model.device)
-    context = torch.full((1, 77, model.architecture.unet.context_width), 0.5, device=model.device)
+    context = torch.full((1, 77, model.architecture.unet_sizes.context_width), 0.5, device=model.device)
     prediction = model.predict(x, torch.tensor([LAST_TIMESTEP], device=model.device), context)
     return float((prediction - x).mean()) < V_BELOW

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from modules.models.families.family import TextTowerRecipe
+from modules.models.families.family import ConditioningRecipe, TextTowerRecipe
 from modules.models.loaded import LoadedModel
 from modules.networks.embeddings import Embedding
 from modules.processing.networks import ActiveNetworks
@@ -13,7 +13,13 @@ from modules.processing.size_vector import SizeFacts, size_vector
 from modules.processing.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.clip_encoder import ClipTextEncoder
-from modules.prompting.conditioning import ComposedConditioning, PromptEncoder, ScheduledConditioning, Timing
+from modules.prompting.conditioning import (
+    ComposedConditioning,
+    Follower,
+    PromptEncoder,
+    ScheduledConditioning,
+    Timing,
+)
 from modules.prompting.embeddings import EmbeddingTable
 from modules.prompting.encode import TextOptions, TextTower
 from modules.prompting.tokens import ClipTokenizer
@@ -70,6 +76,8 @@ class Conditioner:
             tuple(self._tower(tower, by_wish) for tower in recipe.towers),
             options,
             size_vector(recipe.sizes, sizes, is_negative=False),
+            joins_pooled=recipe.joins_pooled,
+            follower=self._follower(recipe),
         )
         negative_encoder = replace(
             encoder,
@@ -111,6 +119,12 @@ class Conditioner:
         )
         table = self._tables.get(int(module.config.hidden_size))
         return TextTower(self._tokenizer, encoder, table, recipe.pad_id)
+
+    def _follower(self, recipe: ConditioningRecipe) -> Follower | None:
+        """What follows the towers' tokens."""
+        if recipe.followed_by is None:
+            return None
+        return Follower(self._model.family.input_sizes(self._model.unet).context_width)
 
     def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
         """Have these embeddings take the place of their names."""

@@ -26,7 +26,7 @@ from modules.processing.sampling_pass import (
 from modules.processing.texts import prepare_text
 from modules.processing.upscaling import LATENT_UPSCALE_MODES, upscale_latents
 from modules.sampling.catalog import SAMPLERS
-from modules.sampling.discrete import DiscreteSchedule
+from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingPlan
 from modules.sampling.types import OnStep
 
@@ -47,7 +47,7 @@ class HiresPass:
     walk: SamplingPlan | None
 
     @classmethod
-    def of(cls, request: Txt2ImgRequest, schedule: DiscreteSchedule, is_sdxl: bool) -> "HiresPass":
+    def of(cls, request: Txt2ImgRequest, schedule: NoiseLevels, is_sdxl: bool) -> "HiresPass":
         """Resolve the hires request: what it leaves open is as in the first pass."""
         hires = request.hires
         assert hires is not None, "a second pass was not asked for"

@@ -329,16 +329,18 @@ class Planner:
         rehearsal, unet, device = self._stage_hands(), case.sketch.module("unet"), case.plan.device
         dtype = case.plan.rest_dtype
         rehearsal.place(unet, device, dtype)
-        config: Any = unet.config
-        x = rehearsal.tensor(rows, config.in_channels, height, width, dtype=dtype, device=device)
+        family = case.sketch.family
+        sizes, tokens = family.input_sizes(unet), TOKENS * (2 if family.recipe.followed_by else 1)
+        x = rehearsal.tensor(rows, sizes.channels, height, width, dtype=dtype, device=device)
         times = rehearsal.tensor(rows, device=device)
-        context = rehearsal.tensor(rows, TOKENS, config.cross_attention_dim, dtype=dtype, device=device)
-        vector_width = config.projection_class_embeddings_input_dim
-        vector = rehearsal.tensor(rows, vector_width, dtype=dtype, device=device) if vector_width else None
+        context = rehearsal.tensor(rows, tokens, sizes.context_width, dtype=dtype, device=device)
+        vector = None
+        if sizes.vector_width:
+            vector = rehearsal.tensor(rows, sizes.vector_width, dtype=dtype, device=device)
 
         def run() -> object:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
-                return unet(x, times, encoder_hidden_states=context, class_labels=vector, return_dict=False)[0].float()
+                return family.run(unet, x, times, context, vector).float()
 
         with _attending(case, unet):
             return rehearsal.measure(run).get(device.type, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from modules.processing.requests import Txt2ImgRequest
-from modules.sampling.discrete import DiscreteSchedule
+from modules.sampling.flow import NoiseLevels
 
 TIMESTEPS = 1000
 
@@ -16,7 +16,7 @@ class RefinerTurn:
 
     switch_at: float
     by_steps: bool
-    schedule: DiscreteSchedule
+    schedule: NoiseLevels
 
     def has_come(self, evaluation: int, total: int, sigma: float) -> bool:
         """Whether the refiner is to do this evaluation of `total`, at noise level `sigma`, and the following."""

@@ -21,11 +21,14 @@ from modules.sampling.discrete import (
     rescale_zero_terminal_snr,
     scaled_linear_alphas_cumprod,
 )
+from modules.sampling.flow import FlowSchedule, NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingPlan, img2img_steps, plan_img2img, plan_txt2img
 from modules.sampling.schedules import ScheduleOptions
 from modules.sampling.types import SamplerOptions
 from modules.settings.values import Settings
+
+PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +48,11 @@ class PassPlan:
         return self.steps * 2 if self.sampler.second_order else self.steps
 
 
-def noise_schedule(model: LoadedModel, settings: Settings) -> DiscreteSchedule:
-    """The model's noise levels under the settings for downcast and zero-terminal-SNR."""
+def noise_schedule(model: LoadedModel, settings: Settings) -> NoiseLevels:
+    """The model's noise levels; the settings for downcast and zero-terminal-SNR mean nothing to flow models."""
     trained = model.architecture.noise_schedule
+    if trained.flow_shift is not None:
+        return FlowSchedule(trained.flow_shift, trained.timesteps)
     zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
     alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
     if settings.flag("use_downcasted_alpha_bar"):
@@ -121,11 +126,10 @@ def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | Non
 
 
 def guided_network(
-    plan: PassPlan, model: LoadedModel, schedule: DiscreteSchedule, prompts: EncodedPrompts, latents: tuple[int, int]
+    plan: PassPlan, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, latents: tuple[int, int]
 ) -> GuidedNetwork:
     """The model's network for a pass over latents of this height and width."""
-    is_v = model.architecture.prediction_type == "v_prediction"
-    prediction = Prediction.V if is_v else Prediction.EPS
+    prediction = PREDICTIONS[model.architecture.prediction_type]
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
     denoise = conditioned(make, model.predict)
     return GuidedNetwork(denoise, prompts.prompts, prompts.negatives, prompts.empty, unpainted_image(model, *latents))
@@ -154,7 +158,7 @@ def build_guidance(
     return Guidance(network, options, check, hooks, successor)
 
 
-def plan_first(plan: PassPlan, schedule: DiscreteSchedule) -> SamplingPlan:
+def plan_first(plan: PassPlan, schedule: NoiseLevels) -> SamplingPlan:
     """The walk of a first pass, from pure noise."""
     return plan_txt2img(
         plan.sampler,
@@ -167,7 +171,7 @@ def plan_first(plan: PassPlan, schedule: DiscreteSchedule) -> SamplingPlan:
     )
 
 
-def plan_second(plan: PassPlan, schedule: DiscreteSchedule, denoising_strength: float) -> SamplingPlan | None:
+def plan_second(plan: PassPlan, schedule: NoiseLevels, denoising_strength: float) -> SamplingPlan | None:
     """The walk of hires fix's second pass, from an enlarged picture; None where strength 0 leaves nothing to do."""
     steps, t_enc = img2img_steps(plan.steps, denoising_strength, fix_steps=True)
     if steps == 0:

@@ -1,11 +1,12 @@
 """Prompts to conditionings: what the denoiser is given at each step."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from modules.prompting.composition import split_composition
 from modules.prompting.encode import Encoded, TextOptions, TextTower, encode_groups
@@ -54,19 +55,40 @@ class Timing:
     old_timelines: bool = False
 
 
+@dataclass(frozen=True)
+class Follower:
+    """What follows the tokens of the towers: as many of `width` features, made by `encode` (texts, tokens) as [B,
+    tokens, width]; zeros without it."""
+
+    width: int
+    encode: Callable[[Sequence[str], int], Tensor] | None = None
+
+    def append_to(self, crossattn: Tensor, texts: Sequence[str]) -> Tensor:
+        """[B,T,D] to [B,2T,width]."""
+        filled = F.pad(crossattn, (0, self.width - crossattn.shape[-1]))
+        tokens = crossattn.shape[1]
+        following = torch.zeros_like(filled) if self.encode is None else self.encode(texts, tokens).to(filled)
+        return torch.cat([filled, following], dim=1)
+
+
 @dataclass(frozen=True, eq=False)
 class PromptEncoder:
     """All that stands between a text and its conditioning.
 
     `towers`: the model's text encoders; their encodings lie side by side on the feature axis, and the last pooled
-    output begins the vector, which `vector_suffix` [V] (SDXL: the embedded sizes) ends. With `zero_empty_negative` a
-    negative prompt without any text becomes zeros in place of an encoding, as SDXL was trained.
+    output (with `joins_pooled` all of them) begins the vector, which `vector_suffix` [V] (SDXL: the embedded sizes)
+    ends. With `zero_empty_negative` a negative prompt without any text becomes zeros in place of an encoding, as SDXL
+    was trained.
+
+    With `follower` (SD3) the features are filled up with zeros to its width, and its tokens follow.
     """
 
     towers: tuple[TextTower, ...]
     options: TextOptions = field(default_factory=TextOptions)
     vector_suffix: Tensor | None = None
     zero_empty_negative: bool = False
+    joins_pooled: bool = False
+    follower: Follower | None = None
 
     def encode_prompt(self, prompt: str, timing: Timing) -> ComposedConditioning:
         """One positive prompt."""
@@ -116,7 +138,9 @@ class PromptEncoder:
         """The towers' encodings of each text as one conditioning."""
         crossattn = torch.cat([part.hidden for part in encoded], dim=-1)
         pooled = [part.pooled for part in encoded if part.pooled is not None]
-        vector = pooled[-1] if pooled else None
+        vector = (torch.cat(pooled, dim=-1) if self.joins_pooled else pooled[-1]) if pooled else None
+        if self.follower is not None:
+            crossattn = self.follower.append_to(crossattn, texts)
         if as_zeros:
             crossattn = torch.zeros_like(crossattn)
             vector = None if vector is None else torch.zeros_like(vector)

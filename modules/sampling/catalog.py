@@ -58,6 +58,7 @@ class SamplerSpec:
     `second_order`: the network is called about twice a step, which counts in prompt schedules and progress.
     `uses_ensd`: the eta noise seed delta is part of the picture's parameters.
     `brownian_noise`: its noise comes from a Brownian tree. `takes`: the sigma churn options it listens to.
+    `renoises`: it adds noise whatever eta and the options say.
     `uses_sigma_range`: it picks its own steps between the model's largest and smallest sigma.
     `cfg_scale_multiplier`: the guidance scale is multiplied with it; `needs_uncond`: the sampler wants the
     unconditional prediction too (see `types.GuidedDenoise`).
@@ -73,6 +74,7 @@ class SamplerSpec:
     uses_ensd: bool = False
     second_order: bool = False
     brownian_noise: bool = False
+    renoises: bool = False
     uses_sigma_range: bool = False
     needs_uncond: bool = False
     cfg_scale_multiplier: float = 1.0
@@ -242,6 +244,7 @@ for _spec in (
         target="restart:sample_restart",
         default_scheduler="karras",
         second_order=True,
+        renoises=True,
     ),
     SamplerSpec(name="DDIM", aliases=("ddim",), target="ddim:sample_ddim", family=Family.TIMESTEP, eta=EtaSource.DDIM),
     SamplerSpec(

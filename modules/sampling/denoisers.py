@@ -1,7 +1,7 @@
 """Wrappers that make a `Denoise` (variance exploding, predicts x0) from a network as it was trained.
 
 The network sees `x / sqrt(sigma^2 + 1)` (variance preserving) and a timestep [B] fp32, and predicts noise (eps) or
-velocity (v). Guidance is another wrapper, made by processing around or inside these.
+velocity (v); flow models are in `flow`. Guidance is another wrapper, made by processing around or inside these.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from modules.sampling.catalog import Family, SamplerSpec
 from modules.sampling.discrete import DiscreteSchedule, LcmSchedule
+from modules.sampling.flow import FlowSchedule, NoiseLevels, flow_denoise, trained_timesteps
 from modules.sampling.types import Denoise
 
 # (x [B, C, H, W] variance preserving, t [B] fp32) -> eps or v [B, C, H, W]
@@ -27,6 +28,7 @@ class Prediction(Enum):
 
     EPS = "eps"
     V = "v"
+    FLOW = "flow"
 
 
 def eps_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
@@ -73,12 +75,16 @@ def lcm_denoise(inner: Denoise, schedule: LcmSchedule) -> Denoise:
 
 
 def denoise_for(
-    spec: SamplerSpec, network: Network, schedule: DiscreteSchedule, prediction: Prediction = Prediction.EPS
+    spec: SamplerSpec, network: Network, schedule: NoiseLevels, prediction: Prediction = Prediction.EPS
 ) -> Denoise:
     """The `Denoise` that a sampler of this kind wants, without guidance: it picks the map from sigma to timestep.
 
     Timestep samplers get whole timesteps, LCM its 50 known ones with the boundary condition, others fractional ones.
     """
+    if prediction is Prediction.FLOW:
+        assert isinstance(schedule, FlowSchedule), "a flow model needs the noise levels of one"
+        return flow_denoise(network)
+    schedule = trained_timesteps(spec, schedule)
     wrap = v_denoise if prediction is Prediction.V else eps_denoise
     if spec.family is Family.TIMESTEP:
         return wrap(network, schedule, schedule.vp_sigma_to_t)

@@ -14,6 +14,15 @@ from torch import Tensor
 from modules.sampling.brownian import BrownianNoise
 from modules.sampling.catalog import Family, SamplerSpec, ScheduleSpec
 from modules.sampling.discrete import DiscreteSchedule, LcmSchedule
+from modules.sampling.flow import (
+    FlowSchedule,
+    NoiseLevels,
+    adds_noise,
+    check_flow_range,
+    exploding_options,
+    in_exploding_scaling,
+    trained_timesteps,
+)
 from modules.sampling.noise import GaussianNoise, ImageNoise
 from modules.sampling.schedules import ScheduleOptions, build_sigmas, check_steps
 from modules.sampling.timesteps import noising_timestep, tail_sigmas
@@ -26,7 +35,9 @@ class SamplingPlan:
 
     `sigmas` are what it walks over; `all_sigmas` the whole schedule, from which img2img may have taken the tail (a
     Brownian tree spans it). Latents that go in and come out are in the network's latent units: `start` and
-    `start_from` return what `run` wants, which is `x0 + sigma * noise`, in every family.
+    `start_from` return what `run` wants: `x0 + sigma * noise`, or for a flow model `(1 - sigma) * x0 + sigma * noise`.
+
+    `explodes`: the model is a flow model, and the walk is in the former scaling all the same (see `flow`).
     """
 
     spec: SamplerSpec
@@ -35,6 +46,7 @@ class SamplingPlan:
     options: SamplerOptions
     noise_scale: float
     latent_scale: float = 1.0
+    explodes: bool = False
 
     def start(self, noise: Tensor) -> Tensor:
         """The x that txt2img starts from, out of unit-variance noise [B, C, H, W]."""
@@ -58,6 +70,7 @@ class SamplingPlan:
 
     def run(self, denoise: Denoise, x: Tensor, noise: StepNoise, on_step: OnStep) -> Tensor:
         """Run the sampler: x [B, C, H, W] from `start` or `start_from`, result the clean latents."""
+        denoise = in_exploding_scaling(denoise) if self.explodes else denoise
         return self.spec.function(denoise, x, self.sigmas, self.options, noise, on_step)
 
 
@@ -65,7 +78,7 @@ def plan_txt2img(
     spec: SamplerSpec,
     schedule: ScheduleSpec,
     steps: int,
-    model: DiscreteSchedule,
+    model: NoiseLevels,
     schedule_options: ScheduleOptions | None = None,
     options: SamplerOptions | None = None,
     sgm_noise_multiplier: bool = False,
@@ -77,8 +90,10 @@ def plan_txt2img(
     options = options or SamplerOptions()
     sigmas = build_sigmas(spec, schedule, steps, model, schedule_options, options.uni_pc_skip_type)
     if spec.uses_sigma_range and options.sigma_range is None:
-        levels = LcmSchedule(model).sigmas if spec.family is Family.LCM else model.sigmas
+        levels = LcmSchedule(trained_timesteps(spec, model)).sigmas if spec.family is Family.LCM else model.sigmas
         options = replace(options, sigma_range=(levels[0].item(), levels[-1].item()))
+    if isinstance(model, FlowSchedule):
+        return _plan_flow(spec, sigmas, sigmas, model, options)
     first = sigmas[0].item()
     preserving = sgm_noise_multiplier or spec.family is Family.TIMESTEP
     scale = math.sqrt(1 + first**2) if preserving else first
@@ -90,7 +105,7 @@ def plan_img2img(
     schedule: ScheduleSpec,
     steps: int,
     t_enc: int,
-    model: DiscreteSchedule,
+    model: NoiseLevels,
     schedule_options: ScheduleOptions | None = None,
     options: SamplerOptions | None = None,
 ) -> SamplingPlan:
@@ -102,10 +117,28 @@ def plan_img2img(
     options = options or SamplerOptions()
     schedule_options = schedule_options or ScheduleOptions()
     if spec.family is Family.TIMESTEP:
-        return _plan_timestep_tail(spec, steps, t_enc, model, schedule_options, options)
+        return _plan_timestep_tail(spec, steps, t_enc, trained_timesteps(spec, model), schedule_options, options)
     all_sigmas = build_sigmas(spec, schedule, steps, model, schedule_options)
     sigmas = all_sigmas[max(steps - t_enc - 1, 0) :]
+    if isinstance(model, FlowSchedule):
+        return _plan_flow(spec, sigmas, all_sigmas, model, options)
     return SamplingPlan(spec, sigmas, all_sigmas, options, sigmas[0].item())
+
+
+def _plan_flow(
+    spec: SamplerSpec, sigmas: Tensor, all_sigmas: Tensor, model: FlowSchedule, options: SamplerOptions
+) -> SamplingPlan:
+    """A walk with a flow model, in its own scaling or, where noise is added on the way, in the exploding one.
+
+    Pure noise has unit variance in the model's own scaling, so that the SGM noise multiplier changes nothing.
+    """
+    check_flow_range(all_sigmas)
+    if adds_noise(spec, options):
+        sigmas, all_sigmas = model.exploding(sigmas), model.exploding(all_sigmas)
+        options = exploding_options(options, model)
+        return SamplingPlan(spec, sigmas, all_sigmas, options, sigmas[0].item(), explodes=True)
+    first = sigmas[0].item()
+    return SamplingPlan(spec, sigmas, all_sigmas, options, first, latent_scale=1 - first)
 
 
 def _plan_timestep_tail(

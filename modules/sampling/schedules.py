@@ -16,7 +16,8 @@ from torch import Tensor
 
 from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family, SamplerSpec, ScheduleSpec, effective_schedule
-from modules.sampling.discrete import DiscreteSchedule, LcmSchedule, SigmaMap
+from modules.sampling.discrete import LcmSchedule, SigmaMap
+from modules.sampling.flow import NoiseLevels, trained_timesteps
 from modules.sampling.timesteps import timestep_sigmas
 
 OLD_KARRAS_RANGE = (0.1, 10.0)
@@ -171,7 +172,7 @@ def build_sigmas(
     sampler: SamplerSpec | str,
     scheduler: ScheduleSpec | str,
     steps: int,
-    model: DiscreteSchedule,
+    model: NoiseLevels,
     options: ScheduleOptions | None = None,
     uni_pc_skip_type: str = "time_uniform",
 ) -> Tensor:
@@ -187,8 +188,8 @@ def build_sigmas(
     check_steps(steps)
     discards = spec.discard_next_to_last_sigma or options.discard_penultimate
     if spec.family is Family.TIMESTEP:
-        return timestep_sigmas(spec, steps + discards, model, uni_pc_skip_type)
-    levels: SigmaMap = LcmSchedule(model) if spec.family is Family.LCM else model
+        return timestep_sigmas(spec, steps + discards, trained_timesteps(spec, model), uni_pc_skip_type)
+    levels: SigmaMap = LcmSchedule(trained_timesteps(spec, model)) if spec.family is Family.LCM else model
     schedule = effective_schedule(spec, schedule)
     request = _request(steps + discards, levels, schedule, options)
     sigmas: Tensor = uniform(request) if schedule.target is None else schedule.function(request)

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.models.original_keys import FileSizes, TextSizes, UNetSizes, even, file_shapes
+from tests.models.original_keys import FileSizes, Shapes, TextSizes, UNetSizes, even, file_shapes
+from tests.models.sd3_keys import Sd3Sizes, sd3_shapes
 
 _TEXT = TextSizes(64, 3, 128)
 _WIDE_TEXT = TextSizes(128, 3, 256)
@@ -27,6 +28,9 @@ _SD2 = FileSizes(
     open_clip=("cond_stage_model.model", _WIDE_TEXT),
     vae_width=32,
 )
+_SD3 = Sd3Sizes(
+    *(128, 3, 8, 256), clip_l=_TEXT, clip_g=_WIDE_TEXT, vae_width=32
+)  # of 8 x 8 positions: at most 16 latents a side
 TINY_FAMILIES = {
     "sd1": _SD1,
     "sd1-inpainting": replace(_SD1, unet=replace(_SD1.unet, in_channels=9)),
@@ -45,13 +49,20 @@ TINY_FAMILIES = {
         vae_width=32,
     ),
 }
+TINY_SD3 = {"sd3": _SD3, "sd3.5": replace(_SD3, dual=frozenset({0, 1}), head=64)}
+FAMILY_NAMES = (*TINY_FAMILIES, *TINY_SD3)
+
+
+def family_shapes(name: str) -> Shapes:
+    """All tensors of a tiny checkpoint."""
+    return sd3_shapes(TINY_SD3[name]) if name in TINY_SD3 else file_shapes(TINY_FAMILIES[name])
 
 
 def family_tensors(name: str) -> dict[str, Tensor]:
     """Random fp16 weights that keep a forward pass finite: norms near 1, weights small."""
     generator = torch.Generator().manual_seed(len(name))
     tensors: dict[str, Tensor] = {}
-    for key, shape in file_shapes(TINY_FAMILIES[name]).items():
+    for key, shape in family_shapes(name).items():
         if key.endswith("position_ids"):
             tensors[key] = torch.arange(77).expand(1, 77).contiguous()
             continue

@@ -149,7 +149,7 @@ def test_a_yaml_given_for_all_files_is_used_where_none_lies_beside(tmp_path: Pat
     catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
     general.write_text(general.read_text().replace("scale_factor: 0.18215", "scale_factor: 0.5"))
     model = load_model(catalogue.get("tiny"), CONFIGS, plan_for(torch.float32), default_yaml=general)
-    assert (model.architecture.unet.widths, model.architecture.latent.scale_factor) == ((32, 64, 128, 128), 0.5)
+    assert (model.architecture.unet_sizes.widths, model.architecture.latent.scale_factor) == ((32, 64, 128, 128), 0.5)
 
 
 def test_without_any_yaml_sizes_follow_from_the_tensors(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from modules.models.filling import plan_assignments
 from modules.models.loading import architecture_of, detect_family
 from modules.models.open_clip_layout import OpenClipLayout
 from modules.models.tensor_file import TensorEntry
-from tests.models.original_keys import FULL, SCHEDULE, file_shapes
+from tests.models.original_keys import FULL, SCHEDULE, Shapes, file_shapes
+from tests.models.sd3_keys import FULL_SD3, sd3_shapes
 from tests.recordings import CONFIGS
 
 FAMILY = {
@@ -22,6 +23,7 @@ FAMILY = {
     **dict.fromkeys(("sd2", "sd2 inpainting", "sd turbo"), "SD 2.x"),
     **dict.fromkeys(("sdxl", "sdxl inpainting", "sdxl v", "ssd-1b"), "SDXL"),
     "sdxl refiner": "SDXL refiner",
+    **dict.fromkeys(FULL_SD3, "SD 3"),
 }
 UNET_PARAMETERS = {"sd1": 859_520_964, "sd2": 865_910_724, "sdxl": 2_567_463_684}
 """As published with the models."""
@@ -38,8 +40,7 @@ class Header(Closing):
         self.path = Path(f"{name}.safetensors")
         self.metadata: dict[str, str] = {}
         self.entries: Mapping[str, TensorEntry] = {
-            key: TensorEntry(torch.float16, shape, 0, 2 * math.prod(shape))
-            for key, shape in file_shapes(FULL[name]).items()
+            key: TensorEntry(torch.float16, shape, 0, 2 * math.prod(shape)) for key, shape in _shapes(name).items()
         }
 
     def close(self) -> None:
@@ -49,7 +50,11 @@ class Header(Closing):
         raise AssertionError(f"{name} was read")
 
 
-@pytest.mark.parametrize("name", FULL)
+def _shapes(name: str) -> Shapes:
+    return sd3_shapes(FULL_SD3[name]) if name in FULL_SD3 else file_shapes(FULL[name])
+
+
+@pytest.mark.parametrize("name", [*FULL, *FULL_SD3])
 def test_each_tensor_has_its_place(name: str) -> None:
     header = OpenClipLayout(Header(name))
     family = detect_family(header)
@@ -63,6 +68,6 @@ def test_each_tensor_has_its_place(name: str) -> None:
     if name in UNET_PARAMETERS:
         assert sum(parameter.numel() for parameter in unet.parameters()) == UNET_PARAMETERS[name]
     if name in TENSORS:
-        assert len(file_shapes(FULL[name])) == TENSORS[name]
+        assert len(_shapes(name)) == TENSORS[name]
     if name == "sdxl v":
         assert architecture.prediction_type == "v_prediction" and architecture.noise_schedule.zero_terminal_snr

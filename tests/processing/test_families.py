@@ -16,7 +16,7 @@ from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
-from tests.models.family_files import TINY_FAMILIES, write_family
+from tests.models.family_files import FAMILY_NAMES, write_family
 from tests.recordings import CONFIGS, cpu_machine
 
 FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row")
@@ -28,12 +28,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     models, loras = folder / "models", folder / "loras"
     models.mkdir()
     loras.mkdir()
-    for name in TINY_FAMILIES:
+    for name in FAMILY_NAMES:
         write_family(models, name)
     for name, key, width in (
         ("first", "lora_te1_text_model_encoder_layers_0_self_attn_q_proj", 64),
         ("second", "lora_te2_text_model_encoder_layers_0_self_attn_q_proj", 128),
         ("unet", "lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q", 64),
+        ("transformer", "lora_unet_transformer_blocks_0_attn_to_q", 128),
     ):
         torch.manual_seed(1)
         factors = {"lora_down": torch.randn(4, width) / width**0.5, "lora_up": torch.randn(width, 4)}
@@ -62,7 +63,7 @@ def pixels(result: Result) -> bytes:
     return result.samples[0].image.tobytes()
 
 
-@pytest.mark.parametrize("family", TINY_FAMILIES)
+@pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_each_family_makes_a_picture_that_follows_the_prompt(engine: Engine, family: str) -> None:
     first = picture(engine, family)
     assert len(set(pixels(first))) > 8
@@ -71,7 +72,7 @@ def test_each_family_makes_a_picture_that_follows_the_prompt(engine: Engine, fam
 
 
 @pytest.mark.parametrize("storage", FORMATS)
-@pytest.mark.parametrize("family", ["sd2", "sdxl", "sdxl-refiner", "sd1-inpainting"])
+@pytest.mark.parametrize("family", ["sd2", "sdxl", "sdxl-refiner", "sd1-inpainting", "sd3", "sd3.5"])
 def test_each_family_is_stored_in_each_format(engine: Engine, family: str, storage: str) -> None:
     plain = picture(engine, family)
     result = picture(engine, family, fp8_storage="Enable", fp8_format=storage)
@@ -93,6 +94,15 @@ def test_networks_reach_every_part_of_sdxl(engine: Engine, lora: str, storage: s
     with_lora = picture(engine, "sdxl", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
     assert pixels(with_lora) != pixels(plain)
     assert pixels(picture(engine, "sdxl", fp8_storage=storage)) == pixels(plain)
+
+
+@pytest.mark.parametrize("storage", ["Disable", "Enable"])
+@pytest.mark.parametrize("lora", ["first", "second", "transformer"])
+def test_networks_reach_every_part_of_sd3(engine: Engine, lora: str, storage: str) -> None:
+    plain = picture(engine, "sd3.5", fp8_storage=storage)
+    with_lora = picture(engine, "sd3.5", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
+    assert pixels(with_lora) != pixels(plain)
+    assert pixels(picture(engine, "sd3.5", fp8_storage=storage)) == pixels(plain)
 
 
 def test_sdxl_sees_the_size_and_the_crop(engine: Engine) -> None:

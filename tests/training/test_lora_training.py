@@ -86,7 +86,7 @@ def stored(model: LoadedModel) -> dict[str, Tensor]:
 def prediction(model: LoadedModel) -> Tensor:
     generator = torch.Generator().manual_seed(5)
     x, context = torch.randn(1, 4, 8, 8, generator=generator), torch.randn(1, 77, 32, generator=generator)
-    width = model.architecture.unet.context_width
+    width = model.architecture.unet_sizes.context_width
     context = context.repeat(1, 1, -(-width // 32))[..., :width]
     with torch.no_grad():
         predicted: Tensor = model.unet(x, torch.tensor([500]), encoder_hidden_states=context).sample

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
@@ -61,6 +61,17 @@ class TextTowerRecipe:
     pooled: bool = False
 
 
+@dataclass(frozen=True)
+class NetworkInputSizes:
+    """What a network takes: channels of x, width of the tokens it attends to, width of the vector (None: takes none),
+    and how many latents of a side lie in one of its patches."""
+
+    channels: int
+    context_width: int
+    vector_width: int | None = None
+    patch: int = 1
+
+
 class SizeVector(StrEnum):
     """What follows the pooled text in the vector that is added to the time embedding (Podell et al. 2023,
     arXiv:2307.01952): sinusoidal embeddings of these numbers."""
@@ -77,6 +88,10 @@ class ConditioningRecipe:
     towers: tuple[TextTowerRecipe, ...]
     sizes: SizeVector = SizeVector.NONE
     zero_empty_negative: bool = False  # a negative prompt without text becomes zeros
+    joins_pooled: bool = False  # the vector begins with the pooled outputs of all towers, and not of the last alone
+    followed_by: str | None = None
+    """The text encoder whose tokens follow those of the towers, as many as they have; zeros where the model has none.
+    The towers' features are then filled up with zeros to the network's width."""
 
 
 class ModelFamily(Protocol):
@@ -113,6 +128,13 @@ class ModelFamily(Protocol):
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
         """The empty modules to fill. `config_folders` are searched for a text model's folder that the YAML names."""
+
+    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+        """The network's prediction for x [B,C,h,w], of its shape, at `timesteps` [B]; `crossattn` [B,tokens,width],
+        `vector` [B,V] for families that have one."""
+
+    def input_sizes(self, network: Any) -> NetworkInputSizes:
+        """What this network takes."""
 
     def is_ignored(self, key: str) -> bool:
         """Tensors of the file that no module needs: training leftovers, schedules that follow from the YAML."""

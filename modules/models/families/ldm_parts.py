@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
+from torch import Tensor
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
-from modules.models.families.family import Component
+from modules.models.families.family import Component, NetworkInputSizes
 from modules.models.keymaps import ldm_unet, ldm_vae
 from modules.models.ldm_upsample import use_ldm_upsampling
 
@@ -94,7 +96,22 @@ def build_vae(architecture: VaeArchitecture) -> AutoencoderKL:
         down_block_types=("DownEncoderBlock2D",) * architecture.levels,
         up_block_types=("UpDecoderBlock2D",) * architecture.levels,
         norm_num_groups=NORM_GROUPS,
+        use_quant_conv=architecture.has_quant_conv,
+        use_post_quant_conv=architecture.has_quant_conv,
     )
+
+
+def run_unet(unet: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+    """A UNet's prediction, see `ModelFamily.run`."""
+    output: Tensor = unet(x, timesteps, encoder_hidden_states=crossattn, class_labels=vector, return_dict=False)[0]
+    return output
+
+
+def unet_inputs(unet: Any) -> NetworkInputSizes:
+    """See `ModelFamily.input_sizes`."""
+    config = unet.config
+    vector = config.projection_class_embeddings_input_dim
+    return NetworkInputSizes(config.in_channels, config.cross_attention_dim, vector)
 
 
 def prediction_in(metadata: Mapping[str, str]) -> str | None:

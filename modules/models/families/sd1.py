@@ -5,6 +5,9 @@ With 9 input channels it is the inpainting model, with 8 instruct-pix2pix (Brook
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from modules.models.architecture import LdmArchitecture
 from modules.models.families.family import (
@@ -12,9 +15,18 @@ from modules.models.families.family import (
     Component,
     ConditioningRecipe,
     Header,
+    NetworkInputSizes,
     TextTowerRecipe,
 )
-from modules.models.families.ldm_parts import V_KEY, is_left_over, prediction_in, unet_component, vae_component
+from modules.models.families.ldm_parts import (
+    V_KEY,
+    is_left_over,
+    prediction_in,
+    run_unet,
+    unet_component,
+    unet_inputs,
+    vae_component,
+)
 from modules.models.families.text_parts import clip_component
 from modules.models.keymaps import clip_text, ldm_unet
 
@@ -41,9 +53,15 @@ class StableDiffusion1:
         folder = architecture.text_config_folder
         return (
             clip_component("text_encoder", header, clip_text.PREFIX, folder, config_folders),
-            unet_component(architecture.unet),
+            unet_component(architecture.unet_sizes),
             vae_component(architecture.vae),
         )
+
+    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+        return run_unet(network, x, timesteps, crossattn, vector)
+
+    def input_sizes(self, network: Any) -> NetworkInputSizes:
+        return unet_inputs(network)
 
     def is_ignored(self, key: str) -> bool:
         return is_left_over(key)

@@ -6,6 +6,9 @@ the network tells. With 9 input channels it is the inpainting model.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from modules.models.architecture import LdmArchitecture
 from modules.models.families.family import (
@@ -13,9 +16,18 @@ from modules.models.families.family import (
     Component,
     ConditioningRecipe,
     Header,
+    NetworkInputSizes,
     TextTowerRecipe,
 )
-from modules.models.families.ldm_parts import V_KEY, is_left_over, prediction_in, unet_component, vae_component
+from modules.models.families.ldm_parts import (
+    V_KEY,
+    is_left_over,
+    prediction_in,
+    run_unet,
+    unet_component,
+    unet_inputs,
+    vae_component,
+)
 from modules.models.families.text_parts import open_clip_component
 from modules.models.keymaps import ldm_unet
 
@@ -53,9 +65,15 @@ class StableDiffusion2:
         prefix = TEXT_PREFIX if f"{TEXT_PREFIX}.ln_final.weight" in header else TURBO_TEXT_PREFIX
         return (
             open_clip_component("text_encoder", header, prefix, with_projection=False),
-            unet_component(architecture.unet),
+            unet_component(architecture.unet_sizes),
             vae_component(architecture.vae),
         )
+
+    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+        return run_unet(network, x, timesteps, crossattn, vector)
+
+    def input_sizes(self, network: Any) -> NetworkInputSizes:
+        return unet_inputs(network)
 
     def is_ignored(self, key: str) -> bool:
         return is_left_over(key) or key.endswith(".text_projection.weight")

@@ -7,6 +7,9 @@ in depth only, which the tensors tell; the inpainting model has 9 input channels
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from modules.models.architecture import LdmArchitecture
 from modules.models.families.family import (
@@ -14,10 +17,19 @@ from modules.models.families.family import (
     Component,
     ConditioningRecipe,
     Header,
+    NetworkInputSizes,
     SizeVector,
     TextTowerRecipe,
 )
-from modules.models.families.ldm_parts import V_KEY, is_left_over, prediction_in, unet_component, vae_component
+from modules.models.families.ldm_parts import (
+    V_KEY,
+    is_left_over,
+    prediction_in,
+    run_unet,
+    unet_component,
+    unet_inputs,
+    vae_component,
+)
 from modules.models.families.text_parts import clip_component, open_clip_component
 from modules.models.keymaps import ldm_unet
 
@@ -55,9 +67,15 @@ class StableDiffusionXL:
         return (
             clip_component("text_encoder", header, CLIP_L_PREFIX, architecture.text_config_folder, config_folders),
             open_clip_component("text_encoder_2", header, BIG_G_PREFIX, with_projection=True),
-            unet_component(architecture.unet),
+            unet_component(architecture.unet_sizes),
             vae_component(architecture.vae),
         )
+
+    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+        return run_unet(network, x, timesteps, crossattn, vector)
+
+    def input_sizes(self, network: Any) -> NetworkInputSizes:
+        return unet_inputs(network)
 
     def is_ignored(self, key: str) -> bool:
         return is_left_over(key)
@@ -89,9 +107,15 @@ class StableDiffusionXLRefiner:
         del config_folders
         return (
             open_clip_component("text_encoder_2", header, REFINER_BIG_G_PREFIX, with_projection=True),
-            unet_component(architecture.unet),
+            unet_component(architecture.unet_sizes),
             vae_component(architecture.vae),
         )
+
+    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+        return run_unet(network, x, timesteps, crossattn, vector)
+
+    def input_sizes(self, network: Any) -> NetworkInputSizes:
+        return unet_inputs(network)
 
     def is_ignored(self, key: str) -> bool:
         return is_left_over(key)

@@ -129,7 +129,7 @@ def _train(arguments: argparse.Namespace) -> None:
     _check_output(arguments.output)
     model = _load(arguments)
     side = arguments.side or model.default_size_px
-    step = model.downscale << (model.architecture.unet.levels - 1)
+    step = model.downscale << (model.architecture.unet_sizes.levels - 1)
     if side % step or side <= 0:
         raise InvalidValueError(f"The side {side} is not possible for this model: it must be a multiple of {step}.")
     pictures = read_pictures(arguments.folder, side)

@@ -1,0 +1,55 @@
+"""The text encoders of SD3 files: CLIP-L, OpenCLIP bigG with transformers' names, and T5 where it can be used."""
+
+import torch
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from modules.errors import CheckpointError
+from modules.models.families.family import Component, Header
+from modules.models.families.text_parts import CHANNELS_PER_HEAD, END_TOKEN
+from modules.models.keymaps.clip_text import PARTS, clip_text_keymap
+from modules.models.keymaps.keymap import KeyMap, ModulePair
+
+CLIP_L_PREFIX = "text_encoders.clip_l.transformer"
+CLIP_G_PREFIX = "text_encoders.clip_g.transformer"
+HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
+
+
+def encoder_components(header: Header) -> tuple[Component, ...]:
+    """Raises `CheckpointError` that names the file that is missing."""
+    with torch.device("meta"):
+        clip_l = CLIPTextModel(_config(header, CLIP_L_PREFIX, "clip_l.safetensors", "quick_gelu"))
+        clip_g = CLIPTextModelWithProjection(_config(header, CLIP_G_PREFIX, "clip_g.safetensors", "gelu"))
+    return (
+        Component("text_encoder", clip_l, clip_text_keymap(prefix=CLIP_L_PREFIX), (f"{CLIP_L_PREFIX}.",), HINT),
+        Component("text_encoder_2", clip_g, _projected_keymap(CLIP_G_PREFIX), (f"{CLIP_G_PREFIX}.",), HINT),
+    )
+
+
+def _projected_keymap(prefix: str) -> KeyMap:
+    parts = (*(f"text_model.{part}" for part in PARTS), "text_projection")
+    return KeyMap(ModulePair(f"{prefix}.{part}", part) for part in parts)
+
+
+def _config(header: Header, prefix: str, file: str, activation: str) -> CLIPTextConfig:
+    level = f"{prefix}.text_model"
+    try:
+        vocabulary, width = header[f"{level}.embeddings.token_embedding.weight"].shape
+        positions, _ = header[f"{level}.embeddings.position_embedding.weight"].shape
+        mlp_width, _ = header[f"{level}.encoder.layers.0.mlp.fc1.weight"].shape
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"it has no text encoder (looked for {level}.*), and {file} was not found. {HINT}"
+        ) from error
+    projection = header.get(f"{prefix}.text_projection.weight")
+    layers = {key.removeprefix(f"{level}.encoder.layers.").split(".")[0] for key in header if f"{level}.enc" in key}
+    return CLIPTextConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=mlp_width,
+        projection_dim=projection.shape[0] if projection is not None else width,
+        num_hidden_layers=len(layers),
+        num_attention_heads=max(width // CHANNELS_PER_HEAD, 1),
+        max_position_embeddings=positions,
+        hidden_act=activation,
+        eos_token_id=END_TOKEN,
+    )

@@ -1,0 +1,82 @@
+"""SD3's transformer: sizes from the tensors, the module on the meta device, and how it is called."""
+
+import re
+from typing import Any
+
+import torch
+from diffusers import SD3Transformer2DModel
+from torch import Tensor
+from torch.nn import functional as F
+
+from modules.errors import CheckpointError, InvalidValueError
+from modules.models.families.family import Component, Header, NetworkInputSizes
+from modules.models.keymaps.mmdit import PREFIX, mmdit_keymap
+
+SIGN = f"{PREFIX}.x_embedder.proj.weight"
+"""The tensor by which a file is known."""
+CHANNELS_PER_HEAD = 64
+BLOCK = re.compile(rf"^{re.escape(PREFIX)}\.joint_blocks\.(\d+)\.")
+MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."
+
+
+def transformer_component(header: Header, latent_side: int) -> Component:
+    """The transformer; `latent_side` is that of the pictures it was trained on."""
+    blocks = {int(match[1]) for key in header if (match := BLOCK.match(key))}
+    layers = max(blocks, default=-1) + 1
+    dual = tuple(n for n in sorted(blocks) if f"{PREFIX}.joint_blocks.{n}.x_block.attn2.proj.weight" in header)
+    try:
+        width, in_channels, patch, _ = header[SIGN].shape
+        context, text_width = header[f"{PREFIX}.context_embedder.weight"].shape
+        vector = header[f"{PREFIX}.y_embedder.mlp.0.weight"].shape[1]
+        out = header[f"{PREFIX}.final_layer.linear.weight"].shape[0] // patch**2
+        positions = round(header[f"{PREFIX}.pos_embed"].shape[1] ** 0.5)
+    except (KeyError, ValueError, IndexError) as error:
+        raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
+    heads = max(width // CHANNELS_PER_HEAD, 1)
+    with torch.device("meta"):
+        module = SD3Transformer2DModel(
+            sample_size=latent_side,
+            patch_size=patch,
+            in_channels=in_channels,
+            num_layers=layers,
+            attention_head_dim=width // heads,
+            num_attention_heads=heads,
+            joint_attention_dim=text_width,
+            caption_projection_dim=context,
+            pooled_projection_dim=vector,
+            out_channels=out,
+            pos_embed_max_size=positions,
+            dual_attention_layers=dual,
+            qk_norm="rms_norm" if f"{PREFIX}.joint_blocks.0.x_block.attn.ln_q.weight" in header else None,
+        )
+    return Component("unet", module, mmdit_keymap(layers, frozenset(dual)), (f"{PREFIX}.",), MISSING_HINT)
+
+
+def run_transformer(network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+    """The velocity, see `ModelFamily.run`. Latents of an odd side are continued by their last row or column for it.
+
+    Raises `InvalidValueError` for a picture that is larger than the model's table of positions.
+    """
+    config = network.config
+    height, width = x.shape[-2:]
+    patch, most = int(config.patch_size), int(config.patch_size * config.pos_embed_max_size)
+    if max(height, width) > most:
+        raise InvalidValueError(
+            f"This model makes pictures of at most {most} latents a side ({most * 8} pixels), and {max(height, width)} "
+            "were asked for. Choose a smaller size; hires fix with an upscaler on pixels goes no further either."
+        )
+    x = F.pad(x, (0, -width % patch, 0, -height % patch), mode="replicate")
+    output: Tensor = network(
+        hidden_states=x,
+        encoder_hidden_states=crossattn,
+        pooled_projections=vector,
+        timestep=timesteps,
+        return_dict=False,
+    )[0]
+    return output[..., :height, :width]
+
+
+def transformer_inputs(network: Any) -> NetworkInputSizes:
+    """See `ModelFamily.input_sizes`."""
+    config = network.config
+    return NetworkInputSizes(config.in_channels, config.joint_attention_dim, config.pooled_projection_dim)

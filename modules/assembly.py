@@ -68,7 +68,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
             cache=None if flags.no_hashing else hashes,
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
-        tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs),
+        tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepWish.of(settings.current),
     )

@@ -74,6 +74,7 @@ class Paths:
     checkpoint_dirs: tuple[Path, ...]
     vae_dirs: tuple[Path, ...]
     tiny_vae_dirs: tuple[Path, ...]
+    approx_vae_dirs: tuple[Path, ...]
     lora_dirs: tuple[Path, ...]
     embeddings_dir: Path
     hypernetwork_dir: Path
@@ -154,6 +155,7 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         checkpoint_dirs=_distinct(models_dir / "Stable-diffusion", _given(flags.ckpt_dir), shipped_checkpoints),
         vae_dirs=_distinct(models_dir / "VAE", _given(flags.vae_dir)),
         tiny_vae_dirs=_distinct(models_dir / "VAE-taesd", root / "models" / "VAE-taesd"),
+        approx_vae_dirs=(models_dir / "VAE-approx",),
         lora_dirs=_distinct(
             _given(flags.lora_dir) or models_dir / "Lora",
             _given(flags.lyco_dir_backcompat) or models_dir / "LyCORIS",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from modules.errors import CheckpointError, MemoryShortageError, NumericalError
+from modules.models.approx_vae import ENLARGES, ApproxDecoder, read_approx
 from modules.models.loaded import LoadedModel
 from modules.models.tiny_vae import TinyHalf
 from modules.models.tiny_vae_files import DECODER, TinyVaeFolders
 from modules.processing.pixels import cheap_pictures, side_by_side, to_images
 from modules.processing.tiny_vae import read_half
-from modules.processing.vae_wish import FULL, TINY
+from modules.processing.vae_wish import APPROX, FULL, TINY
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,8 @@ class Previews:
     notices: list[str] = field(default_factory=list)
     _tiny: TinyHalf | None = field(default=None, init=False)
     _tiny_of: LoadedModel | None = field(default=None, init=False)
+    _approx: ApproxDecoder | None = field(default=None, init=False)
+    _approx_of: Path | None = field(default=None, init=False)
 
     def image(self, model: LoadedModel, latents: Tensor) -> Image.Image | None:
         """The pictures of denoised latents [B,C,h,w] side by side; None where the model has no way to show them.
@@ -52,11 +57,14 @@ class Previews:
     def _decoded(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
         """Pictures by a decoder; None: by the cheap method."""
         method = self.settings.text("show_progress_type")
-        if method == TINY and not self.notices:
+        if self.notices:  # it failed before in this job
+            return None
+        if method == TINY:
             tiny = self._tiny_for(model)
             return [to_images(model.run_tiny(tiny, latent[None]))[0] for latent in latents]
-        may_be_full = model.streaming is None or self.settings.flag("live_preview_allow_lowvram_full")
-        if method == FULL and may_be_full and not self.notices:
+        if method == APPROX:
+            return self._approximated(model, latents)
+        if method == FULL and (model.streaming is None or self.settings.flag("live_preview_allow_lowvram_full")):
             return [to_images(model.decode_full(latent[None]))[0] for latent in latents]
         return None
 
@@ -67,6 +75,17 @@ class Previews:
         if self._tiny is None or self._tiny_of is not model:
             self._tiny, self._tiny_of = read_half(model, DECODER, self.folders), model
         return self._tiny
+
+    def _approximated(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
+        """By the VAE-approx network of the model's family; None where there is none."""
+        path = self.folders.find_approx(model.info, model.family.tiny_vae)
+        if path is None:
+            return None
+        if self._approx is None or self._approx_of != path:
+            self._approx, self._approx_of = read_approx(path, model.latent_channels), path
+        scale = model.downscale // ENLARGES
+        small = to_images(self._approx.run(torch.nan_to_num(latents)))
+        return [image.resize((image.width * scale, image.height * scale), Image.Resampling.BICUBIC) for image in small]
 
     def _note(self, notice: str) -> None:
         log.warning("%s", notice)

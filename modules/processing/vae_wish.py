@@ -3,7 +3,7 @@
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.upscaling import LATENT_UPSCALE_MODES
 
-FULL, TINY = "Full", "TAESD"
+FULL, TINY, APPROX = "Full", "TAESD", "Approx NN"
 
 
 def encodes_pictures(request: Txt2ImgRequest) -> bool:

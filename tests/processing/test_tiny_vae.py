@@ -176,3 +176,18 @@ def test_the_plan_counts_the_decoder_that_is_chosen(engine: Engine) -> None:
     full, tiny = planner.plan(request()), planner.plan(request(TINY_DECODE))
     needs = [next(stage.needs_bytes for stage in plan.stages if stage.stage == "decode") for plan in (full, tiny)]
     assert needs[1] < needs[0]
+
+
+def test_previews_by_approx_nn_use_its_file_and_are_cheap_without(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine, "tiny_vaes", TinyVaeFolders((), [tmp_path]))
+    without, with_file = Watching(), Watching()
+    assert not make(engine, request(), without).notices
+    widths = (4, 2, 2, 2, 2, 2, 2, 2, 3)
+    layers = {f"conv{number}.weight": torch.zeros(widths[number], widths[number - 1], 3, 3) for number in range(1, 9)}
+    biases = {f"conv{number}.bias": torch.full((widths[number],), 0.5) for number in range(1, 9)}
+    torch.save(layers | biases, tmp_path / "model.pt")
+    assert not make(engine, request(), with_file).notices
+    assert with_file.previews[0].size == (64, 64) and with_file.previews[0].getcolors() == [(64 * 64, (191, 191, 191))]
+    assert [image.size for image in without.previews] in ([], [(64, 64)] * 2)

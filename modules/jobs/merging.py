@@ -64,11 +64,11 @@ class Merger:
         infos = [self.catalogue.get(name) for name in names if name]
         self._import()
         from modules.models.merging.recipe import copied_metadata
-        from modules.models.tensor_source import open_tensors
+        from modules.models.open_clip_layout import open_checkpoint
 
         tables = []
         for info in infos:
-            with open_tensors(info.path) as file:
+            with open_checkpoint(info.path) as file:
                 tables.append(file.metadata)
         return copied_metadata(tables)
 

@@ -113,7 +113,7 @@ class HashCache:
             stat = path.stat()
             return self.lookup(path, stat.st_size, stat.st_mtime_ns)
         sums = {file: self.known(file) for file in files_read(path)}
-        return None if None in sums.values() else _sum_of_files(path, {file: str(sums[file]) for file in sums})
+        return None if None in sums.values() else sum_of_files(path, {file: str(sums[file]) for file in sums})
 
     def checkpoint_sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
         """The sum of a checkpoint: a file's own; of a folder that of the list of its files' sums, as the command
@@ -125,7 +125,7 @@ class HashCache:
         for file in files_read(path):
             sums[file] = self.sha256(file, lambda read, before=before: on_read(before + read))  # type: ignore[misc]
             before += file.stat().st_size
-        return _sum_of_files(path, sums)
+        return sum_of_files(path, sums)
 
     def sha256(self, path: Path, on_read: Callable[[int], None] = lambda read_bytes: None) -> str:
         """The file's sha256 in hex, computed at most once per content. `on_read` is told after each piece how many
@@ -178,7 +178,8 @@ def old_hash(path: Path) -> str:
         return hashlib.sha256(file.read(OLD_HASH_BYTES)).hexdigest()[:8]
 
 
-def _sum_of_files(folder: Path, sums: dict[Path, str]) -> str:
+def sum_of_files(folder: Path, sums: dict[Path, str]) -> str:
+    """The sum of a folder from those of its files."""
     lines = "".join(f"{sums[file]}  {file.relative_to(folder).as_posix()}\n" for file in sorted(sums))
     return hashlib.sha256(lines.encode()).hexdigest()
 

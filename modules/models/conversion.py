@@ -16,7 +16,8 @@ from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
-from modules.models.catalogue import CheckpointInfo
+from modules.models.catalogue import CheckpointInfo, sum_of_files
+from modules.models.diffusers_folder import files_read
 from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
 from modules.models.filling import STORED_AS, Assignment, plan_assignments
 from modules.models.loading import architecture_of, detect_family
@@ -280,5 +281,7 @@ def _metadata(file: TensorSource, info: CheckpointInfo, report: PrecisionReport)
 
 
 def _sha256(path: Path) -> str:
+    if path.is_dir():
+        return sum_of_files(path, {file: _sha256(file) for file in files_read(path)})
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -4,14 +4,12 @@ The recipe has the reference UI's names: `sd_merge_recipe` says what was done, `
 it, by sha256, with those that went into them.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from modules.models.catalogue import CheckpointInfo
+from modules.models.catalogue import CheckpointInfo, old_hash
 from modules.models.conversion import METADATA_KEY
 from modules.models.merging.wish import MergeRequest
 from modules.version import PROGRAM_VERSION
@@ -21,7 +19,6 @@ log = logging.getLogger(__name__)
 RECIPE_KEY, MODELS_KEY = "sd_merge_recipe", "sd_merge_models"
 NOT_COPIED = frozenset({"format", METADATA_KEY, "modelspec.hash_sha256", RECIPE_KEY, MODELS_KEY})
 """What is true of one file only."""
-LEGACY_OFFSET, LEGACY_BYTES = 0x100000, 0x10000
 
 
 def merge_metadata(
@@ -49,13 +46,6 @@ def copied_metadata(metadata: Sequence[Mapping[str, str]]) -> dict[str, str]:
     for table in reversed(metadata):
         result |= {name: value for name, value in table.items() if name not in NOT_COPIED}
     return result
-
-
-def legacy_hash(path: Path) -> str:
-    """The first 8 hex digits of the sha256 of 64 KiB from the first MiB on: what old infotexts call the model hash."""
-    with path.open("rb") as file:
-        file.seek(LEGACY_OFFSET)
-        return hashlib.sha256(file.read(LEGACY_BYTES)).hexdigest()[:8]
 
 
 def _recipe(request: MergeRequest, hashed: Sequence[CheckpointInfo], extra_channels: int | None) -> dict[str, Any]:
@@ -87,7 +77,7 @@ def _models(hashed: Sequence[CheckpointInfo], metadata: Sequence[Mapping[str, st
             recipe = _table(info, table, RECIPE_KEY) or None
             models[info.sha256] = {
                 "name": info.name,
-                "legacy_hash": legacy_hash(info.path),
+                "legacy_hash": old_hash(info.path),
                 "sd_merge_recipe": recipe,
             }
         models |= {sha256: entry for sha256, entry in earlier.items() if sha256 not in models}

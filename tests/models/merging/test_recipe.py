@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.models.merging.recipe import legacy_hash
+from modules.models.catalogue import old_hash
 from modules.models.merging.wish import MergeWish
 from modules.models.tensor_file import TensorFile
 from tests.models.merging.toys import Toys, toy
@@ -57,7 +57,7 @@ def test_the_recipe_says_what_was_done_to_which_models(toys: Toys) -> None:
     assert set(models) == {a, b}
     assert models[a]["name"] == "a.safetensors"
     assert models[a]["sd_merge_recipe"] is None
-    assert models[b]["legacy_hash"] == legacy_hash(toys.folder / "b.safetensors")
+    assert models[b]["legacy_hash"] == old_hash(toys.folder / "b.safetensors")
 
 
 def test_a_merge_of_merges_remembers_them_all(toys: Toys) -> None:
@@ -102,4 +102,4 @@ def test_damaged_metadata_of_a_model_is_left_out(toys: Toys, caplog: pytest.LogC
 def test_the_legacy_hash_is_of_64_kib_behind_the_first_mib(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"a" * 0x100000 + b"b" * 0x10000 + b"c")
-    assert legacy_hash(path) == hashlib.sha256(b"b" * 0x10000).hexdigest()[:8]
+    assert old_hash(path) == hashlib.sha256(b"b" * 0x10000).hexdigest()[:8]

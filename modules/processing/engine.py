@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from modules.devices import Memory, memory_info
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.hashing import BackgroundHasher, HashProgress
 from modules.models.tiny_vae_files import TinyVaeFolders
 from modules.models.vaes import VaeCatalogue, VaeInfo
 from modules.processing.model_shelf import SPARE_BYTES, KeepWish, KeptModel, ModelShelf, free_bytes, move_weights
@@ -72,6 +73,7 @@ class Engine:
         self._current_keep = current_keep
         self._shelf = ModelShelf()
         self._hashing = hashing
+        self._hasher = BackgroundHasher(catalogue, self._retitle)
         self._default_yaml = default_yaml
         self._machine: Machine | None = None
         self._model: LoadedModel | None = None
@@ -96,6 +98,16 @@ class Engine:
                     self._machine = self._find_machine()
         return self._machine
 
+    @property
+    def hashing(self) -> HashProgress | None:
+        """How far the sum of a checkpoint is that is being taken in the background; None: none is."""
+        return self._hasher.progress
+
+    def hashed(self, info: CheckpointInfo) -> CheckpointInfo:
+        """A checkpoint with its sha256, which is taken in the background from the moment its model is loaded; waits
+        until it is there. As it is, where no hashes are wanted or its file is gone."""
+        return self._hasher.finish(info) if self._hashing else info
+
     def on_loaded(self, callback: Callable[[LoadedModel], object]) -> None:
         """Have `callback` called with each model that was read from its file; under the lock, so it must be quick."""
         self._on_loaded.append(callback)
@@ -115,7 +127,7 @@ class Engine:
             wish = wish or self._current_wish()
             vae = self.vaes.choose(wish.vae, info)
             keep = self._current_keep()
-            if self._shelf.trim(keep.limit - 1):
+            if self._shelf.trim(keep.limit - 1) | self._shelf.trim_bytes(keep.most_bytes(self.machine.device)):
                 self._release()
             if self._model is not None and self._is_usable(self._model, info, wish, vae):
                 return self._model
@@ -137,6 +149,8 @@ class Engine:
                 self._status = EngineStatus(EngineState.FAILED, f"Loading {info.name} failed: {error}")
                 raise
             self._status = self._ready(self._model)
+            if self._hashing:
+                self._hasher.begin(info)
             for callback in self._on_loaded:
                 callback(self._model)
             return self._model
@@ -222,9 +236,18 @@ class Engine:
     def close(self, timeout_s: float = 30.0) -> None:
         """Free everything and load nothing in the background any more; waits for a load that has begun."""
         self._closed = True
+        self._hasher.close()
         for thread in self._loading:
             thread.join(timeout_s)
         self.unload()
+
+    def _retitle(self, info: CheckpointInfo) -> None:
+        """A checkpoint has its hash now: the model in use is called by it."""
+        with self.lock:
+            model = self._model
+            if model is not None and model.info.path == info.path and model.info.mtime_ns == info.mtime_ns:
+                model.info = info
+                self._status = self._ready(model)
 
     def _load_quietly(self, wanted: str | None) -> None:
         try:
@@ -239,8 +262,6 @@ class Engine:
     def _load(self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> LoadedModel:
         from modules.models.loading import load_model
 
-        if self._hashing:
-            info = self.catalogue.with_hash(info)
         machine = self.machine
         return load_model(
             info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
@@ -274,7 +295,9 @@ class Engine:
         if model is None:
             return
         device = self.machine.device
+        most = keep.most_bytes(device)
         room = keep.limit > 1 and model.info.path != wanted.path and model.streaming is None
+        room = room and (most is None or model.stored_bytes <= most)
         if room and self._moves(keep):
             needed = model.stored_bytes + SPARE_BYTES
             room = self._shelf.make_room(needed, lambda: free_bytes(device, True), self._release)
@@ -286,6 +309,7 @@ class Engine:
             move_weights(model, "cpu")
         self._shelf.put(KeptModel(model, self._conditioner))
         self._shelf.trim(keep.limit - 1)
+        self._shelf.trim_bytes(most)
         self._model = self._conditioner = None
         self._release()
 

@@ -28,15 +28,26 @@ SPARE_BYTES = 1 << 30
 @dataclass(frozen=True)
 class KeepWish:
     """The settings that say how many models are in memory at once, the one in use among them, and whether the others
-    leave the device for main memory."""
+    leave the device for main memory; and how many bytes the others may have there (None: as much as is free)."""
 
     limit: int = 1
     in_main_memory: bool = True
+    most_main_bytes: int | None = None
+    most_device_bytes: int | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> KeepWish:
         """Read from the settings."""
-        return cls(settings.whole("sd_checkpoints_limit"), settings.flag("sd_checkpoints_keep_in_cpu"))
+        return cls(
+            settings.whole("sd_checkpoints_limit"),
+            settings.flag("sd_checkpoints_keep_in_cpu"),
+            _bytes(settings.number("sd_checkpoints_ram_gb")),
+            _bytes(settings.number("sd_checkpoints_vram_gb")),
+        )
+
+    def most_bytes(self, device: torch.device) -> int | None:
+        """How many bytes models may have that are not in use, with this device."""
+        return self.most_main_bytes if self.in_main_memory or device.type == "cpu" else self.most_device_bytes
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,18 @@ class ModelShelf:
             self._drop_oldest("there are too many")
         return len(self._kept) < before
 
+    def trim_bytes(self, most: int | None) -> bool:
+        """Keep models of at most so many bytes together (None: of any); whether any was dropped."""
+        before = len(self._kept)
+        while most is not None and self.kept_bytes > most:
+            self._drop_oldest(f"the setting allows {most / 1e9:.1f} GB for models that are not in use")
+        return len(self._kept) < before
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the weights of all kept models."""
+        return sum(kept.model.stored_bytes for kept in self._kept.values())
+
     def make_room(self, needed_bytes: int, free: Callable[[], int | None], release: Callable[[], None]) -> bool:
         """Drop models until so many bytes are free; whether they are, in the end. `release` gives what was dropped back
         to the system. Where `free` cannot tell (None), no model is dropped and the answer is yes."""
@@ -96,6 +119,11 @@ class ModelShelf:
     def _drop_oldest(self, reason: str) -> None:
         _, kept = self._kept.popitem(last=False)
         log.info("%s is not kept in memory any longer: %s.", kept.model.info.name, reason)
+
+
+def _bytes(gigabytes: float) -> int | None:
+    """A number from the settings, where 0 means no bound."""
+    return round(gigabytes * 1e9) if gigabytes > 0 else None
 
 
 def move_weights(model: LoadedModel, device: torch.device | str) -> None:

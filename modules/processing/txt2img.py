@@ -12,6 +12,7 @@ from torch import Tensor
 from modules.errors import Interrupted, Skipped
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.memory.timeline import MemoryTimeline
+from modules.models.catalogue import CheckpointInfo
 from modules.models.loaded import LoadedModel
 from modules.networks.applying import Survival
 from modules.networks.tags import LORA_KINDS
@@ -106,6 +107,7 @@ class _Job:
     unfinished: Tensor | None = None  # what the present batch would be if it stopped now, [B,C,h,w]
     interrupted: bool = False
     survival: Survival | None = None
+    titled: dict[str, CheckpointInfo] = field(default_factory=dict)  # named in the infotext, by field
 
     @property
     def model(self) -> LoadedModel:
@@ -257,6 +259,7 @@ class _Job:
         enlarged = hires.enlarged(self.model, latents, self._enlarge)
         if hires.hires.checkpoint:
             self.in_use.use(hires.hires.checkpoint)
+            self.titled["Hires checkpoint"] = self.model.info
             self.facts.extra["Hires checkpoint"] = self.model.info.short_title
             self._activate_networks(self._prepared(facts.prompts[0]).tags)
         encoded = self._encode_hires(hires, facts)
@@ -307,6 +310,7 @@ class _Job:
             self.in_use.use(request.refiner_checkpoint)
             self._activate_networks({})
             self._count_time("load", began)
+            self.titled["Refiner"] = self.model.info
             self.facts.extra |= refiner_fields(request, self.model.info.short_title)
             self.events.phase("refining")
             return guided_network(plan, self.model, noise_schedule(self.model, settings), encode(), latents)
@@ -396,6 +400,7 @@ class _Job:
         self.facts.extra |= self.hooks.extra_params()
         prompt = self._prepared(facts.prompts[index]).shown
         negative = self._prepared_negative(facts.negative_prompts[index]).shown
+        self._take_hashes()
         model = self.model
         recovered = self.in_use.recovered
         if recovered:
@@ -403,6 +408,17 @@ class _Job:
         main = main_fields(self.request, model.info, self.request.size_px, seed, subseed, model.plan, model.vae_info)
         extra = extra_fields(self.request, prompt, negative, self.facts)
         return Picture(image, infotext(prompt, negative, main, extra), seed, subseed)
+
+    def _take_hashes(self) -> None:
+        """Have the hashes of the models that took part. They are taken while the picture is made; who needs them waits
+        here, with the picture in hand."""
+        began = time.monotonic()
+        if self.model.info.sha256 is None:
+            self.events.phase("taking the checkpoint's hash")
+            self.model.info = self.engine.hashed(self.model.info)
+        for name, info in self.titled.items():
+            self.facts.extra[name] = self.engine.hashed(info).short_title
+        self._count_time("hash", began)
 
     def _prepared(self, text: str) -> PromptText:
         return self.prompt if text == self.request.prompt else prepare_text(text, self.request.settings)

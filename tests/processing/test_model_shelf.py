@@ -23,6 +23,7 @@ from modules.processing.requests import Txt2ImgRequest
 from modules.processing.status import EngineState
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
+from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
 FP8 = PrecisionWish(fp8_storage="Enable")
@@ -42,6 +43,7 @@ class Wish:
     """The settings as they are now."""
 
     limit = 2
+    most_bytes: int | None = None
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def wish() -> Wish:
 @pytest.fixture
 def engine(folder: Path, wish: Wish) -> Iterator[Engine]:
     catalogue = CheckpointCatalogue([folder], HashCache(folder / "hashes.json"))
-    engine = Engine(catalogue, CONFIGS, cpu_machine, current_keep=lambda: KeepWish(wish.limit))
+    engine = Engine(catalogue, CONFIGS, cpu_machine, current_keep=lambda: KeepWish(wish.limit, True, wish.most_bytes))
     yield engine
     engine.unload()
 
@@ -162,14 +164,52 @@ def test_thirty_switches_do_not_grow(engine: Engine) -> None:
     assert _resident_bytes() < first * 1.05
 
 
+def test_thirty_switches_among_three_families_do_not_grow(tmp_path: Path) -> None:
+    names = ("sd1", "sd2", "sdxl")
+    for name in names:
+        write_family(tmp_path, name)
+    catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
+    engine = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
+    for number in range(6):
+        engine.model(names[number % 3])
+    first = _resident_bytes()
+    for number in range(24):
+        assert engine.model(names[number % 3]).load_seconds > 0
+    assert _resident_bytes() < first * 1.05
+    engine.close()
+
+
 def _resident_bytes() -> int:
     gc.collect()
     fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
     return int(fields[1]) * 4096
 
 
+def test_models_that_are_not_in_use_have_a_budget(engine: Engine, wish: Wish) -> None:
+    wish.limit = 3
+    size = engine.model("a").stored_bytes
+    wish.most_bytes = round(1.5 * size)
+    b = engine.model("b")
+    assert len(engine._shelf) == 1
+    engine.model("c")  # a goes, which was used longest ago
+    assert engine._shelf.names == ("b.safetensors",)
+    assert engine.model("b") is b
+    wish.most_bytes = size // 2
+    engine.model("b")
+    assert len(engine._shelf) == 0, "a smaller budget holds at once"
+    engine.model("c")
+    assert len(engine._shelf) == 0, "a model that is larger than the budget is not kept at all"
+
+
+def test_the_budget_is_that_of_the_place_where_models_wait() -> None:
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    wish = KeepWish(2, in_main_memory=False, most_main_bytes=1, most_device_bytes=2)
+    assert (wish.most_bytes(cpu), wish.most_bytes(cuda)) == (1, 2)
+    assert KeepWish(2, True, 1, 2).most_bytes(cuda) == 1
+
+
 def kept(name: str) -> KeptModel:
-    model: Any = SimpleNamespace(info=SimpleNamespace(path=Path(name), name=name))
+    model: Any = SimpleNamespace(info=SimpleNamespace(path=Path(name), name=name), stored_bytes=10)
     return KeptModel(model, None)
 
 
@@ -184,6 +224,15 @@ def test_the_shelf_drops_the_least_recently_used_first() -> None:
     assert shelf.take(Path("b")) is None
     assert shelf.take(Path("c")) is not None
     assert len(shelf) == 1
+
+
+def test_the_shelf_keeps_to_a_number_of_bytes() -> None:
+    shelf = ModelShelf()
+    for name in "abc":
+        shelf.put(kept(name))
+    assert not shelf.trim_bytes(None) and not shelf.trim_bytes(30)
+    assert shelf.trim_bytes(25)
+    assert (shelf.names, shelf.kept_bytes) == (("b", "c"), 20)
 
 
 def test_room_is_made_only_as_far_as_it_is_needed() -> None:
@@ -207,3 +256,5 @@ def test_the_wish_comes_from_the_settings() -> None:
     assert KeepWish.of(Settings()) == KeepWish(1, True)
     changed = Settings().with_changes({"sd_checkpoints_limit": 3, "sd_checkpoints_keep_in_cpu": False})
     assert KeepWish.of(changed) == KeepWish(3, False)
+    bounded = Settings().with_changes({"sd_checkpoints_ram_gb": 8, "sd_checkpoints_vram_gb": 0.5})
+    assert KeepWish.of(bounded) == KeepWish(1, True, 8_000_000_000, 500_000_000)

@@ -176,6 +176,24 @@ SETTINGS = (
         True,
         hint="The others wait in main memory.",
     ),
+    SD.number(
+        "sd_checkpoints_ram_gb",
+        "Most GB of main memory for checkpoints that are not in use",
+        0.0,
+        minimum=0,
+        maximum=512,
+        step=0.5,
+        hint="The one that was used longest ago goes first. 0: as much as is free.",
+    ),
+    SD.number(
+        "sd_checkpoints_vram_gb",
+        "Most GB of the device's memory for checkpoints that are not in use",
+        0.0,
+        minimum=0,
+        maximum=512,
+        step=0.5,
+        hint="Where more than one model is kept on the device. 0: as much as is free.",
+    ),
     *SD.reserved(
         {
             "sd_checkpoint_cache": 0,

@@ -1,0 +1,163 @@
+"""Stable Diffusion 3 against diffusers: its converter, its transformer, its pipeline and its scheduler."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+from diffusers.loaders import single_file_utils as convert
+from torch import Tensor
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.models.loaded import LoadedModel
+from modules.models.network_context import NetworkContext
+from modules.processing.conditioning import EncodedPrompts
+from modules.processing.engine import Engine
+from modules.processing.sampling_pass import PassPlan, build_guidance, guided_network, noise_schedule, plan_first
+from modules.prompting.tokens import ClipTokenizer
+from modules.sampling.catalog import SAMPLERS
+from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
+from modules.settings.values import Settings
+from tests.models.family_files import TINY_SD3, family_tensors, write_family
+from tests.recordings import CONFIGS, cpu_machine
+
+PROMPT, NEGATIVE = "a red cat on a wall", "blurry"
+STEPS = 6
+
+
+@pytest.fixture(scope="module", params=["sd3", "sd3.5"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(name: str, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    folder = tmp_path_factory.mktemp("sd3")
+    write_family(folder, name)
+    return Engine(CheckpointCatalogue([folder], HashCache(folder / "hashes.json")), CONFIGS, cpu_machine)
+
+
+@pytest.fixture(scope="module")
+def theirs(name: str) -> SD3Transformer2DModel:
+    """The file's transformer as diffusers itself reads it."""
+    sizes = TINY_SD3[name]
+    tensors = {key: tensor.float() for key, tensor in family_tensors(name).items() if key.startswith("model.diff")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        converted = convert.convert_sd3_transformer_checkpoint_to_diffusers(tensors)
+    model = SD3Transformer2DModel(
+        sample_size=128,
+        num_layers=sizes.layers,
+        attention_head_dim=64,
+        num_attention_heads=sizes.width // 64,
+        joint_attention_dim=sizes.text_width,
+        caption_projection_dim=sizes.width,
+        pooled_projection_dim=192,
+        pos_embed_max_size=sizes.positions,
+        dual_attention_layers=tuple(sorted(sizes.dual)),
+        qk_norm="rms_norm" if sizes.head else None,
+    )
+    model.load_state_dict(converted)
+    return model.eval()
+
+
+def encoded(engine: Engine) -> EncodedPrompts:
+    return engine.conditioner(None).encode([PROMPT], [NEGATIVE], STEPS, Settings(), (64, 64))
+
+
+def test_the_network_is_that_of_diffusers(engine: Engine, theirs: SD3Transformer2DModel) -> None:
+    torch.manual_seed(3)
+    x, t = torch.randn(2, 16, 8, 10), torch.tensor([900.0, 31.5])
+    context, vector = torch.randn(2, 154, 256), torch.randn(2, 192)
+    with torch.inference_mode():
+        ours = engine.model(None).predict(x, t, NetworkContext(context, vector))
+        reference = theirs(x, context, vector, t, return_dict=False)[0]
+    torch.testing.assert_close(ours, reference, atol=1e-5, rtol=1e-5)
+
+
+def test_latents_of_an_odd_side_keep_it(engine: Engine) -> None:
+    with torch.inference_mode():
+        context = NetworkContext(torch.randn(1, 154, 256), torch.randn(1, 192))
+        assert engine.model(None).predict(torch.randn(1, 16, 7, 9), torch.tensor([5.0]), context).shape[2:] == (7, 9)
+
+
+def _sampled(model: LoadedModel, sampler: str, noise: Tensor, prompts: EncodedPrompts, cfg: float = 4.5) -> Tensor:
+    plan = PassPlan(
+        sampler=SAMPLERS.get(sampler), scheduler="Simple", steps=STEPS, cfg_scale=cfg, settings=Settings(), is_sdxl=True
+    )
+    schedule = noise_schedule(model, Settings())
+    walk = plan_first(plan, schedule)
+    network = guided_network(plan, model, schedule, prompts, (8, 8))
+    guidance = build_guidance(plan, network, lambda: None, True)
+    image_noise = ImageNoise(NoiseRequest(shape=(16, 8, 8), seeds=(1,)), torch.device("cpu"))
+    with torch.inference_mode():
+        return walk.run(guidance, walk.start(noise), GaussianNoise(image_noise), lambda _: None)
+
+
+def test_euler_is_the_pipeline_of_diffusers(engine: Engine, theirs: SD3Transformer2DModel) -> None:
+    model, prompts = engine.model(None), encoded(engine)
+    noise = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(7))
+    times = [1 - int(i * 1000 / STEPS) / 1000 for i in range(STEPS)]
+    schedule = [3 * u / (1 + 2 * u) for u in times]  # what "Simple" takes, shifted
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)
+    vae: Any = model.vae
+    pipeline = StableDiffusion3Pipeline(theirs, scheduler, vae, *(None,) * 6)  # type: ignore[arg-type]
+    pipeline.set_progress_bar_config(disable=True)
+    ((cond, _),) = prompts.prompts[0].at(0)
+    negative = prompts.negatives[0].at(0)
+    assert cond.vector is not None and negative.vector is not None
+    reference = pipeline(
+        prompt_embeds=cond.crossattn[None],
+        pooled_prompt_embeds=cond.vector[None],
+        negative_prompt_embeds=negative.crossattn[None],
+        negative_pooled_prompt_embeds=negative.vector[None],
+        latents=noise,
+        sigmas=schedule,
+        guidance_scale=4.5,
+        output_type="latent",
+        height=64,
+        width=64,
+    ).images
+    ours = _sampled(model, "Euler", noise, prompts)
+    torch.testing.assert_close(ours, reference, atol=2e-4, rtol=2e-4)
+    with torch.inference_mode():
+        picture = vae.decode(reference / 1.5305 + 0.0609, return_dict=False)[0]
+        torch.testing.assert_close(model.decode(ours), picture, atol=2e-3, rtol=2e-3)
+
+
+def test_prompts_are_encoded_as_the_model_was_trained(name: str, engine: Engine) -> None:
+    """The last but one states of both CLIP models side by side, zeros up to the width and in place of T5's tokens;
+    both pooled outputs, of which the second is projected."""
+    tokenizer = ClipTokenizer.from_package()
+    ids = [tokenizer.start_id, *tokenizer.encode(PROMPT), tokenizer.end_id]
+    states, pooled = [], []
+    for part, kind, width, pad, activation in (
+        ("clip_l", CLIPTextModel, 64, tokenizer.end_id, "quick_gelu"),
+        ("clip_g", CLIPTextModelWithProjection, 128, 0, "gelu"),
+    ):
+        prefix = f"text_encoders.{part}.transformer."
+        own = {k.removeprefix(prefix): v.float() for k, v in family_tensors(name).items() if k.startswith(prefix)}
+        if part == "clip_l":
+            own = {key.removeprefix("text_model."): tensor for key, tensor in own.items()}
+        config = CLIPTextConfig(
+            hidden_size=width,
+            intermediate_size=2 * width,
+            projection_dim=width,
+            num_hidden_layers=3,
+            num_attention_heads=width // 64,
+            hidden_act=activation,
+            eos_token_id=tokenizer.end_id,
+        )
+        model: Any = kind(config).eval()
+        model.load_state_dict(own, strict=False)
+        with torch.inference_mode():
+            out = model(torch.tensor([ids + [pad] * (77 - len(ids))]), output_hidden_states=True)
+        states.append(out.hidden_states[-2])
+        pooled.append(out.text_embeds if part == "clip_g" else out.pooler_output)
+    ((ours, _),) = encoded(engine).prompts[0].at(0)
+    assert ours.crossattn.shape == (154, 256) and ours.vector is not None
+    torch.testing.assert_close(ours.crossattn[:77, :192], torch.cat(states, dim=-1)[0], atol=1e-4, rtol=1e-4)
+    assert not ours.crossattn[77:].any() and not ours.crossattn[:, 192:].any()
+    torch.testing.assert_close(ours.vector, torch.cat(pooled, dim=-1)[0], atol=1e-4, rtol=1e-4)

@@ -4,6 +4,7 @@ Either a folder (`NAME/unet/...`, with weights in one file or several), or one f
 of those folders (`unet.down_blocks...`). Each tensor is read where it lies when it is asked for.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from modules.models.families.ldm_parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KE
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource, open_tensors
 
+PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
 SIGN = "unet.down_blocks.0.resnets.0.conv1.weight"
 """Of a single file in this layout."""
 
@@ -64,7 +66,7 @@ class DiffusersLayout(Closing):
             self._add(entries, Named(name, entry.shape), entry, _Origin(None, name))
         for name in markers:
             self._add(entries, Named(name, (0,)), TensorEntry(torch.float32, (0,), 0, 0), _Origin(None, name))
-        self.entries: Mapping[str, TensorEntry] = entries
+        self.entries: Mapping[str, TensorEntry] = dict(sorted(entries.items(), key=lambda item: _order(item[0])))
 
     def _add(self, entries: dict[str, TensorEntry], named: Named, entry: TensorEntry, origin: _Origin) -> None:
         if named.name in entries:
@@ -115,6 +117,12 @@ class DiffusersLayout(Closing):
         there = origin.file.entries[origin.key].shape
         tensor = origin.file.read(origin.key, None if into is None else into.reshape(there))
         return tensor.reshape(entry.shape)
+
+
+def _order(name: str) -> tuple[str, int]:
+    """Sorts names so that what one tensor of the original layout holds stands together: query, key, value."""
+    match = PROJECTION.search(name)
+    return (name, 0) if match is None else (f"{name[: match.start()]}.in_proj.{match[2]}", "qkv".index(match[1]))
 
 
 def is_diffusers_file(header: Header) -> bool:

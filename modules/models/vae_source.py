@@ -1,11 +1,13 @@
 """A VAE file as if it were the VAE part of a checkpoint."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from modules.models.closing import Closing
+from modules.models.diffusers_names import original_names
 from modules.models.keymaps.ldm_vae import PREFIX
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource, open_tensors
@@ -13,9 +15,14 @@ from modules.models.tensor_source import TensorSource, open_tensors
 LEFT_OVER = ("loss.", "model_ema.")  # of the training of an autoencoder
 
 
+SIGN = "encoder.down_blocks.0.resnets.0.conv1.weight"
+"""Of a VAE file in the diffusers layout."""
+
+
 class VaeSource(Closing):
-    """A `TensorSource` over a VAE file (names begin with `encoder.`, `decoder.` ...) or over the VAE of a whole
-    checkpoint; either way names begin with `first_stage_model.`. Raises `CheckpointError` as `open_tensors` does."""
+    """A `TensorSource` over a VAE file (names begin with `encoder.`, `decoder.` ..., of the original or the diffusers
+    layout) or over the VAE of a whole checkpoint; either way names are the original ones and begin with
+    `first_stage_model.`. Raises `CheckpointError` as `open_tensors` does."""
 
     has_offsets = False
 
@@ -29,7 +36,14 @@ class VaeSource(Closing):
             for name in self._file.entries
             if (name.startswith(f"{PREFIX}.") if whole else not name.startswith(LEFT_OVER))
         }
-        self.entries: Mapping[str, TensorEntry] = {ours: self._file.entries[name] for ours, name in self._names.items()}
+        entries = {ours: self._file.entries[name] for ours, name in self._names.items()}
+        if SIGN in self._file.entries:
+            named = {name: there for (_, name), there in original_names({"vae": self._file.entries}).items()}
+            self._names = {there.name: name for name, there in named.items() if not name.startswith(LEFT_OVER)}
+            entries = {
+                ours: replace(self._file.entries[name], shape=named[name].shape) for ours, name in self._names.items()
+            }
+        self.entries: Mapping[str, TensorEntry] = entries
 
     def close(self) -> None:
         """Close the file."""
@@ -37,4 +51,6 @@ class VaeSource(Closing):
 
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor as it lies in the file, see `TensorSource`."""
-        return self._file.read(self._names[name], into)
+        there = self._file.entries[self._names[name]].shape
+        tensor = self._file.read(self._names[name], None if into is None else into.reshape(there))
+        return tensor.reshape(self.entries[name].shape)

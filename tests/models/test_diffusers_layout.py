@@ -13,6 +13,7 @@ from modules.errors import CheckpointError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.loading import architecture_of, detect_family
 from modules.models.open_clip_layout import open_checkpoint
+from modules.models.vae_source import VaeSource
 from tests.models.diffusers_folders import UNETS, text_tensors, unet_tensors, vae_tensors, write_folder
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
@@ -120,6 +121,18 @@ def test_old_names_of_the_autoencoders_attention_are_known(folders: Path, tmp_pa
     save_file(tensors, file)
     with open_checkpoint(folders / "sd1") as new, open_checkpoint(folder) as before:
         assert new.entries.keys() == before.entries.keys()
+
+
+def test_a_vae_file_in_this_layout(folders: Path, tmp_path: Path) -> None:
+    with (
+        VaeSource(folders / "sd1" / "vae" / "diffusion_pytorch_model.safetensors") as found,
+        VaeSource(write_family(tmp_path, "sd1")) as original,
+    ):
+        assert found.entries.keys() == original.entries.keys()
+        assert {key: entry.shape for key, entry in found.entries.items()} == {
+            key: entry.shape for key, entry in original.entries.items()
+        }
+        assert all(torch.equal(found.read(key), original.read(key)) for key in original.entries)
 
 
 def test_names_without_the_level_text_model_are_known(folders: Path, tmp_path: Path) -> None:

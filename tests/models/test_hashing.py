@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.hashing import BackgroundHasher
+from modules.models.hashing import BackgroundHasher, HashProgress
 
 
 @pytest.fixture
@@ -56,19 +56,22 @@ def test_who_begins_does_not_wait_and_who_finishes_gets_the_sum(slow: Slow) -> N
     assert hasher.finish(found) is found
 
 
+def progress_of(hasher: BackgroundHasher) -> HashProgress | None:
+    return hasher.progress
+
+
 def test_progress_says_which_and_how_far(slow: Slow) -> None:
     hasher = BackgroundHasher(slow)
-    assert hasher.progress is None
+    assert progress_of(hasher) is None
     hasher.begin(slow.get("b"))
     for _ in range(1000):
-        if hasher.progress is not None:
+        if progress_of(hasher) is not None:
             break
         threading.Event().wait(0.005)
-    assert hasher.progress is not None
-    assert (hasher.progress.name, hasher.progress.fraction) == ("b.safetensors", 0.5)
+    assert progress_of(hasher) == HashProgress("b.safetensors", 0.5)
     slow.go.set()
     hasher.finish(slow.get("b"))
-    assert hasher.progress is None
+    assert progress_of(hasher) is None
 
 
 def test_a_file_that_is_gone_has_no_hash(catalogue: CheckpointCatalogue) -> None:

@@ -138,6 +138,7 @@ ENGINE: dict[str, Any] = {
     "state": "ready",
     "message": "",
     "line": "SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda:0",
+    "hashing": "",
     "size": 512,
     "settings": {"show_progressbar": True, "live_preview_refresh_period": 1000},
 }

@@ -25,8 +25,12 @@ def wanted_checkpoint(services: Services) -> str:
 
 
 def default_size(services: Services, title: str) -> int:
-    """The side in pixels that a checkpoint was trained on, from its YAML; no model is loaded for it."""
+    """The side in pixels that a checkpoint was trained on, as its model says if it is loaded, or from its YAML; no
+    model is loaded for it."""
     info = services.catalogue.find(title)
+    loaded = services.engine.status.model
+    if info is not None and loaded is not None and info.answers_to(loaded.title):
+        return loaded.default_size_px
     yaml: Path = (info.config_path if info else None) or services.paths.model_config
     try:
         architecture = read_architecture(yaml)

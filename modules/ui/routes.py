@@ -32,7 +32,7 @@ from modules.services import Services
 from modules.ui.card_routes import card_routes
 from modules.ui.job_pictures import picture_of, pictures_of
 from modules.ui.page_settings import page_settings
-from modules.ui.scales import scales_line
+from modules.ui.scales import hashing_line, scales_line
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ def page_routes(services: Services) -> APIRouter:
             "state": status.state.value,
             "message": status.message,
             "line": scales_line(status.model) if status.model else "",
+            "hashing": hashing_line(services.engine.hashing),
             "size": status.model.default_size_px if status.model else None,
             "settings": page_settings(services.settings.current),
         }

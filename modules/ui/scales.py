@@ -1,5 +1,6 @@
 """The scales: one line that weighs the loaded model as it lies in memory."""
 
+from modules.models.hashing import HashProgress
 from modules.processing.status import ModelFacts
 
 UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
@@ -15,6 +16,11 @@ def scales_line(model: ModelFacts) -> str:
     if model.streaming:
         parts.append(f"{model.streaming}, {short_bytes(model.stored_bytes)} stay")
     return " · ".join([*parts, model.device])
+
+
+def hashing_line(progress: HashProgress | None) -> str:
+    """For example `hash of cat.safetensors 34 %`; empty where none is taken."""
+    return "" if progress is None else f"hash of {progress.name} {100 * progress.fraction:.0f} %"
 
 
 def short_count(number: int) -> str:

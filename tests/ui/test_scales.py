@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from modules.models.hashing import HashProgress
 from modules.processing.status import ModelFacts
-from modules.ui.scales import scales_line
+from modules.ui.scales import hashing_line, scales_line
 
 RESIDENT = ModelFacts(
     title="x",
@@ -33,3 +34,8 @@ def test_a_model_that_is_streamed_says_how_and_what_stays() -> None:
     assert scales_line(streamed) == (
         "SD 1.x · 1.07 B parameters · fp16 · 2.1 GB · layers are streamed from disk, 52 MB stay · cpu"
     )
+
+
+def test_a_hash_that_is_being_taken_is_shown_with_its_progress() -> None:
+    assert hashing_line(None) == ""
+    assert hashing_line(HashProgress("100%.safetensors", 0.344)) == "hash of 100%.safetensors 34 %"

@@ -30,6 +30,9 @@
       follow();
       place.textContent = engine.state === "ready" ? engine.line : engine.message;
       place.className = `fw-${engine.state}`;
+      place.dataset.hashing = engine.hashing;
+      // A page that is there before the model shows the size that the server guessed.
+      if (!engine.size && knownSize === null) knownSize = shownSize();
       if (engine.size && knownSize && engine.size !== knownSize) {
         for (const id of ["txt2img_width", "txt2img_height"]) {
           if (Number(fw.field(id)?.value) === knownSize) fw.setField(id, String(engine.size));
@@ -40,6 +43,11 @@
       place.textContent = "The server does not answer.";
       place.className = "fw-failed";
     }
+  }
+
+  function shownSize() {
+    const [width, height] = ["txt2img_width", "txt2img_height"].map((id) => Number(fw.field(id)?.value));
+    return width && width === height ? width : null;
   }
 
   // Settings that change how the page looks.

@@ -1,11 +1,14 @@
 """Loading full-size SD1 and SDXL checkpoints: memory, time, detection, and switching between models.
 
 Run `python -m benchmarks.loading [sd1] [sdxl]`. Files with random fp16 weights are made on the fly (2.1 and 6.9 GB of
-disk) and removed. Each load runs in a process of its own, with a warm page cache; times are ratios to reading the file
-once, measured in the same run.
+disk) and removed. Each load runs in a process of its own, with a warm page cache, and once with a cold one; times are
+ratios to reading the file once, measured in the same run. At last one process changes thirty times between the files
+and the last of them under another name, in 8 bits.
 """
 
+import gc
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,9 +26,12 @@ GOALS = {
     "time / reading the file, fp8": 4.0,
     "time / diffusers": 0.5,
     "detection, ms": 50.0,
+    "memory after 30 switches / after 3": 1.05,
 }
 WAYS = ("fp16", "fp8_e4m3fn", "fp8_e4m3fn_row")
+COLD = "fp8_e4m3fn_row"
 CHUNK_BYTES = 16 << 20
+SWITCHES, FIRST_SWITCHES = 30, 3
 
 
 def read_seconds(path: Path) -> float:
@@ -50,6 +56,54 @@ def load_ours(path: Path, way: str) -> dict[str, float]:
     seconds = time.perf_counter() - began
     peak = peak_bytes() - base
     return {"peak": peak, "bytes": model.stored_bytes, "seconds": seconds, "read": read}
+
+
+def forget(path: Path) -> None:
+    """Have the system drop the file from its page cache (Linux)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(handle)
+
+
+def load_cold(path: Path, way: str) -> dict[str, float]:
+    """As `load_ours`, but nothing of the file is in the page cache, neither for reading it nor for loading."""
+    import torch
+
+    forget(path)
+    read = read_seconds(path)
+    forget(path)
+    base = base_bytes()
+    began = time.perf_counter()
+    model = load_through_program(path, way, torch.float16)
+    seconds = time.perf_counter() - began
+    return {"peak": peak_bytes() - base, "bytes": model.stored_bytes, "seconds": seconds, "read": read}
+
+
+def switch(path: Path, way: str) -> dict[str, float]:
+    """Resident memory after some and after all changes between the checkpoints of a folder, and seconds a change."""
+    import torch
+
+    from modules.models.catalogue import CheckpointCatalogue, HashCache
+    from modules.processing.engine import Engine
+    from modules.processing.precision import Machine, PrecisionWish
+
+    machine = Machine(torch.device("cpu"), torch.float16, torch.float32)
+    catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
+    engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
+    wish = PrecisionWish(fp8_storage="Enable", fp8_format=way)
+    resident = []
+    began = time.perf_counter()
+    for number in range(SWITCHES):
+        engine.model(catalogue.entries[number % len(catalogue.entries)].name, wish)
+        gc.collect()
+        resident.append(base_bytes())
+    seconds = (time.perf_counter() - began) / SWITCHES
+    after = resident[FIRST_SWITCHES - 1 :: FIRST_SWITCHES]  # each time the same model is in memory
+    engine.close()
+    return {"first": after[0], "last": after[-1], "seconds": seconds, "files": len(catalogue.entries)}
 
 
 def load_diffusers(path: Path, way: str) -> dict[str, float]:
@@ -85,7 +139,7 @@ def detect(path: Path, way: str) -> dict[str, float]:
     return {"ms": sorted(times)[4]}
 
 
-RUNS = {"ours": load_ours, "diffusers": load_diffusers, "detect": detect}
+RUNS = {"ours": load_ours, "cold": load_cold, "diffusers": load_diffusers, "detect": detect, "switch": switch}
 
 
 def measure(what: str, path: Path, way: str) -> dict[str, float]:
@@ -106,37 +160,44 @@ def main() -> None:
         print(json.dumps(RUNS[what](Path(name), way)))
         return
     results: dict[str, dict[str, dict[str, float]]] = {}
-    for family in sys.argv[1:] or ["sd1", "sdxl"]:
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for family in sys.argv[1:] or ["sd1", "sdxl"]:
             path = Path(folder) / f"{family}.safetensors"
             write_full_size_checkpoint(path, family)
             found = {way: measure("ours", path, way) for way in WAYS}
             found["diffusers fp16"] = measure("diffusers", path, "fp16")
+            found[f"{COLD}, cold"] = measure("cold", path, COLD)
             found["detection"] = measure("detect", path, "")
             results[family] = found
-    rows = []
-    for family, found in results.items():
-        peer = found["diffusers fp16"]
-        for way, r in found.items():
-            if way == "detection" or not r:
-                continue
-            beside = f"{r['seconds'] / r['read'] / (peer['seconds'] / peer['read']):.2f}" if peer else "not measured"
-            rows.append(
-                (
-                    *(
-                        family,
-                        way,
-                        f"{r['peak'] / 1e9:.2f}",
-                        f"{r['bytes'] / 1e9:.2f}",
-                        f"{r['peak'] / r['bytes']:.3f}",
-                    ),
-                    *(f"{r['seconds'] / r['read']:.2f}", beside),
-                )
-            )
-        rows.append((family, "detection", "", "", "", f"{found['detection']['ms']:.1f} ms", ""))
+        os.link(path, path.with_name("again.safetensors"))
+        switches = measure("switch", path, COLD)
+    rows = [row for family, found in results.items() for row in rows_of(family, found)]
+    if switches:
+        growth = f"{switches['last'] / switches['first']:.3f}"
+        shown = (f"{switches['first'] / 1e9:.2f}", f"{switches['last'] / 1e9:.2f}", growth)
+        files = f"{switches['files']:.0f} files"
+        rows.append((files, f"{SWITCHES} switches", *shown, f"{switches['seconds']:.1f} s", ""))
     titles = ["file", "loaded as", "peak, GB", "in memory, GB", "ratio", "time / reading it", "time / diffusers"]
     print_table(titles, rows)
-    write_result("loading", {"results": results, "goals": GOALS})
+    write_result("loading", {"results": results, "switches": switches, "goals": GOALS})
+
+
+def rows_of(family: str, found: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
+    """The lines of one file, without those that could not be measured."""
+    peer = found["diffusers fp16"]
+    rows: list[tuple[str, ...]] = []
+    for way, r in found.items():
+        if not r:
+            continue
+        if way == "detection":
+            rows.append((family, way, "", "", "", f"{r['ms']:.1f} ms", ""))
+            continue
+        pace = r["seconds"] / r["read"]
+        is_comparable = bool(peer) and "cold" not in way
+        beside = f"{pace / (peer['seconds'] / peer['read']):.2f}" if is_comparable else ""
+        sizes = (f"{r['peak'] / 1e9:.2f}", f"{r['bytes'] / 1e9:.2f}", f"{r['peak'] / r['bytes']:.3f}")
+        rows.append((family, way, *sizes, f"{pace:.2f}", beside))
+    return rows
 
 
 if __name__ == "__main__":

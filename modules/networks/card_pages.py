@@ -122,7 +122,13 @@ def fits_tag(text: str) -> bool:
 def checkpoint_files(catalogue: CheckpointCatalogue) -> list[ModelFile]:
     """All checkpoints, by title."""
     return [
-        ModelFile(info.path.absolute(), info.stem, reference=info.title, search=(info.sha256 or "",))
+        ModelFile(
+            info.path.absolute(),
+            info.stem,
+            reference=info.title,
+            search=(info.sha256 or "",),
+            size_bytes=info.size_bytes,
+        )
         for info in catalogue.refresh()
     ]
 

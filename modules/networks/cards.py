@@ -29,6 +29,7 @@ class ModelFile:
     metadata: Mapping[str, str] = field(default_factory=dict, hash=False)
     search: tuple[str, ...] = ()  # more words that find it
     has_embedded_preview: bool = False
+    size_bytes: int | None = None  # of a folder that is a model; None: the file's
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class CardLibrary:
             preview_stamp=stamp,
             created=getattr(stat, "st_birthtime", stat.st_ctime),
             modified=stat.st_mtime,
-            size_bytes=stat.st_size,
+            size_bytes=stat.st_size if file.size_bytes is None else file.size_bytes,
         )
 
 

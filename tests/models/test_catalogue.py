@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.models.catalogue import (
+    OLD_HASH_BEGIN,
+    OLD_HASH_BYTES,
+    CheckpointCatalogue,
+    HashCache,
+    old_hash,
+    sha256_of,
+)
 
 
 @pytest.fixture
@@ -83,3 +90,49 @@ def test_a_damaged_hash_cache_is_made_again(folder: Path) -> None:
     (cache / "hashes.json").write_text("{broken")
     listing = catalogue(folder)
     assert listing.with_hash(listing.get("cat")).sha256 is not None
+
+
+def test_a_checkpoint_answers_to_the_eight_digits_of_old_infotexts(folder: Path) -> None:
+    content = b"a" * OLD_HASH_BEGIN + b"b" * OLD_HASH_BYTES + b"c"
+    (folder / "old.ckpt").write_bytes(content)
+    digits = hashlib.sha256(b"b" * OLD_HASH_BYTES).hexdigest()[:8]
+    listing = catalogue(folder)
+    for text in (digits, digits.upper(), f"old.ckpt [{digits}]", f"renamed since [{digits}]"):
+        assert listing.get(text).name == "old.ckpt", text
+    assert listing.find(f"old [{'0' * 8}]") == listing.get("old")
+    assert listing.find("0" * 8) is None
+    assert old_hash(folder / "sub") == ""
+
+
+def diffusers_folder(path: Path) -> None:
+    for part in ("unet", "text_encoder", "safety_checker"):
+        (path / part).mkdir(parents=True)
+        (path / part / "model.safetensors").write_bytes(part.encode())
+    (path / "model_index.json").write_text('{"_class_name": "x", "unet": [], "safety_checker": [], "feature": 1}')
+
+
+def test_a_folder_in_the_diffusers_layout_is_one_checkpoint(folder: Path) -> None:
+    diffusers_folder(folder / "sub" / "my model.v2")
+    (folder / "sub" / "my model.v2" / "whole.safetensors").write_bytes(b"whole")
+    (folder / "sub" / "my model.v2.yaml").write_text("model: {}")
+    listing = catalogue(folder)
+    names = {info.name for info in listing.entries}
+    assert names == {
+        "cat.safetensors",
+        "sub/catfish.safetensors",
+        "sub/my model.v2",
+        "sub/my model.v2/whole.safetensors",
+    }
+    info = listing.get("my model.v2")
+    assert (info.is_folder, info.stem, info.model_name) == (True, "my model.v2", "sub_my model.v2")
+    assert info.size_bytes == len(b"unet" + b"text_encoder")
+    assert info.config_path == folder / "sub" / "my model.v2.yaml"
+    assert listing.with_hash(info).title == f"sub/my model.v2 [{str(listing.get(info.name).sha256)[:10]}]"
+    assert sha256_of(info.path) == listing.get(info.name).sha256
+
+
+def test_a_folder_may_be_named_itself(folder: Path) -> None:
+    diffusers_folder(folder / "model")
+    cache = HashCache(folder.parent / "hashes.json")
+    assert [info.name for info in CheckpointCatalogue([folder / "model"], cache).entries] == ["model"]
+    assert [info.name for info in CheckpointCatalogue([], cache, files=[folder / "model"]).entries] == ["model"]

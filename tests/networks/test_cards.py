@@ -152,6 +152,22 @@ def test_hypernetworks_and_checkpoints(tmp_path: Path) -> None:
     assert card["prompt"] == "sub/model.safetensors" and card["name"] == "model" and card["negative"] == ""
 
 
+def test_a_folder_in_the_diffusers_layout_has_a_card_with_notes_and_preview_beside_it(tmp_path: Path) -> None:
+    model = tmp_path / "ckpt" / "my model.v2"
+    network(model / "unet" / "diffusion_pytorch_model.safetensors")
+    (model / "model_index.json").write_text("{}")
+    write_notes(model, {"description": "a folder", "vae": "None"})
+    write_preview(model, b"png")
+    names = {path.name for path in model.parent.iterdir()}
+    assert names == {"my model.v2", "my model.v2.json", "my model.v2.preview.png"}
+    cards = library(tmp_path)
+    (card,) = cards.cards("checkpoints", SETTINGS)
+    assert (card.file.name, card.file.reference) == ("my model.v2", "my model.v2")
+    assert card.notes["description"] == "a folder" and card.notes["vae"] == "None"
+    assert card.preview is not None and card.preview.name == "my model.v2.preview.png"
+    assert card.size_bytes == (model / "unet" / "diffusion_pytorch_model.safetensors").stat().st_size
+
+
 def test_unknown_pages_and_cards(tmp_path: Path) -> None:
     cards = library(tmp_path)
     with pytest.raises(UnknownNameError, match="Known: textual_inversion"):

@@ -178,6 +178,14 @@ def old_hash(path: Path) -> str:
         return hashlib.sha256(file.read(OLD_HASH_BYTES)).hexdigest()[:8]
 
 
+def sha256_of(path: Path) -> str:
+    """The sum of a checkpoint, file or folder, computed now; see `HashCache.checkpoint_sha256`."""
+    if path.is_dir():
+        return sum_of_files(path, {file: sha256_of(file) for file in files_read(path)})
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def sum_of_files(folder: Path, sums: dict[Path, str]) -> str:
     """The sum of a folder from those of its files."""
     lines = "".join(f"{sums[file]}  {file.relative_to(folder).as_posix()}\n" for file in sorted(sums))

@@ -3,7 +3,6 @@
 Both go through the file tensor by tensor, so a model much larger than the memory can be examined and converted.
 """
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,8 +15,7 @@ from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
-from modules.models.catalogue import CheckpointInfo, sum_of_files
-from modules.models.diffusers_folder import files_read
+from modules.models.catalogue import CheckpointInfo, sha256_of
 from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
 from modules.models.filling import STORED_AS, Assignment, plan_assignments
 from modules.models.loading import architecture_of, detect_family
@@ -273,15 +271,8 @@ def _metadata(file: TensorSource, info: CheckpointInfo, report: PrecisionReport)
     ours = {
         "storage": report.storage,
         "source": info.name,
-        "source_sha256": info.sha256 or _sha256(info.path),
+        "source_sha256": info.sha256 or sha256_of(info.path),
         "version": PROGRAM_VERSION,
         "errors": {tensor.name: float(f"{tensor.error:.3g}") for tensor in report.tensors if tensor.storage},
     }
     return {**file.metadata, METADATA_KEY: json.dumps(ours)}
-
-
-def _sha256(path: Path) -> str:
-    if path.is_dir():
-        return sum_of_files(path, {file: _sha256(file) for file in files_read(path)})
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

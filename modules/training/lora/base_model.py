@@ -1,21 +1,18 @@
 """The frozen model that a LoRA is trained on: loaded as the program loads it, in 8 bits on wish."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from modules.errors import CheckpointError
-from modules.models.catalogue import CheckpointInfo
+from modules.models.catalogue import CheckpointInfo, old_hash, sha256_of
+from modules.models.diffusers_folder import stamp
 from modules.models.families.family import ModelFamily
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.processing.precision import storage_rules
-
-HASH_CHUNK_BYTES = 1 << 20
-OLD_HASH_START, OLD_HASH_BYTES = 0x100000, 0x10000
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ def load_base(path: Path, configs_dir: Path, storage: str | None, device: torch.
     Raises `CheckpointError` for a missing file and for all that cannot be loaded.
     """
     try:
-        stat = path.stat()
+        size, mtime_ns = stamp(path)
     except OSError as error:
         raise CheckpointError(f"{path} does not exist. Name the checkpoint that the LoRA is for.") from error
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -55,16 +52,10 @@ def load_base(path: Path, configs_dir: Path, storage: str | None, device: torch.
             skip=rules.skip.texts if rules else (),
         )
 
-    info = CheckpointInfo(path=path, name=path.name, size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns)
+    info = CheckpointInfo(path=path, name=path.name, size_bytes=size, mtime_ns=mtime_ns, is_folder=path.is_dir())
     return load_model(info, configs_dir, plan)
 
 
 def file_hashes(path: Path) -> FileHashes:
     """Read the whole file once."""
-    whole = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            whole.update(chunk)
-        file.seek(OLD_HASH_START)
-        old = hashlib.sha256(file.read(OLD_HASH_BYTES))
-    return FileHashes(whole.hexdigest(), old.hexdigest()[:8])
+    return FileHashes(sha256_of(path), old_hash(path))

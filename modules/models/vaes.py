@@ -97,7 +97,7 @@ class VaeCatalogue:
         return [AUTOMATIC, BUILT_IN, *(info.name for info in self.entries)]
 
     def choose(self, wish: VaeWish, checkpoint: CheckpointInfo) -> VaeInfo | None:
-        """The file to use with a checkpoint; None means the VAE inside it.
+        """The file to use with a checkpoint, with its hash if that is known; None means the VAE inside it.
 
         In this order: the fixed one, a chosen one that overrides, what NAME.json beside the checkpoint prefers, a
         file whose name begins with the checkpoint's, the chosen one. Raises `UnknownNameError` for a chosen name that
@@ -105,7 +105,7 @@ class VaeCatalogue:
         """
         fixed = self._described_fixed()
         if fixed is not None:
-            return self._with_hash(fixed)
+            return self._with_known_hash(fixed)
         is_chosen = wish.name != AUTOMATIC
         preferred = _preference(checkpoint)
         if is_chosen and wish.overrides:
@@ -114,7 +114,7 @@ class VaeCatalogue:
             name = preferred
         else:
             name = self._near(checkpoint) or (wish.name if is_chosen else BUILT_IN)
-        return None if name in (None, BUILT_IN) else self._with_hash(self._get(str(name)))
+        return None if name in (None, BUILT_IN) else self._with_known_hash(self._get(str(name)))
 
     def _described_fixed(self) -> VaeInfo | None:
         if self._fixed is not None and not self._fixed.is_file():
@@ -134,8 +134,19 @@ class VaeCatalogue:
         exact = [name for name in names if name.startswith(f"{stem}.")]
         return next(iter(exact or names), None)
 
-    def _with_hash(self, info: VaeInfo) -> VaeInfo:
-        return replace(info, sha256=self._cache.sha256(info.path)) if self._cache is not None else info
+    def hashed(self, info: VaeInfo) -> VaeInfo:
+        """The file with its sha256, taken now if nobody did before; as it is where no hashes are wanted."""
+        if info.sha256 is not None or self._cache is None:
+            return info
+        try:
+            return replace(info, sha256=self._cache.sha256(info.path))
+        except OSError as error:
+            log.warning("%s has no hash: it cannot be read (%s).", info.name, error)
+            return info
+
+    def _with_known_hash(self, info: VaeInfo) -> VaeInfo:
+        known = self._cache.lookup(info.path, info.size_bytes, info.mtime_ns) if self._cache is not None else None
+        return replace(info, sha256=known)
 
     def _files(self) -> Iterator[Path]:
         for folders, pattern in ((self._folders, "*"), (self._checkpoint_folders, "*.vae.*")):

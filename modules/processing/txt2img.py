@@ -416,6 +416,8 @@ class _Job:
         if self.model.info.sha256 is None:
             self.events.phase("taking the checkpoint's hash")
             self.model.info = self.engine.hashed(self.model.info)
+        if self.model.vae_info is not None:
+            self.model.vae_info = self.engine.vaes.hashed(self.model.vae_info)
         for name, info in self.titled.items():
             self.facts.extra[name] = self.engine.hashed(info).short_title
         self._count_time("hash", began)

@@ -8,6 +8,9 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from modules.models.tiny_vae import read_tiny
+from modules.models.tiny_vae_files import DECODER, ENCODER
+from modules.processing.pixels import to_images
 from modules.training.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
 from modules.training.scenes.export import export, preview_factors_of_pool
 from modules.training.scenes.layout import SIZE_PX
@@ -20,6 +23,7 @@ from modules.training.scenes.tiny_vae import (
     TinyTrainer,
     lesson_path,
     make_lesson,
+    measure_tiny,
     train_tiny,
     write_tiny,
 )
@@ -78,6 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     tiny.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes"))
     tiny.set_defaults(run=_tiny)
 
+    quality = commands.add_parser("tiny-quality", parents=[common], help="compare a tiny VAE with the full one")
+    quality.add_argument("--target", type=Path, default=Path("models/VAE-taesd/featherweight-scenes"))
+    quality.add_argument("--pictures", type=int, default=32)
+    quality.add_argument("--sheet", type=Path, default=None, help="drawn, full, tiny, there and back by the tiny one")
+    quality.set_defaults(run=_tiny_quality)
+
     export_command = commands.add_parser("export", parents=[common], help="write the moving average as a checkpoint")
     export_command.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes.safetensors"))
     export_command.set_defaults(run=_export)
@@ -125,6 +135,26 @@ def _tiny(arguments: argparse.Namespace) -> None:
         log.info("step %d losses %.4f and %.4f after %.1f minutes", step, decoder, encoder, trainer.seconds / 60)
     for path in write_tiny(trainer, arguments.target):
         log.info("wrote %s", path)
+
+
+def _tiny_quality(arguments: argparse.Namespace) -> None:
+    model = load_model(arguments.start)
+    channels, factor = model.vae.config.latent_channels, 1 << (len(model.vae.config.block_out_channels) - 1)
+    decoder, encoder = (
+        read_tiny(arguments.target.with_name(f"{arguments.target.name}_{half}.safetensors"), half, channels, factor)
+        for half in (DECODER, ENCODER)
+    )
+    found = measure_tiny(model, decoder, encoder, pictures=arguments.pictures)
+    log.info(
+        "decoder against the full one %.1f dB; there and back %.1f dB (full VAE: %.1f dB)",
+        *(found.decoded_db, found.round_trip_db, found.full_round_trip_db),
+    )
+    if arguments.sheet is not None:
+        columns = [image for row in found.sheet[:8] for image in to_images(row)]
+        sheet = Image.new("RGB", (SIZE_PX * 4, SIZE_PX * len(columns) // 4))
+        for index, image in enumerate(columns):
+            sheet.paste(image, (index % 4 * SIZE_PX, index // 4 * SIZE_PX))
+        sheet.save(arguments.sheet)
 
 
 def _encode(arguments: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS
-from modules.memory.formats.decoding import decode_float8
+from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import Encoded
 
 WIDE = (torch.float16, torch.bfloat16, torch.float32)
@@ -21,7 +21,7 @@ def decoded(name: str, encoded: Encoded, dtype: torch.dtype = torch.float32) -> 
 def test_every_finite_code_is_decoded_exactly(narrow: torch.dtype, wide: torch.dtype) -> None:
     codes = torch.arange(256, dtype=torch.uint8).view(narrow)
     expected = codes.to(torch.float32)
-    got = decode_float8(codes, None, torch.empty(256, dtype=wide)).float()
+    got = decode_narrow(codes, None, torch.empty(256, dtype=wide)).float()
     finite = torch.isfinite(expected)
     assert finite.sum() >= 248
     assert torch.equal(got[finite], expected[finite])
@@ -32,13 +32,13 @@ def test_every_finite_code_is_decoded_exactly(narrow: torch.dtype, wide: torch.d
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (513, 300), (5, 3, 3, 3), (0,), (4, 0), (2, 200_000)])
 def test_shapes_and_slices(shape: tuple[int, ...], wide: torch.dtype) -> None:
     data = torch.randn(shape).to(torch.float8_e4m3fn)
-    got = decode_float8(data, None, torch.empty(shape, dtype=wide))
+    got = decode_narrow(data, None, torch.empty(shape, dtype=wide))
     assert torch.equal(got.float(), data.float())
 
 
 def test_a_slice_of_another_tensor_is_decoded_too() -> None:
     data = torch.randn(64, 64).to(torch.float8_e4m3fn).t()
-    assert torch.equal(decode_float8(data, None, torch.empty(64, 64)), data.float())
+    assert torch.equal(decode_narrow(data, None, torch.empty(64, 64)), data.float())
 
 
 @pytest.mark.parametrize("spread", [1e-30, 1e-12, 1e-5, 0.02, 1.0, 3e3, 1e12, 1e30])

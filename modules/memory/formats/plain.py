@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from modules.memory.formats.decoding import decode_float8
+from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import FORMATS, Encoded, finite_peak
 
 
@@ -37,7 +37,7 @@ class PlainFormat:
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         assert scale is None, f"{self.name} has no scale"
-        return decode_float8(data, None, out) if data.element_size() == 1 else out.copy_(data)
+        return decode_narrow(data, None, out) if data.element_size() == 1 else out.copy_(data)
 
 
 for _format in (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from modules.memory.formats.decoding import decode_float8
+from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import FORMATS, Encoded, by_row, finite_peak
 
 SLICE_ELEMENTS = 1 << 18
@@ -43,12 +43,7 @@ class RowFormat:
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         assert scale is not None, f"{self.name} needs its scale"
-        scale = by_row(scale, data.ndim)
-        if self.dtype.is_floating_point:
-            return decode_float8(data, scale, out)
-        if data.device.type == "cpu":
-            return out.copy_(data).mul_(scale)
-        return torch.mul(data.to(out.dtype), scale, out=out)
+        return decode_narrow(data, by_row(scale, data.ndim), out)
 
 
 def _rounded_up(scale: Tensor) -> Tensor:

@@ -120,17 +120,23 @@ class Branches:
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""
         if isinstance(layer, nn.Linear):
-            added = self.on_linear(inputs)
-        else:
-            down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
-            mid = None if self.mid is None else self.mid.to(inputs.dtype)
-            added = _convolved(layer, inputs, down, up, mid, scale.reshape(-1, 1, 1))
+            return self.add_to_linear(inputs, output)
+        down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
+        mid = None if self.mid is None else self.mid.to(inputs.dtype)
+        added = _convolved(layer, inputs, down, up, mid, scale.reshape(-1, 1, 1))
         return output + added.to(output.dtype)
 
-    def on_linear(self, inputs: Tensor) -> Tensor:
-        """What a Linear's branches add to its output: inputs [..., in] to [..., out]."""
-        down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
-        return F.linear(F.linear(inputs, down) * scale, up)
+    def add_to_linear(self, inputs: Tensor, output: Tensor) -> Tensor:
+        """A Linear's output [..., out] for inputs [..., in] with what its branches add.
+
+        Product and sum are one call, so that in 16 bit they are rounded once.
+        """
+        down, up = self.down.to(inputs.dtype), self.up.to(inputs.dtype)
+        hidden = (F.linear(inputs, down) * self.scale).to(inputs.dtype)
+        if output.dtype != hidden.dtype:  # under autocast
+            return output + F.linear(hidden, up).to(output.dtype)
+        rows = torch.addmm(output.reshape(-1, output.shape[-1]), hidden.reshape(-1, hidden.shape[-1]), up.t())
+        return rows.view(output.shape)
 
 
 def joined_branches(

@@ -133,7 +133,7 @@ class RowSlice:
         """[tokens, in] to [tokens, outputs]."""
         output = F.linear(x, self.weight, self.bias)
         for part in self.branches:
-            output = output + part.on_linear(x).to(output.dtype)
+            output = part.add_to_linear(x, output)
         return output if self.branch_bias is None else output + self.branch_bias.to(output.dtype)
 
 
@@ -153,7 +153,7 @@ class ColumnSlice:
         """[tokens, inputs] to a share [tokens, out] of the layer's output."""
         output = F.linear(hidden, self.weight)
         for part in self.branches:
-            output = output + part.on_linear(hidden).to(output.dtype)
+            output = part.add_to_linear(hidden, output)
         return output
 
 

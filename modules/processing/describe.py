@@ -8,6 +8,7 @@ from modules.memory.formats.names import dtype_name
 from modules.models.catalogue import CheckpointInfo
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.vaes import VaeInfo
+from modules.processing.guidance import Used
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.vae_wish import FULL, encodes_pictures
 from modules.prompting.emphasis import Emphasis
@@ -21,7 +22,7 @@ from modules.version import PROGRAM_VERSION
 class Facts:
     """What became known while the job ran and belongs into the infotext."""
 
-    did_pad: bool = False
+    used: Used = Used.NOTHING
     extra: dict[str, object] = field(default_factory=dict)
 
 
@@ -122,13 +123,13 @@ def extra_fields(request: Txt2ImgRequest, prompt: str, negative_prompt: str, fac
         fields["Old emphasis"] = True
     fields |= _sampler_fields(spec, settings)
     fields |= _schedule_fields(spec, request.scheduler, settings)
-    if settings.number("s_min_uncond") > 0:
+    if Used.LATE_WITHOUT_NEGATIVE in facts.used:
         fields["NGMS"] = settings.number("s_min_uncond")
         if settings.flag("s_min_uncond_all"):
             fields["NGMS all steps"] = True
-    if settings.number("skip_early_cond") > 0:
+    if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
         fields["Skip Early CFG"] = settings.number("skip_early_cond")
-    if facts.did_pad:
+    if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.flag("pad_cond_uncond_v0") else "Pad conds"] = True
     if settings.flag("use_downcasted_alpha_bar"):
         fields["Downcast alphas_cumprod"] = True

@@ -6,6 +6,7 @@ Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 
 import torch
 from torch import Tensor
@@ -26,13 +27,24 @@ ConditionedDenoise = Callable[[Tensor, Tensor, NetworkContext], Tensor]
 @dataclass(frozen=True)
 class GuidedNetwork:
     """A network with what it is to be given: one prompt and one negative prompt an image; `empty` [77,width] is the
-    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the picture."""
+    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the picture; `level` what
+    `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself)."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
     negatives: Sequence[ScheduledConditioning]
     empty: Tensor
     image: Tensor | None = None
+    level: Callable[[Tensor], Tensor] | None = None
+
+
+class Used(Flag):
+    """What guidance did of what the options allow, for the infotext."""
+
+    NOTHING = 0
+    PADDING = auto()
+    EARLY_WITHOUT_NEGATIVE = auto()
+    LATE_WITHOUT_NEGATIVE = auto()
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,7 @@ class Guidance:
         self._successor = successor
         self._evaluation = 0
         self._uncond: Tensor | None = None
-        self.did_pad = False  # whether the padding option changed anything, for the infotext
+        self.used = Used.NOTHING
 
     def __call__(self, x: Tensor, sigma: Tensor, /) -> Tensor:
         self._before()
@@ -96,7 +108,7 @@ class Guidance:
         inputs = self._inputs(x, sigma, rows, [conditioning for _, _, conditioning in parts])
         if self._hooks is not None:
             self._hooks.before_network(inputs)
-        if self._leaves_out_uncond(float(sigma[0])):
+        if self._leaves_out_uncond(sigma[:1]):
             cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond)
             uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
             cfg_scale = 1.0
@@ -128,6 +140,7 @@ class Guidance:
         self._negatives = network.negatives
         self._empty = network.empty
         self._image = network.image
+        self._level = network.level
 
     def _succeed(self, sigma: Tensor) -> None:
         """Let another network take over, if its time has come."""
@@ -139,13 +152,17 @@ class Guidance:
         self._prompts = self._negatives = ()
         self._take(successor.make())
 
-    def _leaves_out_uncond(self, sigma: float) -> bool:
+    def _leaves_out_uncond(self, sigma: Tensor) -> bool:
         options = self._options
         if options.skip_early > 0 and self._evaluation / options.total_evaluations <= options.skip_early:
+            self.used |= Used.EARLY_WITHOUT_NEGATIVE
             return True
-        if options.min_sigma_uncond > 0 and sigma < options.min_sigma_uncond:
-            return options.all_steps or self._evaluation % 2 == 1
-        return False
+        if options.min_sigma_uncond <= 0 or not (options.all_steps or self._evaluation % 2 == 1):
+            return False
+        if float(sigma if self._level is None else self._level(sigma)) >= options.min_sigma_uncond:
+            return False
+        self.used |= Used.LATE_WITHOUT_NEGATIVE
+        return True
 
     def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> NetworkInputs:
         negatives = [negative.at(self._evaluation) for negative in self._negatives]
@@ -170,7 +187,8 @@ class Guidance:
         cond_context, uncond_context, padded = pad_conditionings(
             inputs.text_cond, inputs.text_uncond, self._options.padding, self._empty
         )
-        self.did_pad |= padded
+        if padded:
+            self.used |= Used.PADDING
         if cond_context.shape[1] == uncond_context.shape[1] and self._options.batch_together:
             both = self._evaluate(inputs, slice(None), torch.cat([cond_context, uncond_context]))
             return both[:count], both[count:]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modules.models.loaded import LoadedModel
 from modules.processing.conditioning import Conditioner, EncodedPrompts
-from modules.processing.guidance import Successor
+from modules.processing.guidance import Successor, Used
 from modules.processing.hires_size import HiresSize, hires_size
 from modules.processing.hooks import ExtraNoise, Hooks, PassStart
 from modules.processing.pixels import from_images, to_images
@@ -97,15 +97,15 @@ class HiresPass:
         hooks: Hooks,
         successor: Successor | None,
         merging: Callable[[float], AbstractContextManager[None]],
-    ) -> tuple[Tensor, bool]:
-        """The larger clean latents, and whether conditionings were padded.
+    ) -> tuple[Tensor, Used]:
+        """The larger clean latents, and what guidance made use of.
 
         `latents` is what `enlarged` gave, `encoded` what `encode` gave; `merging` merges tokens by a ratio while open.
         """
         settings = self.request.settings
         latents = self._cut(latents if isinstance(latents, Tensor) else _encoded(model, latents))
         if self.walk is None:
-            return latents, False
+            return latents, Used.NOTHING
         seeds, subseeds, seed_resize = batch_seeds
         noise = image_noise(
             (latents.shape[1], latents.shape[2], latents.shape[3]),
@@ -137,7 +137,7 @@ class HiresPass:
                 self.walk.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
                 on_step,
             )
-        return result, guidance.did_pad
+        return result, guidance.used
 
     def enlarged(self, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor | list[Tensor]:
         """The first pass's latents in the size of the second; or pictures, where the upscaler works on those, which

@@ -13,7 +13,7 @@ from modules.processing.conditioning import EncodedPrompts
 from modules.processing.guidance import Guidance, GuidanceOptions, GuidedNetwork, Successor, conditioned
 from modules.processing.hooks import GuidanceHooks
 from modules.prompting.padding import CondPadding
-from modules.sampling.catalog import SCHEDULES, EtaSource, SamplerSpec
+from modules.sampling.catalog import SCHEDULES, EtaSource, Family, SamplerSpec
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.discrete import (
     DiscreteSchedule,
@@ -21,7 +21,7 @@ from modules.sampling.discrete import (
     rescale_zero_terminal_snr,
     scaled_linear_alphas_cumprod,
 )
-from modules.sampling.flow import FlowSchedule, NoiseLevels
+from modules.sampling.flow import FlowSchedule, NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingPlan, img2img_steps, plan_img2img, plan_txt2img
 from modules.sampling.schedules import ScheduleOptions
@@ -132,7 +132,15 @@ def guided_network(
     prediction = PREDICTIONS[model.architecture.prediction_type]
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
     denoise = conditioned(make, model.predict)
-    return GuidedNetwork(denoise, prompts.prompts, prompts.negatives, prompts.empty, unpainted_image(model, *latents))
+    walks_timesteps = plan.sampler.family is Family.TIMESTEP
+    return GuidedNetwork(
+        denoise,
+        prompts.prompts,
+        prompts.negatives,
+        prompts.empty,
+        unpainted_image(model, *latents),
+        trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if walks_timesteps else None,
+    )
 
 
 def build_guidance(

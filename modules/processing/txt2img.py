@@ -240,7 +240,7 @@ class _Job:
                 walk.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
                 self._on_step,
             )
-        self.facts.did_pad |= guidance.did_pad
+        self.facts.used |= guidance.used
         self.events.step(self.steps_before + self.pass_steps)
         if self.hires is not None:
             latents = self._second_pass(self.hires, latents, facts)
@@ -265,7 +265,7 @@ class _Job:
         encoded = self._encode_hires(hires, facts)
         self.events.phase("sampling larger")
         height, width = (side // self.model.downscale for side in reversed(hires.size.target))
-        latents, did_pad = hires.run(
+        latents, used = hires.run(
             self.model,
             enlarged,
             encoded,
@@ -277,7 +277,7 @@ class _Job:
             self._refiner(hires.plan, (height, width), lambda: self._encode_hires(hires, facts), is_hires=True),
             self.in_use.merging_tokens,
         )
-        self.facts.did_pad |= did_pad
+        self.facts.used |= used
         self.steps_before -= first_steps
         return latents
 

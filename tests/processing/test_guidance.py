@@ -1,0 +1,75 @@
+"""Where guidance leaves the negative prompt out, and that it says so."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from modules.models.network_context import NetworkContext
+from modules.processing.guidance import Guidance, GuidanceOptions, GuidedNetwork, Used
+from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
+from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
+
+SIGMAS = (14.0, 6.0, 3.0, 1.5, 0.8, 0.1)
+
+
+class Rows:
+    """A network that notes how many rows each call had."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, x: Tensor, sigma: Tensor, context: NetworkContext) -> Tensor:
+        self.counts.append(len(x))
+        return x * 0.5
+
+
+def walked(level: Callable[[Tensor], Tensor] | None = None, **options: float) -> tuple[list[int], Used]:
+    """Rows of each call over `SIGMAS` (2 with the negative prompt, 1 without), and what was used."""
+    prompt = ScheduledConditioning(((len(SIGMAS), Conditioning(torch.ones(77, 4))),))
+    rows = Rows()
+    guidance = Guidance(
+        GuidedNetwork(
+            rows, [ComposedConditioning(((prompt, 1.0),))], [prompt], torch.zeros(77, 4), image=None, level=level
+        ),
+        GuidanceOptions(
+            cfg_scale=7.0,
+            total_evaluations=len(SIGMAS),
+            min_sigma_uncond=options.get("minimum", 0.0),
+            all_steps=bool(options.get("all_steps", False)),
+            skip_early=options.get("skip_early", 0.0),
+        ),
+    )
+    for sigma in SIGMAS:
+        guidance(torch.ones(1, 4, 2, 2), torch.tensor([sigma]))
+    return rows.counts, guidance.used
+
+
+def test_every_evaluation_has_the_negative_prompt_unless_told_otherwise() -> None:
+    assert walked() == ([2] * 6, Used.NOTHING)
+
+
+def test_below_the_minimum_every_second_evaluation_is_without_it() -> None:
+    assert walked(minimum=2.0) == ([2, 2, 2, 1, 2, 1], Used.LATE_WITHOUT_NEGATIVE)
+
+
+def test_or_all_of_them() -> None:
+    assert walked(minimum=2.0, all_steps=True) == ([2, 2, 2, 1, 1, 1], Used.LATE_WITHOUT_NEGATIVE)
+
+
+def test_a_minimum_that_is_never_reached_is_not_recorded() -> None:
+    assert walked(minimum=0.05, all_steps=True) == ([2] * 6, Used.NOTHING)
+
+
+def test_the_first_share_of_evaluations_without_it() -> None:
+    assert walked(skip_early=0.2) == ([1, 1, 2, 2, 2, 2], Used.EARLY_WITHOUT_NEGATIVE)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "expected"), [(5.0, [2, 2, 2, 2, 2, 2]), (15.0, [2, 2, 2, 2, 2, 1]), (500.0, [2, 2, 2, 1, 2, 1])]
+)
+def test_samplers_that_walk_timesteps_compare_those(minimum: float, expected: list[int]) -> None:
+    """The sigmas' timesteps are 992, 834, 673, 477, 289, 10."""
+    schedule = DiscreteSchedule(scaled_linear_alphas_cumprod())
+    assert walked(schedule.vp_sigma_to_t, minimum=minimum)[0] == expected

@@ -25,6 +25,7 @@ from modules.models.ema_names import restored_names
 from modules.models.tensor_file import TensorEntry, TensorFile
 from modules.models.tensor_source import TensorSource, open_tensors
 from modules.models.tensor_writer import TensorWriter
+from modules.models.text_companions import with_companions
 
 OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
 MMDIT = r"^(model\.diffusion_model)"
@@ -107,7 +108,7 @@ def open_checkpoint(path: Path) -> OpenClipLayout:
     if path.is_dir():
         return OpenClipLayout(DiffusersLayout.of_folder(path))
     file = open_tensors(path)
-    return OpenClipLayout(DiffusersLayout.of_file(file) if is_diffusers_file(file.entries) else file)
+    return OpenClipLayout(DiffusersLayout.of_file(file) if is_diffusers_file(file.entries) else with_companions(file))
 
 
 class LayoutWriter:

@@ -12,7 +12,7 @@ Modes (the setting `lora_mode`):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -21,6 +21,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
+from modules.errors import InvalidValueError
 from modules.memory.changes import (
     AllBranches,
     Budget,
@@ -37,6 +38,7 @@ from modules.memory.formats.names import dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
 from modules.networks.kinds.adapter import Adapter
+from modules.networks.kinds.rows import rows_of
 from modules.networks.network_file import NetworkError, NetworkFile
 from modules.networks.targets import Target, TargetTable
 
@@ -264,8 +266,8 @@ class NetworkApplier:
         parts: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
         for number, use in enumerate(uses):
             adapters = files[use.file_hash].adapters
-            found = [(target, adapter) for name, adapter in adapters.items() if (target := self._table.find(name))]
-            missing = [name for name in adapters if self._table.find(name) is None]
+            found = [pair for name, adapter in adapters.items() for pair in self._found(use.name, name, adapter)]
+            missing = [name for name in adapters if self._table.find(name) is None and not self._table.parts(name)]
             if len(missing) > len(found):
                 raise NetworkError(_unmatched(use.name, missing, len(found)))
             if missing:
@@ -278,6 +280,17 @@ class NetworkApplier:
                 parts.setdefault(key, (target, []))[1].append((number, adapter))
         self._planned = parts
         return planned
+
+    def _found(self, network: str, name: str, adapter: Adapter) -> Iterator[tuple[Target, Adapter]]:
+        """The layers that a name means, each with its share of the change."""
+        parts = self._table.parts(name)
+        try:
+            yield from ((part.target, rows_of(adapter, part.third)) for part in parts)
+        except InvalidValueError as error:
+            raise NetworkError(f"{network}: {name}: {error}") from error
+        target = self._table.find(name)
+        if not parts and target is not None:
+            yield target, adapter
 
     # -- the modes ---------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from modules.models.open_clip_layout import original_name
+
 TEXT_PREFIXES = {"text_encoder": ("lora_te", "lora_te1"), "text_encoder_2": ("lora_te2",)}
 DOTTED_TEXT_PREFIXES = {"text_encoder": "text_encoder", "text_encoder_2": "text_encoder_2"}
 
@@ -24,12 +26,22 @@ class Target:
         return self.component.startswith("text_encoder")
 
 
+@dataclass(frozen=True)
+class Part:
+    """A layer that stands inside of a fused one of the original layout: the third number `third` of its rows, or None:
+    all of them with their halves swapped."""
+
+    target: Target
+    third: int | None
+
+
 class TargetTable:
     """All names of all layers with weights. Built once for a model."""
 
     def __init__(self, components: Mapping[str, tuple[nn.Module, Callable[[str], str | None]]]) -> None:
         """`components`: the module of "unet", "text_encoder" ..., and the original name of one of its parameters."""
         self._names: dict[str, Target] = {}
+        self._fused: dict[str, list[Part]] = {}
         for component, (module, to_original) in components.items():
             for path, layer in module.named_modules():
                 if not layer._parameters:
@@ -38,6 +50,20 @@ class TargetTable:
                 original = to_original(f"{path}.weight")
                 for name in _names(component, path, original.removesuffix(".weight") if original else None):
                     self._names.setdefault(name, target)
+                if original is not None:
+                    self._note_fused(component, target, original)
+
+    def _note_fused(self, component: str, target: Target, original: str) -> None:
+        origin = original_name(original)
+        if (origin.part is None and not origin.swapped) or not origin.key.endswith(".weight"):
+            return
+        for name in _original_names(component, origin.key.removesuffix(".weight")):
+            self._names.pop(name, None)
+            self._fused.setdefault(name, []).append(Part(target, origin.part))
+
+    def parts(self, name: str) -> list[Part]:
+        """The layers that a file's name means together, where the original layout has them in one tensor."""
+        return self._fused.get(name) or self._fused.get(_normalised(name)) or []
 
     def find(self, name: str) -> Target | None:
         """The layer that a file's name means."""
@@ -51,11 +77,11 @@ def _names(component: str, path: str, original: str | None) -> Iterator[str]:
     """What trainers call a layer: kohya's names after diffusers' and after the original layout, and dotted ones."""
     if component == "unet":
         yield _kohya("lora_unet", path)
+        yield _kohya("lora_transformer", path)
         yield f"unet.{path}"
+        yield f"transformer.{path}"
         if original is not None:
-            yield _kohya("lora_unet", original.removeprefix("model.diffusion_model."))
-            yield original
-            yield original.removeprefix("model.diffusion_model.")
+            yield from _original_names(component, original)
         return
     for prefix in TEXT_PREFIXES.get(component, ()):
         yield _kohya(f"{prefix}_text_model", path)
@@ -65,6 +91,15 @@ def _names(component: str, path: str, original: str | None) -> Iterator[str]:
     yield f"{dotted}.{path}"
     if original is not None:
         yield original
+
+
+def _original_names(component: str, original: str) -> Iterator[str]:
+    """Names after the original layout."""
+    if component == "unet":
+        short = original.removeprefix("model.diffusion_model.")
+        yield _kohya("lora_unet", short)
+        yield short
+    yield original
 
 
 def _kohya(prefix: str, path: str) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from modules.memory.attention import ATTENTIONS, Attention, AttentionOptions, upcast, xformers_problem
 from modules.processing.attention_wish import AUTOMATIC, AttentionFlags
+from modules.processing.joint_attention import JointProcessor
 
 if TYPE_CHECKING:
     from modules.models.loaded import LoadedModel
@@ -76,7 +77,9 @@ def using_attention(modules: Iterable[nn.Module], attention: Attention | None) -
     before = [layer.processor for layer in layers]
     try:
         for layer in layers:
-            layer.processor = Processor(attention, layer.processor)
+            assert attention is not None
+            kind = JointProcessor if is_joint(layer) else Processor
+            layer.processor = kind(attention, layer.processor)
         yield
     finally:
         for layer, processor in zip(layers, before, strict=True):
@@ -86,7 +89,14 @@ def using_attention(modules: Iterable[nn.Module], attention: Attention | None) -
 def is_replaceable(layer: nn.Module) -> bool:
     """Whether the layer is an attention of diffusers' with a plain processor: others mean something by theirs."""
     processor = getattr(layer, "processor", None)
-    return isinstance(processor, Processor) or type(processor).__name__ in ("AttnProcessor", "AttnProcessor2_0")
+    known = isinstance(processor, Processor) or type(processor).__name__ in ("AttnProcessor", "AttnProcessor2_0")
+    return known or is_joint(layer)
+
+
+def is_joint(layer: nn.Module) -> bool:
+    """Whether it is an attention of SD3's, over picture and text."""
+    processor = getattr(layer, "processor", None)
+    return isinstance(processor, JointProcessor) or type(processor).__name__ == "JointAttnProcessor2_0"
 
 
 class Processor:

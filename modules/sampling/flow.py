@@ -20,6 +20,7 @@ from modules.sampling.discrete import DiscreteSchedule, interpolate_index, inter
 from modules.sampling.types import Denoise, SamplerOptions
 
 NETWORK_TIMESTEPS = 1000.0  # what the network's time of 1 is called
+UNSTEADY = frozenset({"DPM2 a"})  # its midpoint is far from the beginning of a step that ends below
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,15 @@ def trained_timesteps(spec: SamplerSpec, levels: NoiseLevels) -> DiscreteSchedul
             "flow (Stable Diffusion 3). Choose Euler, DPM++ 2M or another sampler that follows the schedule type."
         )
     return levels
+
+
+def check_flow_sampler(spec: SamplerSpec, options: SamplerOptions) -> None:
+    """Raise `InvalidValueError` for a sampler whose steps near pure noise, where `s` is huge, go astray."""
+    if spec.name in UNSTEADY and adds_noise(spec, options):
+        raise InvalidValueError(
+            f"The sampler {spec.name} goes astray near pure noise, where a flow model (Stable Diffusion 3) begins. "
+            "Choose Euler a or DPM++ 2S a, or set eta for ancestral samplers to 0."
+        )
 
 
 def check_flow_range(sigmas: Tensor) -> None:

@@ -19,6 +19,7 @@ from modules.sampling.flow import (
     NoiseLevels,
     adds_noise,
     check_flow_range,
+    check_flow_sampler,
     exploding_options,
     in_exploding_scaling,
     trained_timesteps,
@@ -132,6 +133,7 @@ def _plan_flow(
 
     Pure noise has unit variance in the model's own scaling, so that the SGM noise multiplier changes nothing.
     """
+    check_flow_sampler(spec, options)
     check_flow_range(all_sigmas)
     if adds_noise(spec, options):
         sigmas, all_sigmas = model.exploding(sigmas), model.exploding(all_sigmas)

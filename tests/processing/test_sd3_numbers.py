@@ -10,9 +10,11 @@ from diffusers.loaders import single_file_utils as convert
 from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+from modules.memory.attention import whole
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loaded import LoadedModel
 from modules.models.network_context import NetworkContext
+from modules.processing.attention import using_attention
 from modules.processing.conditioning import EncodedPrompts
 from modules.processing.engine import Engine
 from modules.processing.sampling_pass import PassPlan, build_guidance, guided_network, noise_schedule, plan_first
@@ -103,7 +105,7 @@ def test_euler_is_the_pipeline_of_diffusers(engine: Engine, theirs: SD3Transform
     schedule = [3 * u / (1 + 2 * u) for u in times]  # what "Simple" takes, shifted
     scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)
     vae: Any = model.vae
-    pipeline = StableDiffusion3Pipeline(theirs, scheduler, vae, *(None,) * 6)  # type: ignore[arg-type]
+    pipeline = StableDiffusion3Pipeline(theirs, scheduler, vae, *(None,) * 6)
     pipeline.set_progress_bar_config(disable=True)
     ((cond, _),) = prompts.prompts[0].at(0)
     negative = prompts.negatives[0].at(0)
@@ -161,3 +163,25 @@ def test_prompts_are_encoded_as_the_model_was_trained(name: str, engine: Engine)
     torch.testing.assert_close(ours.crossattn[:77, :192], torch.cat(states, dim=-1)[0], atol=1e-4, rtol=1e-4)
     assert not ours.crossattn[77:].any() and not ours.crossattn[:, 192:].any()
     torch.testing.assert_close(ours.vector, torch.cat(pooled, dim=-1)[0], atol=1e-4, rtol=1e-4)
+
+
+def test_every_way_of_attention_gives_the_same_numbers(engine: Engine) -> None:
+    """In place of diffusers' own processors, which are back afterwards."""
+    model = engine.model(None)
+    torch.manual_seed(4)
+    x, context = torch.randn(1, 16, 8, 8), NetworkContext(torch.randn(1, 154, 256), torch.randn(1, 192))
+    with torch.inference_mode():
+        plain = model.predict(x, torch.tensor([300.0]), context)
+        before = {id(layer.processor) for layer in model.unet.modules() if hasattr(layer, "processor")}
+        counted = 0
+
+        def counting(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            nonlocal counted
+            counted += 1
+            return whole(query, key, value)
+
+        with using_attention((model.unet,), counting):
+            other = model.predict(x, torch.tensor([300.0]), context)
+        after = {id(layer.processor) for layer in model.unet.modules() if hasattr(layer, "processor")}
+    torch.testing.assert_close(other, plain, atol=1e-5, rtol=1e-5)
+    assert before == after and counted == len(before)

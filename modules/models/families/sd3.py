@@ -22,14 +22,11 @@ from modules.models.families.family import (
 )
 from modules.models.families.ldm_parts import is_left_over, vae_component
 from modules.models.families.sd3_text import encoder_components
-from modules.models.families.sd3_transformer import (
-    SIGN,
-    run_transformer,
-    transformer_component,
-    transformer_inputs,
-)
+from modules.models.families.sd3_transformer import run_transformer, transformer_component, transformer_inputs
+from modules.models.keymaps.mmdit import CLIP_L_PREFIX, SIGN
 
-UNUSED = ("text_encoders.clip_l.transformer.text_projection.", "text_encoders.clip_g.logit_scale")
+UNUSED = (f"{CLIP_L_PREFIX}.text_projection.", "text_encoders.t5xxl.")
+"""T5 needs a tokenizer that no checkpoint holds; without it the model was trained to do with zeros."""
 
 
 class StableDiffusion3:

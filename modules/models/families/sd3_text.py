@@ -1,4 +1,4 @@
-"""The text encoders of SD3 files: CLIP-L, OpenCLIP bigG with transformers' names, and T5 where it can be used."""
+"""The text encoders of SD3 files: CLIP-L, and OpenCLIP bigG with transformers' names."""
 
 import torch
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
@@ -8,9 +8,8 @@ from modules.models.families.family import Component, Header
 from modules.models.families.text_parts import CHANNELS_PER_HEAD, END_TOKEN
 from modules.models.keymaps.clip_text import PARTS, clip_text_keymap
 from modules.models.keymaps.keymap import KeyMap, ModulePair
+from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX
 
-CLIP_L_PREFIX = "text_encoders.clip_l.transformer"
-CLIP_G_PREFIX = "text_encoders.clip_g.transformer"
 HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
 
 

@@ -10,10 +10,8 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.families.family import Component, Header, NetworkInputSizes
-from modules.models.keymaps.mmdit import PREFIX, mmdit_keymap
+from modules.models.keymaps.mmdit import PREFIX, SIGN, mmdit_keymap
 
-SIGN = f"{PREFIX}.x_embedder.proj.weight"
-"""The tensor by which a file is known."""
 CHANNELS_PER_HEAD = 64
 BLOCK = re.compile(rf"^{re.escape(PREFIX)}\.joint_blocks\.(\d+)\.")
 MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."
@@ -67,7 +65,7 @@ def run_transformer(network: Any, x: Tensor, timesteps: Tensor, crossattn: Tenso
         )
     x = F.pad(x, (0, -width % patch, 0, -height % patch), mode="replicate")
     output: Tensor = network(
-        hidden_states=x,
+        x,  # not by name: token merging looks at it
         encoder_hidden_states=crossattn,
         pooled_projections=vector,
         timestep=timesteps,

@@ -10,6 +10,10 @@ from collections.abc import Iterator, Set
 from modules.models.keymaps.keymap import KeyMap, ModulePair
 
 PREFIX = "model.diffusion_model"
+SIGN = f"{PREFIX}.x_embedder.proj.weight"
+"""The tensor by which a file is known."""
+CLIP_L_PREFIX = "text_encoders.clip_l.transformer"
+CLIP_G_PREFIX = "text_encoders.clip_g.transformer"
 ENDS = {
     "x_embedder.proj": "pos_embed.proj",
     "t_embedder.mlp.0": "time_text_embed.timestep_embedder.linear_1",

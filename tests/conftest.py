@@ -2,6 +2,6 @@
 
 from hypothesis import settings
 
-settings.register_profile("quick", max_examples=100, deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")

@@ -1,5 +1,6 @@
 """Run as a process of its own: load a checkpoint with a bound on the memory, and say what is in memory then."""
 
+import gc
 import json
 import resource
 import sys
@@ -41,22 +42,29 @@ def data_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
 
 
-def main(path: Path, way: str, limit_bytes: int) -> None:
-    """Warm up with a tiny model, bound the memory, load, run the UNet's first layer."""
+def main(path: Path, limit_bytes: int, ways: list[str]) -> None:
+    """Warm up with a tiny model, bound the memory, load in each way and run the UNet."""
     torch.set_num_threads(1)
     small = path.parent / "small"
-    small.mkdir(exist_ok=True)
-    load(write_family(small, "sd1"), way)
+    small.mkdir()
+    tiny = write_family(small, "sd1")
+    for way in ways:
+        load(tiny, way)
+    gc.collect()
     bound = data_bytes() + limit_bytes + SLACK_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+    print(json.dumps({way: facts(path, way) for way in ways}))
+
+
+def facts(path: Path, way: str) -> dict[str, object]:
+    """Bytes in memory and whether the UNet's output is finite; or the error."""
     try:
         model = load(path, way)
     except (RuntimeError, MemoryError) as error:
-        print(json.dumps({"error": str(error).splitlines()[0]}))
-        return
+        return {"error": str(error).splitlines()[0]}
     output = model.predict(torch.zeros(1, 4, 8, 8), torch.tensor([5.0]), torch.zeros(1, 77, 64))
-    print(json.dumps({"stored": model.stored_bytes, "finite": bool(output.isfinite().all())}))
+    return {"stored": model.stored_bytes, "finite": bool(output.isfinite().all())}
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -10,6 +10,7 @@ from diffusers import AutoencoderKL
 from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from torch import Tensor, nn
 
+from modules.errors import InvalidValueError
 from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.streaming import StreamHandle
@@ -129,6 +130,13 @@ class LoadedModel:
     def _predict(self, x: Tensor, timesteps: Tensor, context: NetworkContext) -> Tensor:
         device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.rest_dtype
         whole = x if context.image is None else torch.cat([x, context.image.to(x)], dim=1)
+        wanted = self.family.input_sizes(self.unet).channels
+        if whole.shape[1] != wanted:
+            raise InvalidValueError(
+                f"{self.info.name} works on latents of {wanted} channels, and those of the model before it have "
+                f"{whole.shape[1]}. Choose a refiner or a hires checkpoint of the first model's family, or for hires "
+                "fix an upscaler on pixels."
+            )
         vector = context.vector
         with self.computing():
             output = self.family.run(

@@ -7,11 +7,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from modules.errors import InvalidValueError
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.networks import Networks
 from modules.processing.output import Output
+from modules.processing.planning import Planner
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
@@ -103,6 +105,26 @@ def test_networks_reach_every_part_of_sd3(engine: Engine, lora: str, storage: st
     with_lora = picture(engine, "sd3.5", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
     assert pixels(with_lora) != pixels(plain)
     assert pixels(picture(engine, "sd3.5", fp8_storage=storage)) == pixels(plain)
+
+
+def test_sd3_samples_with_noise_on_the_way_and_once_more_larger(engine: Engine) -> None:
+    hires = HiresRequest(scale=2.0, denoising_strength=0.6)
+    result = refined(engine, checkpoint="sd3", refiner_checkpoint=None, sampler="Euler a", hires=hires)
+    assert result.samples[0].image.size == (128, 128)
+    assert "Model: sd3" in result.samples[0].infotext and len(set(pixels(result))) > 8
+
+
+def test_sd3_refuses_what_it_cannot_do(engine: Engine) -> None:
+    with pytest.raises(InvalidValueError, match="predict noise"):
+        refined(engine, checkpoint="sd3", refiner_checkpoint=None, sampler="DDIM")
+    with pytest.raises(InvalidValueError, match="latents of 4 channels"):
+        refined(engine, checkpoint="sd3")
+
+
+def test_sd3_is_planned(engine: Engine) -> None:
+    request = Txt2ImgRequest(prompt="a cat", checkpoint="sd3.5", width=64, height=64)
+    plan = Planner(engine, CONFIGS).plan(request)
+    assert plan.needs_bytes > plan.weights_bytes > 0
 
 
 def test_sdxl_sees_the_size_and_the_crop(engine: Engine) -> None:

@@ -172,7 +172,7 @@ def test_every_way_of_attention_gives_the_same_numbers(engine: Engine) -> None:
     x, context = torch.randn(1, 16, 8, 8), NetworkContext(torch.randn(1, 154, 256), torch.randn(1, 192))
     with torch.inference_mode():
         plain = model.predict(x, torch.tensor([300.0]), context)
-        before = {id(layer.processor) for layer in model.unet.modules() if hasattr(layer, "processor")}
+        before = [id(layer.processor) for layer in model.unet.modules() if hasattr(layer, "processor")]
         counted = 0
 
         def counting(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -182,6 +182,6 @@ def test_every_way_of_attention_gives_the_same_numbers(engine: Engine) -> None:
 
         with using_attention((model.unet,), counting):
             other = model.predict(x, torch.tensor([300.0]), context)
-        after = {id(layer.processor) for layer in model.unet.modules() if hasattr(layer, "processor")}
+        after = [id(layer.processor) for layer in model.unet.modules() if hasattr(layer, "processor")]
     torch.testing.assert_close(other, plain, atol=1e-5, rtol=1e-5)
     assert before == after and counted == len(before)

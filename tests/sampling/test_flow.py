@@ -47,9 +47,11 @@ def test_the_levels_are_those_of_diffusers() -> None:
 
 @pytest.mark.parametrize("name", [name for name in WALKING if name not in UNSTEADY])
 def test_each_sampler_makes_pictures_of_the_right_deviation(name: str) -> None:
-    """With the error that so few steps leave; noise of the wrong size would leave a third or more."""
-    rough = {"Euler": 0.15, "Euler a": 0.15, "DPM adaptive": 0.16, "Restart": 0.12}
-    assert float(sampled(name, 24).std()) == pytest.approx(DATA_DEVIATION, rel=rough.get(name, 0.06))
+    """With the error that so many steps leave; that of Euler's shrinks as their number grows (0.58, 0.64, 0.66, 0.68
+    for 24, 48, 96, 192 steps of Euler a)."""
+    steps = 192 if name.startswith("Euler") else 24
+    rough = {"DPM adaptive": 0.16, "Restart": 0.12}
+    assert float(sampled(name, steps).std()) == pytest.approx(DATA_DEVIATION, rel=rough.get(name, 0.06))
 
 
 def test_a_sampler_that_goes_astray_says_so_and_what_helps() -> None:

@@ -121,22 +121,37 @@ class Branches:
         """See `SideBranches`."""
         if isinstance(layer, nn.Linear):
             return self.add_to_linear(inputs, output)
-        down, up, scale = (part.to(inputs.dtype) for part in (self.down, self.up, self.scale))
-        mid = None if self.mid is None else self.mid.to(inputs.dtype)
-        added = _convolved(layer, inputs, down, up, mid, scale.reshape(-1, 1, 1))
-        return output + added.to(output.dtype)
+        down, up, scale = self.down.to(inputs.dtype), self.up.to(inputs.dtype), self.scale.reshape(-1, 1, 1)
+        hidden = F.conv2d(inputs, down) if self.mid is not None else _with_geometry(layer, inputs, down)
+        if self.mid is not None:
+            hidden = _with_geometry(layer, hidden, self.mid.to(inputs.dtype))
+        hidden = (hidden * scale).to(inputs.dtype)
+        if not _adds_in_place(output, hidden):
+            return output + F.conv2d(hidden, up).to(output.dtype)
+        spread = output.flatten(2)  # [B, out, pixels]
+        spread.baddbmm_(up.flatten(1).expand(len(spread), -1, -1), hidden.flatten(2))
+        return output
 
     def add_to_linear(self, inputs: Tensor, output: Tensor) -> Tensor:
         """A Linear's output [..., out] for inputs [..., in] with what its branches add.
 
-        Product and sum are one call, so that in 16 bit they are rounded once.
+        Product and sum are one call, so that in 16 bit they are rounded once; in place where autograd does not watch,
+        because an output is often larger than the caches.
         """
         down, up = self.down.to(inputs.dtype), self.up.to(inputs.dtype)
         hidden = (F.linear(inputs, down) * self.scale).to(inputs.dtype)
         if output.dtype != hidden.dtype:  # under autocast
             return output + F.linear(hidden, up).to(output.dtype)
-        rows = torch.addmm(output.reshape(-1, output.shape[-1]), hidden.reshape(-1, hidden.shape[-1]), up.t())
-        return rows.view(output.shape)
+        rows, hidden = output.reshape(-1, output.shape[-1]), hidden.reshape(-1, hidden.shape[-1])
+        if _adds_in_place(output, hidden):
+            rows.addmm_(hidden, up.t())
+            return output
+        return torch.addmm(rows, hidden, up.t()).view(output.shape)
+
+
+def _adds_in_place(output: Tensor, hidden: Tensor) -> bool:
+    """Whether a layer's output, made just now and known to nobody else, may be added to where it lies."""
+    return output.dtype == hidden.dtype and output.is_contiguous() and not torch.is_grad_enabled()
 
 
 def joined_branches(
@@ -189,12 +204,6 @@ def _shaped(factor: Tensor, layer: nn.Module, is_up: bool = False) -> Tensor:
     if is_up:
         return factor.reshape(*factor.shape[:2], 1, 1)
     return factor if factor.ndim == 4 else factor.reshape(*factor.shape, 1, 1)
-
-
-def _convolved(layer: Any, x: Tensor, down: Tensor, up: Tensor, mid: Tensor | None, scale: Tensor) -> Tensor:
-    if mid is not None:
-        return F.conv2d(_with_geometry(layer, F.conv2d(x, down), mid) * scale, up)
-    return F.conv2d(_with_geometry(layer, x, down) * scale, up)
 
 
 def _with_geometry(layer: Any, x: Tensor, kernel: Tensor) -> Tensor:

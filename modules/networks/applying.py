@@ -21,6 +21,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
+from modules.devices import release_memory
 from modules.errors import InvalidValueError
 from modules.memory.changes import (
     AllBranches,
@@ -37,6 +38,7 @@ from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.formats.names import dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
+from modules.memory.scratch import release_scratch
 from modules.networks.kinds.adapter import Adapter
 from modules.networks.kinds.rows import rows_of
 from modules.networks.network_file import NetworkError, NetworkFile
@@ -201,6 +203,9 @@ class NetworkApplier:
             self.remove()
             raise
         self._master.close()
+        if mode is not LoraMode.EXACT:
+            release_scratch()
+            release_memory(self._device)  # else the heap keeps what the largest layer took in float32
         self._current = wanted
         self.survival = (whole(uses) if mode is LoraMode.EXACT else total.result(uses)) if uses else None
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from modules.devices import Memory, memory_info
+from modules.devices import Memory, memory_info, release_memory
 from modules.errors import FeatherweightError
 from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.hashing import BackgroundHasher, HashProgress
@@ -27,8 +27,6 @@ from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 
 if TYPE_CHECKING:
-    import torch
-
     from modules.models.loaded import LoadedModel
     from modules.networks.embeddings import Embedding
     from modules.processing.conditioning import Conditioner
@@ -350,18 +348,3 @@ class Engine:
             streamed_bytes=model.streaming.rest_bytes if model.streaming else 0,
         )
         return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
-
-
-def release_memory(device: torch.device) -> None:
-    """Give freed memory back: CUDA's cached blocks to the driver, and on Linux the heap's to the system."""
-    import ctypes
-    import sys
-
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from modules.devices import release_memory
 from modules.memory.attention import Attention
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
@@ -25,7 +26,6 @@ from modules.memory.streaming.groups import Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
 from modules.processing.attention import using_attention
-from modules.processing.engine import release_memory
 
 CPU = torch.device("cpu")
 STAGES = {

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from PIL import Image
 
+from modules.devices import release_memory
 from modules.memory.timeline import MemoryTimeline
-from modules.processing.engine import release_memory
 from modules.processing.events import Events
 from modules.processing.results import Picture
 

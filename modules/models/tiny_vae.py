@@ -49,7 +49,7 @@ class TinySizes:
     def border(self, half: str) -> int:
         """Latents around a tile that its pixels depend on: each convolution adds one at its own resolution."""
         finest_last = self.blocks if half == DECODER else tuple(reversed(self.blocks))
-        reach = 1.0 + sum((3 * count + 1) / 2**level for level, count in enumerate(finest_last))
+        reach: float = 1.0 + sum((3 * count + 1) / 2**level for level, count in enumerate(finest_last))
         return math.ceil(reach) + 1
 
 

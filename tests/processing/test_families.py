@@ -84,6 +84,16 @@ def test_each_family_is_stored_in_each_format(engine: Engine, family: str, stora
     assert facts.stored_bytes < 2.5 * facts.parameters
 
 
+@pytest.mark.parametrize("storage", ["Disable", "Enable"])
+@pytest.mark.parametrize("family", ["sd2", "sdxl", "sd3.5"])
+def test_each_family_is_streamed_with_the_same_picture(engine: Engine, family: str, storage: str) -> None:
+    resident = picture(engine, family, fp8_storage=storage)
+    streamed = picture(engine, family, fp8_storage=storage, stream_weights="Layers")
+    assert pixels(streamed) == pixels(resident)
+    facts = engine.status.model
+    assert facts is not None and facts.streamed_bytes > 0
+
+
 def test_enable_for_sdxl_means_sdxl(engine: Engine) -> None:
     assert "FP8" in picture(engine, "sdxl", fp8_storage="Enable for SDXL").samples[0].infotext
     assert "FP8" not in picture(engine, "sd2", fp8_storage="Enable for SDXL").samples[0].infotext

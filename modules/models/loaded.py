@@ -37,7 +37,7 @@ class LoadedModel:
     info: CheckpointInfo
     family: ModelFamily
     architecture: LdmArchitecture
-    text_encoders: Mapping[str, Any]  # by component: "text_encoder", "text_encoder_2"
+    text_encoders: Mapping[str, Any]  # by component: "text_encoder", "text_encoder_2" ...
     unet: Any  # or the transformer in its place
     vae: AutoencoderKL
     plan: PrecisionPlan
@@ -74,8 +74,13 @@ class LoadedModel:
 
     @property
     def text_widths(self) -> list[int]:
-        """The widths of the vectors that the text encoders take."""
-        return [int(encoder.config.hidden_size) for encoder in self.text_encoders.values()]
+        """The widths of the vectors that the CLIP text encoders take."""
+        return [int(self.text_encoders[tower.component].config.hidden_size) for tower in self.family.recipe.towers]
+
+    @property
+    def has_t5(self) -> bool:
+        """Whether T5 is among its text encoders, and so in its pictures."""
+        return self.family.recipe.followed_by in self.text_encoders
 
     @property
     def parameters(self) -> int:

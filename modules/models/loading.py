@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.families.ldm_parts import ZERO_SNR_KEY
 from modules.models.filling import Assignment, FillReport, Placement, fill, finish_buffers, plan_assignments
 from modules.models.header_sizes import sized_by_header
+from modules.models.keymaps.mmdit import T5_PREFIX
 from modules.models.loaded import LoadedModel
 from modules.models.open_clip_layout import open_checkpoint
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.prediction import predicts_v
 from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
+from modules.models.text_companions import t5_tokenizer_file
 from modules.models.vae_source import VaeSource
 from modules.models.vaes import VaeInfo
 
@@ -51,9 +54,14 @@ def load_model(
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
-    with open_checkpoint(info.path) as file:
+    with ExitStack() as files:
+        file = files.enter_context(open_checkpoint(info.path))
         family = detect_family(file)
         plan = choose_plan(family)
+        if plan.with_t5:
+            file = files.enter_context(open_checkpoint(info.path, with_t5=True))
+            if any(key.startswith(T5_PREFIX) for key in file.entries):
+                t5_tokenizer_file(info.path)  # without it T5 is of no use: better to say so at once
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         try:

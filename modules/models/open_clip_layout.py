@@ -22,6 +22,7 @@ from modules.errors import InvalidValueError
 from modules.models.closing import Closing
 from modules.models.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.ema_names import restored_names
+from modules.models.keymaps.mmdit import T5_LEVEL
 from modules.models.tensor_file import TensorEntry, TensorFile
 from modules.models.tensor_source import TensorSource, open_tensors
 from modules.models.tensor_writer import TensorWriter
@@ -62,7 +63,8 @@ class Origin:
 class OpenClipLayout(Closing):
     """A `TensorSource` around another one."""
 
-    def __init__(self, file: TensorSource) -> None:
+    def __init__(self, file: TensorSource, hidden: tuple[str, ...] = ()) -> None:
+        """Tensors whose names begin with one of `hidden` are left out."""
         self._file = file
         self.path: Path = file.path
         self.metadata = file.metadata
@@ -72,6 +74,8 @@ class OpenClipLayout(Closing):
         swapped = _shift_and_scale_alone(file.entries)
         renamed = restored_names(file.entries)
         for key, entry in file.entries.items():
+            if key.startswith(hidden):
+                continue
             named = [(renamed[key], Origin(key))] if key in renamed else _named(key, entry, swapped)
             for name, origin in named:
                 self.origins[name] = origin
@@ -102,13 +106,15 @@ class OpenClipLayout(Closing):
         return tensor.T.contiguous() if origin.transposed else tensor
 
 
-def open_checkpoint(path: Path) -> OpenClipLayout:
+def open_checkpoint(path: Path, with_t5: bool = False) -> OpenClipLayout:
     """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
-    what its suffix says."""
+    what its suffix says. SD3's T5, inside of the file or beside it, is there only if it is asked for."""
     if path.is_dir():
         return OpenClipLayout(DiffusersLayout.of_folder(path))
     file = open_tensors(path)
-    return OpenClipLayout(DiffusersLayout.of_file(file) if is_diffusers_file(file.entries) else with_companions(file))
+    if is_diffusers_file(file.entries):
+        return OpenClipLayout(DiffusersLayout.of_file(file))
+    return OpenClipLayout(with_companions(file, with_t5), () if with_t5 else (T5_LEVEL,))
 
 
 class LayoutWriter:

@@ -43,6 +43,7 @@ class PrecisionPlan:
     dtype_is_chosen: bool = False  # by a setting, so that pictures say so
     check_nan: bool = True
     streaming: StreamPlan | None = None  # None: all weights lie on the device
+    with_t5: bool = False  # SD3's third text encoder, where its file is there
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -89,6 +90,7 @@ class PrecisionPlan:
             self.text_storage,
             self.skip,
             self.streaming,
+            self.with_t5,
         )
 
     @property

@@ -106,9 +106,12 @@ class ModelSketch:
         return max(sizes, default=0) * plan.compute_dtype.itemsize
 
 
-def sketch_model(info: CheckpointInfo, configs_dir: Path, default_yaml: Path | None = None) -> ModelSketch:
-    """Read a checkpoint's header. Raises `CheckpointError` as loading does, but for what only the data would show."""
-    with open_checkpoint(info.path) as file:
+def sketch_model(
+    info: CheckpointInfo, configs_dir: Path, default_yaml: Path | None = None, with_t5: bool = False
+) -> ModelSketch:
+    """Read a checkpoint's header, SD3's T5 only if it is asked for. Raises `CheckpointError` as loading does, but for
+    what only the data would show."""
+    with open_checkpoint(info.path, with_t5) as file:
         family = detect_family(file)
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)

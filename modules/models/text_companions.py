@@ -10,8 +10,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from modules.errors import CheckpointError
 from modules.models.closing import Closing
-from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN
+from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN, T5_PREFIX
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource, open_tensors
 
@@ -22,13 +23,17 @@ HIGHEST = 4  # folders above the checkpoint in which `FOLDERS` are looked for
 
 @dataclass(frozen=True)
 class Companion:
-    """An encoder: the name of its file, and the beginning of its names in a whole checkpoint."""
+    """An encoder: the name of its file, or with `any_ending` how that begins, and the beginning of its names in a whole
+    checkpoint."""
 
     stem: str
     prefix: str
+    any_ending: bool = False
 
 
 COMPANIONS = (Companion("clip_l", CLIP_L_PREFIX), Companion("clip_g", CLIP_G_PREFIX))
+T5 = Companion("t5xxl", T5_PREFIX, any_ending=True)
+T5_TOKENIZERS = ("t5_tokenizer.json", "t5xxl/tokenizer.json")
 
 
 class WithCompanions(Closing):
@@ -63,18 +68,42 @@ class WithCompanions(Closing):
         return file.read(key, into)
 
 
-def with_companions(file: TensorSource) -> TensorSource:
-    """`file` with the text encoders that it lacks and that lie near; `file` itself where none is needed or found."""
+def with_companions(file: TensorSource, with_t5: bool = False) -> TensorSource:
+    """`file` with the text encoders that it lacks and that lie near, T5 only where it is asked for; `file` itself where
+    none is needed or found."""
     if SIGN not in file.entries:
         return file
-    missing = [item for item in COMPANIONS if not any(key.startswith(f"{item.prefix}.") for key in file.entries)]
-    found = {path: item.prefix for item in missing if (path := _find(file.path, item.stem)) is not None}
+    known = (*COMPANIONS, T5) if with_t5 else COMPANIONS
+    missing = [item for item in known if not any(key.startswith(f"{item.prefix}.") for key in file.entries)]
+    found = {path: item.prefix for item in missing if (path := _find(file.path, item)) is not None}
     return WithCompanions(file, found) if found else file
 
 
-def _find(checkpoint: Path, stem: str) -> Path | None:
-    """The file `STEM.safetensors` in a folder for text encoders, the nearest to the checkpoint."""
-    return next((path for folder in _folders(checkpoint) if (path := folder / f"{stem}{SUFFIX}").is_file()), None)
+def t5_tokenizer_file(checkpoint: Path) -> Path:
+    """The tokenizer of T5, which no checkpoint holds: one of `T5_TOKENIZERS` in a folder for text encoders, the nearest
+    to the checkpoint. Raises `CheckpointError` that names the file and the place."""
+    for folder in _folders(checkpoint):
+        for name in T5_TOKENIZERS:
+            if (folder / name).is_file():
+                return folder / name
+    raise CheckpointError(
+        f"{checkpoint.name}: T5 is there, and its tokenizer is not. Put T5's tokenizer.json (of t5-v1_1-xxl) into the "
+        f"folder text_encoder beside the checkpoints' folder, as models/text_encoder/{T5_TOKENIZERS[0]}, or switch "
+        "Enable T5 off in Settings > Stable Diffusion 3."
+    )
+
+
+def _find(checkpoint: Path, item: Companion) -> Path | None:
+    """The file `STEM.safetensors` in a folder for text encoders, the nearest to the checkpoint; with `any_ending` else
+    the first `STEM*.safetensors` there."""
+    for folder in _folders(checkpoint):
+        path = folder / f"{item.stem}{SUFFIX}"
+        if path.is_file():
+            return path
+        others = sorted(folder.glob(f"{item.stem}*{SUFFIX}")) if item.any_ending else []
+        if others:
+            return others[0]
+    return None
 
 
 def _folders(checkpoint: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from modules.models.families.family import ConditioningRecipe, TextTowerRecipe
 from modules.models.loaded import LoadedModel
+from modules.models.text_companions import t5_tokenizer_file
 from modules.networks.embeddings import Embedding
 from modules.processing.networks import ActiveNetworks
 from modules.processing.size_vector import SizeFacts, size_vector
@@ -21,7 +22,9 @@ from modules.prompting.conditioning import (
     Timing,
 )
 from modules.prompting.embeddings import EmbeddingTable
+from modules.prompting.emphasis import Emphasis
 from modules.prompting.encode import TextOptions, TextTower
+from modules.prompting.t5_encoder import T5TextEncoder, T5Tokenizer
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 
@@ -45,6 +48,7 @@ class Conditioner:
         self._plan_fingerprint = plan_fingerprint
         self.networks = ActiveNetworks()
         self._tokenizer = ClipTokenizer.from_package()
+        self._t5_tokenizer: T5Tokenizer | None = None
         self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
         self._embeddings: dict[str, Embedding] = {}
         self._prompts: ConditioningCache[tuple[ComposedConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
@@ -77,7 +81,7 @@ class Conditioner:
             options,
             size_vector(recipe.sizes, sizes, is_negative=False),
             joins_pooled=recipe.joins_pooled,
-            follower=self._follower(recipe),
+            follower=self._follower(recipe, options),
         )
         negative_encoder = replace(
             encoder,
@@ -120,11 +124,19 @@ class Conditioner:
         table = self._tables.get(int(module.config.hidden_size))
         return TextTower(self._tokenizer, encoder, table, recipe.pad_id)
 
-    def _follower(self, recipe: ConditioningRecipe) -> Follower | None:
+    def _follower(self, recipe: ConditioningRecipe, options: TextOptions) -> Follower | None:
         """What follows the towers' tokens."""
         if recipe.followed_by is None:
             return None
-        return Follower(self._model.family.input_sizes(self._model.unet).context_width)
+        width = self._model.family.input_sizes(self._model.unet).context_width
+        module = self._model.text_encoders.get(recipe.followed_by)
+        if module is None:
+            return Follower(width)
+        if self._t5_tokenizer is None:
+            self._t5_tokenizer = T5Tokenizer(t5_tokenizer_file(self._model.info.path), int(module.config.vocab_size))
+        reads_weights = options.emphasis is not Emphasis.NONE
+        encoder = T5TextEncoder(module, self._t5_tokenizer, self._model.device, reads_weights)
+        return Follower(width, encoder.encode)
 
     def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
         """Have these embeddings take the place of their names."""

@@ -67,7 +67,7 @@ class ModelInUse:
         self._model, self._conditioner = model, engine.conditioner(wanted, wish)
         model.vae_runner.rules = vae_rules_of(settings)
         way = attention_of(settings, engine.machine, model)
-        for note in (*model.plan.notes, *([way.note] if way.note else [])):
+        for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_t5(model)):
             self._notices[note] = None
         contexts = self._contexts
         contexts.enter_context(using_tiny_vae(model, self._request, engine.tiny_vaes))
@@ -115,3 +115,13 @@ class ModelInUse:
         self._merging.close()
         self._contexts.close()
         self._model = self._conditioner = None
+
+
+def _note_on_t5(model: LoadedModel) -> list[str]:
+    """That the setting for T5 has no effect, if it has none."""
+    if not model.plan.with_t5 or model.has_t5:
+        return []
+    return [
+        f"Enable T5 has no effect: {model.info.name} holds no T5, and models/text_encoder has no t5xxl.safetensors. "
+        "Zeros take its place."
+    ]

@@ -106,7 +106,7 @@ class Planner:
         self._corrections = Corrections(learnt)
         self._lock = threading.Lock()
         self._rehearsal: Rehearsal | None = None
-        self._sketches: OrderedDict[tuple[Path, int], ModelSketch] = OrderedDict()
+        self._sketches: OrderedDict[tuple[Path, int, bool], ModelSketch] = OrderedDict()
         self._rehearsed: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._program_bytes: int | None = None
         self._turn = threading.Lock()
@@ -207,7 +207,7 @@ class Planner:
 
         settings, machine = request.settings, self._engine.machine
         info = self._engine.catalogue.default(request.checkpoint or settings.text("sd_model_checkpoint") or None)
-        sketch = self._sketch(info)
+        sketch = self._sketch(info, settings.flag("sd3_enable_t5"))
         plan = resolve(PrecisionWish.of(settings), machine, sketch.family)
         choice = choose_attention(
             settings.text("cross_attention_optimization"),
@@ -218,12 +218,12 @@ class Planner:
         )
         return _Case(sketch, plan, choice.name, settings.flag("upcast_attn"), request)
 
-    def _sketch(self, info: CheckpointInfo) -> ModelSketch:
+    def _sketch(self, info: CheckpointInfo, with_t5: bool) -> ModelSketch:
         from modules.models.sketch import sketch_model
 
-        key = (info.path, info.mtime_ns)
+        key = (info.path, info.mtime_ns, with_t5)
         if key not in self._sketches:
-            self._sketches[key] = sketch_model(info, self._configs_dir, self._yaml)
+            self._sketches[key] = sketch_model(info, self._configs_dir, self._yaml, with_t5)
             while len(self._sketches) > KEPT_SKETCHES:
                 self._sketches.popitem(last=False)
         self._sketches.move_to_end(key)

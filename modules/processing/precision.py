@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from modules.memory.storage import StorageRules
+    from modules.models.families.family import ConditioningRecipe
     from modules.models.precision import ComputeMode, PrecisionPlan
 
 ON, OFF, ON_FOR_LARGE = "Enable", "Disable", "Enable for SDXL"
@@ -29,7 +30,7 @@ SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 
 
 PRECISION_KEYS = frozenset(
-    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
+    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "sd3_enable_t5"}
     | VAE_KEYS
     | STREAM_KEYS
 )
@@ -56,6 +57,10 @@ class Family(Protocol):
     def is_large(self) -> bool:
         """SDXL and larger: what "Enable for SDXL" means."""
 
+    @property
+    def recipe(self) -> ConditioningRecipe:
+        """Which text encoders it has."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -74,7 +79,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class PrecisionWish:
-    """The settings that decide how a model is loaded: its precision, and whose VAE it gets."""
+    """The settings that decide how a model is loaded: its precision, whose VAE it gets, and whether SD3 gets T5."""
 
     fp8_storage: str = OFF
     fp8_format: str = "fp8_e4m3fn_row"
@@ -86,6 +91,7 @@ class PrecisionWish:
     lora_mode: str = AUTOMATIC
     vae: VaeWish = field(default_factory=VaeWish)
     streaming: StreamWish = field(default_factory=StreamWish)
+    t5: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionWish:
@@ -101,6 +107,7 @@ class PrecisionWish:
             lora_mode=settings.text("lora_mode"),
             vae=VaeWish.of(settings),
             streaming=StreamWish.of(settings),
+            t5=settings.flag("sd3_enable_t5"),
         )
 
 
@@ -160,6 +167,7 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
         dtype_is_chosen=wish.compute_dtype != AUTOMATIC,
         check_nan=machine.check_nan,
         streaming=stream_plan(wish.streaming, machine.streaming, machine.device, is_large),
+        with_t5=wish.t5 and family is not None and family.recipe.followed_by is not None,
         notes=tuple(notes),
     )
 

@@ -405,6 +405,8 @@ class _Job:
         recovered = self.in_use.recovered
         if recovered:
             self.facts.extra["Memory recovery"] = recovered
+        if model.has_t5:
+            self.facts.extra["T5"] = True
         main = main_fields(self.request, model.info, self.request.size_px, seed, subseed, model.plan, model.vae_info)
         extra = extra_fields(self.request, prompt, negative, self.facts)
         return Picture(image, infotext(prompt, negative, main, extra), seed, subseed)

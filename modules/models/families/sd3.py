@@ -1,7 +1,8 @@
 """Stable Diffusion 3 and 3.5 (Esser et al. 2024, arXiv:2403.03206): a transformer that sees picture and text side by
 side and predicts a flow.
 
-CLIP-L and OpenCLIP bigG stand side by side, filled up to the width of T5, whose tokens follow. Sizes, the second
+CLIP-L and OpenCLIP bigG stand side by side, filled up to the width of T5, whose tokens follow; without T5 zeros do, as
+it was trained. Sizes, the second
 attention and the normed queries and keys of SD3.5 follow from the tensors.
 """
 
@@ -21,12 +22,12 @@ from modules.models.families.family import (
     TextTowerRecipe,
 )
 from modules.models.families.ldm_parts import is_left_over, vae_component
+from modules.models.families.sd3_t5 import is_unused_of_t5, t5_components
 from modules.models.families.sd3_text import encoder_components
 from modules.models.families.sd3_transformer import run_transformer, transformer_component, transformer_inputs
 from modules.models.keymaps.mmdit import CLIP_L_PREFIX, SIGN
 
-UNUSED = (f"{CLIP_L_PREFIX}.text_projection.", "text_encoders.t5xxl.")
-"""T5 needs a tokenizer that no checkpoint holds; without it the model was trained to do with zeros."""
+UNUSED = f"{CLIP_L_PREFIX}.text_projection."
 
 
 class StableDiffusion3:
@@ -57,6 +58,7 @@ class StableDiffusion3:
         del config_folders
         return (
             *encoder_components(header),
+            *t5_components(header),
             transformer_component(header, architecture.latent_side),
             vae_component(architecture.vae),
         )
@@ -68,7 +70,7 @@ class StableDiffusion3:
         return transformer_inputs(network)
 
     def is_ignored(self, key: str) -> bool:
-        return is_left_over(key) or key.startswith(UNUSED)
+        return is_left_over(key) or key.startswith(UNUSED) or is_unused_of_t5(key)
 
 
 FAMILIES.add("sd3", StableDiffusion3())

@@ -14,6 +14,8 @@ SIGN = f"{PREFIX}.x_embedder.proj.weight"
 """The tensor by which a file is known."""
 CLIP_L_PREFIX = "text_encoders.clip_l.transformer"
 CLIP_G_PREFIX = "text_encoders.clip_g.transformer"
+T5_LEVEL = "text_encoders.t5xxl."
+T5_PREFIX = f"{T5_LEVEL}transformer"
 ENDS = {
     "x_embedder.proj": "pos_embed.proj",
     "t_embedder.mlp.0": "time_text_embed.timestep_embedder.linear_1",

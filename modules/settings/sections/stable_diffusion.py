@@ -224,7 +224,13 @@ SETTINGS = (
         maximum=10,
         hint="Used for refiner model prompt",
     ),
-    *SD3.reserved({"sd3_enable_t5": False}),
+    SD3.flag(
+        "sd3_enable_t5",
+        "Enable T5",
+        False,
+        infotext="T5",
+        hint="The third text encoder, where its file and its tokenizer are there; zeros take its place otherwise.",
+    ),
     *VAE.reserved(
         {
             "sd_vae_explanation": "",

@@ -1,8 +1,8 @@
 """Weights in 8 bits beside 16 bits and beside diffusers' layerwise casting: bytes, peak while loading, time of a step.
 
-Run `python -m benchmarks.fp8`. A checkpoint of Stable Diffusion 1's full size with random weights is made on the fly;
-each load runs in a process of its own; steps of a pair take turns, and the quickest of each counts. Rows that need a
-graphics card say so without one.
+Run `python -m benchmarks.fp8 [PART ...]`; parts that are not named keep what the JSON has of them. A checkpoint of
+Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its own; steps of
+a pair take turns, and the quickest of each counts. Rows that need a graphics card say so without one.
 """
 
 import argparse
@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.full_size import ROOT, load_through_program, write_full_size_checkpoint
-from benchmarks.report import print_table, write_result
+from benchmarks.report import RESULTS, print_table, write_result
 from modules.devices import native_bf16_cpu
 
 FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row", "int8_row")
@@ -32,6 +32,7 @@ GOALS = {
     "gpu medvram": 0.55,
     "row error": 0.027,
 }
+PARTS = ("load", *FORMATS, "layerwise")
 PAIRS = 4
 LATENT_SIDE = 64  # 512 px
 
@@ -84,31 +85,24 @@ def pair(first: Callable[[], Any], second: Callable[[], Any], device: torch.devi
 
 
 @torch.inference_mode()
-def measure_steps(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """Ours in each format beside ours in the compute dtype, and beside diffusers' layerwise casting."""
+def measure_step(path: Path, storage: str, dtype: torch.dtype, device: torch.device) -> dict[str, float]:
+    """A step with weights in a format beside one with weights in the compute dtype."""
+    plain = load_through_program(path, None, dtype, device)
+    ours = load_through_program(path, storage, dtype, device)
+    return pair(stepper(ours.unet, dtype, device), stepper(plain.unet, dtype, device), device)
+
+
+@torch.inference_mode()
+def measure_peer(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, float]:
+    """A step on plain fp8 beside one with diffusers' layerwise casting."""
     from diffusers.hooks import apply_layerwise_casting
 
-    plain = load_through_program(path, None, dtype, device)
-    result: dict[str, Any] = {"compute_dtype": str(dtype)}
-    for storage in FORMATS:
-        ours = load_through_program(path, storage, dtype, device)
-        result[storage] = {
-            "beside_plain": pair(stepper(ours.unet, dtype, device), stepper(plain.unet, dtype, device), device)
-        }
-        if storage == FORMATS[0]:
-            theirs = load_through_program(path, None, dtype, device).unet
-            apply_layerwise_casting(
-                theirs,
-                storage_dtype=torch.float8_e4m3fn,
-                compute_dtype=dtype,
-                skip_modules_pattern=("norm",),
-            )
-            result[storage]["beside_layerwise"] = pair(
-                stepper(ours.unet, dtype, device), stepper(theirs, dtype, device), device
-            )
-            del theirs
-        del ours
-    return result
+    theirs = load_through_program(path, None, dtype, device).unet
+    apply_layerwise_casting(
+        theirs, storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype, skip_modules_pattern=("norm",)
+    )
+    ours = load_through_program(path, FORMATS[0], dtype, device)
+    return pair(stepper(ours.unet, dtype, device), stepper(theirs, dtype, device), device)
 
 
 def row_errors() -> dict[str, float]:
@@ -128,48 +122,68 @@ def row_errors() -> dict[str, float]:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
     parser.add_argument("--child", nargs=2, metavar=("FILE", "FORMAT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         path, storage = arguments.child
         print(json.dumps(child_load(Path(path), None if storage == "none" else storage)))
         return
+    unknown = [part for part in arguments.parts if part not in PARTS]
+    if unknown:
+        parser.error(f"unknown part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    measure(arguments.parts or PARTS)
+
+
+def measure(parts: Sequence[str]) -> None:
+    """Measure these parts, print what is known of all, write it."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    rows: list[tuple[object, ...]] = []
-    result: dict[str, Any] = {}
+    name = "fp8" if device.type == "cpu" else f"fp8-{torch.cuda.get_device_name().replace(' ', '-').lower()}"
+    kept = RESULTS / f"{name}.json"
+    result: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() and set(parts) != set(PARTS) else {}
 
     def row(what: str, value: float | str, goal: float | None) -> None:
-        met = "" if goal is None or isinstance(value, str) else ("yes" if value <= goal else "NO")
-        rows.append((what, value if isinstance(value, str) else f"{value:.4f}", goal or "", met))
         result[what] = {"value": value, "goal": goal}
 
+    dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
+    short = str(dtype).removeprefix("torch.")
+    result["compute_dtype"] = short
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "full.safetensors"
         write_full_size_checkpoint(path)
-        wide = in_child(path, None)
-        for storage in FORMATS:
+        wide = in_child(path, None) if "load" in parts else {}
+        for storage in FORMATS if "load" in parts else ():
             narrow = in_child(path, storage)
             share = narrow["unet_and_text"] / wide["unet_and_text"]
             row(f"bytes of UNet and text encoder, {storage} / fp16", share, GOALS.get(f"bytes/{storage}"))
             row(f"peak while loading / bytes of the model, {storage}", narrow["peak"] / narrow["model"], GOALS["load"])
-        dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
-        steps = measure_steps(path, dtype, device)
-        result["steps"] = steps
-        name = str(dtype).removeprefix("torch.")
-        for storage in FORMATS:
+        steps = result.setdefault("steps", {})
+        for storage in (part for part in parts if part in FORMATS):
+            steps[storage] = measure_step(path, storage, dtype, device)
             goal = GOALS["gpu step" if device.type == "cuda" else "step/16 bit"]
-            row(f"step at 512 px, {storage} / {name}", steps[storage]["beside_plain"]["ratio"], goal)
-        beside = steps[FORMATS[0]]["beside_layerwise"]["ratio"]
-        row(f"the same, {FORMATS[0]} / diffusers' layerwise casting", beside, GOALS["step/layerwise"])
-    for name, error in row_errors().items():
-        row(f"relative error of Gaussian rows, {name}", error, GOALS["row error"])
+            row(f"step at 512 px, {storage} / {short}", steps[storage]["ratio"], goal)
+        if "layerwise" in parts:
+            steps["layerwise"] = measure_peer(path, dtype, device)
+            ratio = steps["layerwise"]["ratio"]
+            row(f"the same, {FORMATS[0]} / diffusers' layerwise casting", ratio, GOALS["step/layerwise"])
+    for storage, error in row_errors().items():
+        row(f"relative error of Gaussian rows, {storage}", error, GOALS["row error"])
     if device.type != "cuda":
         row("step on a CUDA card, SD1 512 px and SDXL 1024 px, fp8 / fp16", "not measured", GOALS["gpu step"])
         row("peak VRAM, SDXL 1024 px, medvram, fp8 / fp16", "not measured", GOALS["gpu medvram"])
-    print_table(("what", "measured", "at most", "met"), rows)
-    suffix = "" if device.type == "cpu" else "-" + torch.cuda.get_device_name().replace(" ", "-").lower()
-    write_result(f"fp8{suffix}", result)
+    print_table(("what", "measured", "at most", "met"), [line(what, found) for what, found in result.items()])
+    write_result(name, result)
+
+
+def line(what: str, found: Any) -> tuple[object, ...]:
+    """A row of the table, of one entry of the result."""
+    if not isinstance(found, dict) or "value" not in found:
+        return (what, found if isinstance(found, str) else "", "", "")
+    value, goal = found["value"], found["goal"]
+    if isinstance(value, str) or goal is None:
+        return (what, value if isinstance(value, str) else f"{value:.4f}", goal or "", "")
+    return (what, f"{value:.4f}", goal, "yes" if value <= goal else "NO")
 
 
 if __name__ == "__main__":

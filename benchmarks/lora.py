@@ -1,11 +1,14 @@
 """A rank-16 LoRA over all layers at Stable Diffusion 1's full size: time to apply it, to change its weight, and what a
 step costs with it, on 8-bit weights; beside it diffusers with PEFT. And how faithful a LoRA is on 8-bit weights.
 
-Run `python -m benchmarks.lora`. The checkpoint and the LoRA are made on the fly with random weights; pictures are
-compared with the model in the box and its example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
+Run `python -m benchmarks.lora [full-size] [fidelity]`; a part that is not named keeps what the JSON has of it. The
+checkpoint and the LoRA are made on the fly with random weights; pictures are compared with the model in the box and its
+example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
 """
 
+import argparse
 import gc
+import json
 import statistics
 import tempfile
 import time
@@ -22,12 +25,13 @@ from benchmarks.fp8 import stepper
 from benchmarks.full_size import load_through_program, write_full_size_checkpoint
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.lora_fidelity import applier_of, lora_of, noise_ratio
-from benchmarks.report import print_table, write_result
+from benchmarks.report import RESULTS, print_table, write_result
 from modules.devices import native_bf16_cpu, release_memory
 from modules.models.loaded import LoadedModel
 from modules.networks.applying import LoraMode, Use
 from modules.networks.network_file import NetworkFile
 
+PARTS = ("full-size", "fidelity")
 RANK = 16
 STORAGE = "fp8_e4m3fn_row"
 PAIRS = 2
@@ -162,21 +166,31 @@ def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
 @torch.inference_mode()
 def main() -> None:
     """Measure, print, write."""
+    parser = argparse.ArgumentParser(description="A LoRA at full size, and how faithful it is on 8-bit weights.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
+    parts = parser.parse_args().parts or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"unknown part {', '.join(unknown)}; there are {', '.join(PARTS)}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
+    name = "lora" if device.type == "cpu" else f"lora-{torch.cuda.get_device_name().replace(' ', '-').lower()}"
     table = Table()
+    kept = RESULTS / f"{name}.json"
+    if kept.is_file() and set(parts) != set(PARTS):
+        table.result.update(json.loads(kept.read_text()))
     table.result["compute_dtype"] = str(dtype)
-    suffix = "" if device.type == "cpu" else "-" + torch.cuda.get_device_name().replace(" ", "-").lower()
-    with tempfile.TemporaryDirectory() as folder:
-        path, lora = Path(folder) / "full.safetensors", Path(folder) / "lora.safetensors"
-        write_full_size_checkpoint(path)
-        measure_ours(table, path, lora, dtype, device)
-        gc.collect()
-        measure_peer(table, path, lora, dtype, device)
-    write_result(f"lora{suffix}", table.result)  # full size takes long: keep it, whatever comes
-    measure_fidelity(table)
+    if "full-size" in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            path, lora = Path(folder) / "full.safetensors", Path(folder) / "lora.safetensors"
+            write_full_size_checkpoint(path)
+            measure_ours(table, path, lora, dtype, device)
+            gc.collect()
+            measure_peer(table, path, lora, dtype, device)
+        write_result(name, table.result)  # full size takes long: keep it, whatever comes
+    if "fidelity" in parts:
+        measure_fidelity(table)
     print_table(("what", "measured", "goal", "met"), table.rows)
-    write_result(f"lora{suffix}", table.result)
+    write_result(name, table.result)
 
 
 if __name__ == "__main__":

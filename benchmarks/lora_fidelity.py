@@ -20,7 +20,16 @@ from modules.training.lora.command import LORAS, SHIPPED
 from modules.training.scenes.model import SceneModel, sd1_alphas_cumprod
 from modules.training.scenes.preview import sample_latents
 
-PROMPTS = ("sea by day with a red balloon, blueprint", "a green balloon on a pink background")
+PROMPTS = (
+    "sea by day with a red balloon, blueprint",
+    "a green balloon on a pink background",
+    "a red balloon on a white background",
+    "a blue star on a yellow background, blueprint",
+    "desert at sunset with a yellow balloon",
+    "meadow by day, blueprint",
+    "a large purple circle on a green background",
+    "snow at night with a balloon, blueprint",
+)
 NAMES = ("blueprint", "balloon")
 STEPS = 12
 CPU = torch.device("cpu")

@@ -30,7 +30,7 @@ def write_result(name: str, content: dict[str, Any]) -> Path:
     """Write `results/NAME.json` with the machine's facts."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), **content}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({**content, "machine": machine()}, indent=2) + "\n", encoding="utf-8")
     return path
 
 

@@ -99,7 +99,7 @@ def test_hundred_kilobytes_take_no_time(unit: str) -> None:
     prompt = unit * (100_000 // len(unit))
     start = time.process_time()
     parse_schedule(prompt, 20)
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 20  # seconds; a quadratic way takes minutes
 
 
 def test_deep_nesting_needs_no_recursion() -> None:

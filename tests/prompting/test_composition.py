@@ -1,6 +1,5 @@
 """Prompts joined by AND, against the recordings and by properties."""
 
-import time
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.prompting.composition import WeightedText, split_composition
+from tests.growth import assert_linear
 from tests.prompting.recordings import PARTS
 
 
@@ -23,7 +23,5 @@ def test_any_text_has_parts(text: str) -> None:
 
 
 @pytest.mark.parametrize("unit", [" ", "AND ", ":", ": 1", "a AND\n"])
-def test_hundred_kilobytes_take_no_time(unit: str) -> None:
-    start = time.process_time()
-    split_composition(unit * (100_000 // len(unit)))
-    assert time.process_time() - start < 20
+def test_time_grows_with_the_length_and_no_faster(unit: str) -> None:
+    assert_linear(split_composition, unit)

@@ -1,11 +1,11 @@
 """Network tags, against the recordings."""
 
-import time
 from typing import Any
 
 import pytest
 
 from modules.prompting.extra_networks import NetworkTag, extract_networks, extract_networks_of_batch
+from tests.growth import assert_linear
 from tests.prompting.recordings import PARTS
 
 
@@ -39,7 +39,5 @@ def test_first_prompt_of_a_batch_decides() -> None:
 
 
 @pytest.mark.parametrize("unit", ["<a:", "<lora:x:1>", "<<<", "<a:>"])
-def test_hundred_kilobytes_take_no_time(unit: str) -> None:
-    start = time.process_time()
-    extract_networks(unit * (100_000 // len(unit)))
-    assert time.process_time() - start < 20
+def test_time_grows_with_the_length_and_no_faster(unit: str) -> None:
+    assert_linear(extract_networks, unit)

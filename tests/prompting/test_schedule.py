@@ -1,6 +1,5 @@
 """Prompt editing and alternation, against the recordings and by properties."""
 
-import time
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.prompting.schedule import parse_schedule
+from tests.growth import assert_linear
 from tests.prompting.recordings import PARTS
 
 PIECES = ["a", "b c", "[", "]", "(", ")", ":", "|", "\\", "0.5", "3", "-1", " ", "\n", ".", "1e999", "猫", "\0", "AND"]
@@ -95,11 +95,8 @@ def test_an_alternation_takes_turns(options: list[str], steps: int) -> None:
 @pytest.mark.parametrize(
     "unit", ["[", "(a", "[a:", "[a|", "[a:b:3] ", "[a|b] ", "x, ", "]", "\\[", "|", ":", "[a]", "((a)"]
 )
-def test_hundred_kilobytes_take_no_time(unit: str) -> None:
-    prompt = unit * (100_000 // len(unit))
-    start = time.process_time()
-    parse_schedule(prompt, 20)
-    assert time.process_time() - start < 20  # seconds; a quadratic way takes minutes
+def test_time_grows_with_the_length_and_no_faster(unit: str) -> None:
+    assert_linear(lambda prompt: parse_schedule(prompt, 20), unit)
 
 
 def test_deep_nesting_needs_no_recursion() -> None:

@@ -4,47 +4,32 @@ Sizes always follow from the tensors; a setting that says something else is an e
 two is not what its author meant.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from modules.errors import CheckpointError
-from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture, UNetArchitecture
+from modules.models.architecture import LatentFormat, LdmArchitecture, NoiseScheduleArchitecture, UNetArchitecture
+from modules.models.diffusers_sd3_config import TRANSFORMER, flow_schedule
+from modules.models.diffusers_settings import SCHEDULER, Settings, compare, settings_of, wrong
 from modules.models.tensor_file import TensorEntry
 
-Settings = dict[str, Any]
 CHANNELS_PER_HEAD = 64
-SCHEDULER = "scheduler/scheduler_config.json"
+UNET = "unet/config.json"
 SPACING = "scaled_linear"
 PREDICTIONS = ("epsilon", "v_prediction")
+FLOW = "flow_prediction"
 
 
-def settings_of(folder: Path, name: str) -> Settings:
-    """The settings in a file below a model's folder (`unet/config.json`); none where there is no such file.
-
-    Raises `CheckpointError` for a file that is no table.
-    """
-    try:
-        found = json.loads((folder / name).read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder.name}/{name}: cannot be read as JSON ({error}).") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{folder.name}/{name}: holds no settings, but something else.")
-    return found
-
-
-def prediction_of(folder: Path) -> tuple[str | None, bool]:
+def prediction_of(folder: Path, is_flow: bool = False) -> tuple[str | None, bool]:
     """What the scheduler says that the network predicts ("epsilon", "v_prediction"; None: nothing), and whether its
-    noise ends in pure noise. Raises `CheckpointError` for another prediction."""
+    noise ends in pure noise; of a flow model nothing. Raises `CheckpointError` for another prediction."""
     settings = settings_of(folder, SCHEDULER)
     prediction = settings.get("prediction_type")
-    if prediction is not None and prediction not in PREDICTIONS:
-        raise _wrong(folder, SCHEDULER, "prediction_type", prediction, f"known are {', '.join(PREDICTIONS)}")
-    return prediction, bool(settings.get("rescale_betas_zero_snr", False))
+    known = (FLOW,) if is_flow else PREDICTIONS
+    if prediction is not None and prediction not in known:
+        raise wrong(folder, SCHEDULER, "prediction_type", prediction, f"known are {', '.join(known)}")
+    return (None, False) if is_flow else (prediction, bool(settings.get("rescale_betas_zero_snr", False)))
 
 
 def refined(folder: Path, known: LdmArchitecture) -> LdmArchitecture:
@@ -52,13 +37,16 @@ def refined(folder: Path, known: LdmArchitecture) -> LdmArchitecture:
 
     Raises `CheckpointError` that names a setting at odds with the tensors, or beyond what is computed here.
     """
-    unet = settings_of(folder, "unet/config.json")
-    size = unet.get("sample_size")
+    network = settings_of(folder, UNET if known.unet is not None else TRANSFORMER)
+    size = network.get("sample_size")
     side = size if isinstance(size, int) else known.latent_side
-    scale, schedule = _latent_scale(folder, known), _schedule(folder, known.noise_schedule)
-    latent = replace(known.latent, scale_factor=scale)
+    is_flow = known.noise_schedule.flow_shift is not None
     return replace(
-        known, unet=_unet(folder, unet, known.unet_sizes), latent=latent, noise_schedule=schedule, latent_side=side
+        known,
+        unet=None if known.unet is None else _unet(folder, network, known.unet),
+        latent=_latent(folder, known),
+        noise_schedule=(flow_schedule if is_flow else _schedule)(folder, known.noise_schedule),
+        latent_side=side,
     )
 
 
@@ -77,15 +65,14 @@ def check_text(folder: Path, part: str, header: Mapping[str, TensorEntry], activ
         "num_hidden_layers": layers,
     }
     for key, value in tensors.items():
-        _compare(folder, name, settings, key, value)
+        compare(folder, name, settings, key, value)
     heads = max(int(width or 0) // CHANNELS_PER_HEAD, 1)
     for key, wanted in (("num_attention_heads", heads), ("hidden_act", activation)):
         if key in settings and settings[key] != wanted:
-            raise _wrong(folder, name, key, settings[key], f"text models of this kind and size have {wanted!r}")
+            raise wrong(folder, name, key, settings[key], f"text models of this kind and size have {wanted!r}")
 
 
 def _unet(folder: Path, settings: Settings, known: UNetArchitecture) -> UNetArchitecture:
-    name = "unet/config.json"
     for key, value in (
         ("in_channels", known.in_channels),
         ("out_channels", known.out_channels),
@@ -93,7 +80,7 @@ def _unet(folder: Path, settings: Settings, known: UNetArchitecture) -> UNetArch
         ("layers_per_block", known.blocks_per_level),
         ("cross_attention_dim", known.context_width),
     ):
-        _compare(folder, name, settings, key, value)
+        compare(folder, UNET, settings, key, value)
     heads = settings.get("num_attention_heads")
     heads = settings.get("attention_head_dim") if heads is None else heads  # diffusers' old name for the same
     if heads is None:
@@ -104,11 +91,11 @@ def _unet(folder: Path, settings: Settings, known: UNetArchitecture) -> UNetArch
     widths = {width / count for width, count in zip(known.widths, counts, strict=False) if count}
     if len(counts) != known.levels or len(widths) != 1 or not next(iter(widths)).is_integer():
         levels = f"one number, or {known.levels} that divide {list(known.widths)} evenly, is expected"
-        raise _wrong(folder, name, "attention_head_dim", heads, levels)
+        raise wrong(folder, UNET, "attention_head_dim", heads, levels)
     return replace(known, heads=None, head_channels=int(next(iter(widths))))
 
 
-def _latent_scale(folder: Path, known: LdmArchitecture) -> float:
+def _latent(folder: Path, known: LdmArchitecture) -> LatentFormat:
     name = "vae/config.json"
     settings = settings_of(folder, name)
     for key, value in (
@@ -116,21 +103,25 @@ def _latent_scale(folder: Path, known: LdmArchitecture) -> float:
         ("block_out_channels", list(known.vae.widths)),
         ("layers_per_block", known.vae.blocks_per_level),
     ):
-        _compare(folder, name, settings, key, value)
-    for key in ("latents_mean", "latents_std", "shift_factor"):
+        compare(folder, name, settings, key, value)
+    for key in ("latents_mean", "latents_std"):
         if settings.get(key) is not None:
-            raise _wrong(folder, name, key, settings[key], "latents that are shifted are not known here")
+            raise wrong(folder, name, key, settings[key], "latents that are shifted by channel are not known here")
     scale = settings.get("scaling_factor", known.latent.scale_factor)
     if not isinstance(scale, int | float) or isinstance(scale, bool) or not scale > 0:
-        raise _wrong(folder, name, "scaling_factor", scale, "it must be a number above 0")
-    return float(scale)
+        raise wrong(folder, name, "scaling_factor", scale, "it must be a number above 0")
+    shift = settings.get("shift_factor")
+    shift = known.latent.shift if shift is None else shift
+    if not isinstance(shift, int | float) or isinstance(shift, bool):
+        raise wrong(folder, name, "shift_factor", shift, "it must be a number")
+    return replace(known.latent, scale_factor=float(scale), shift=float(shift))
 
 
 def _schedule(folder: Path, known: NoiseScheduleArchitecture) -> NoiseScheduleArchitecture:
     settings = settings_of(folder, SCHEDULER)
     spacing = settings.get("beta_schedule", SPACING)
     if spacing != SPACING:
-        raise _wrong(folder, SCHEDULER, "beta_schedule", spacing, f"known is {SPACING}")
+        raise wrong(folder, SCHEDULER, "beta_schedule", spacing, f"known is {SPACING}")
     try:
         return replace(
             known,
@@ -142,22 +133,6 @@ def _schedule(folder: Path, known: NoiseScheduleArchitecture) -> NoiseScheduleAr
         raise CheckpointError(f"{folder.name}/{SCHEDULER}: an entry has an unusable value: {error}.") from error
 
 
-def _compare(folder: Path, name: str, settings: Settings, key: str, tensors: object) -> None:
-    """`tensors` is what those say; a list in the settings may stand for one number that is always the same."""
-    value = settings.get(key)
-    if value is None or tensors is None or value == tensors:
-        return
-    if isinstance(value, list) and value and not isinstance(tensors, list) and set(map(str, value)) == {str(tensors)}:
-        return
-    raise _wrong(folder, name, key, value, f"but the tensors say {tensors}")
-
-
 def _whole_numbers(value: object) -> list[int]:
     numbers: Iterable[object] = value if isinstance(value, list) else [value]
     return [number for number in numbers if isinstance(number, int) and number > 0]
-
-
-def _wrong(folder: Path, name: str, key: str, value: object, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"{folder.name}/{name}: {key} is {value!r}; {why}. Repair the file, or download the folder again."
-    )

@@ -12,7 +12,7 @@ from pathlib import Path
 from modules.errors import CheckpointError
 
 MODEL_INDEX = "model_index.json"
-NETWORKS = ("text_encoder", "text_encoder_2", "unet", "vae")
+NETWORKS = ("text_encoder", "text_encoder_2", "text_encoder_3", "transformer", "unet", "vae")
 """The folders that are read; others (tokenizers, safety checkers) are left alone."""
 CONFIGS = (*(f"{network}/config.json" for network in NETWORKS), "scheduler/scheduler_config.json")
 STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")

@@ -18,13 +18,20 @@ from modules.models.closing import Closing
 from modules.models.diffusers_config import check_text, prediction_of
 from modules.models.diffusers_folder import NETWORKS, networks_in, weight_files
 from modules.models.diffusers_names import Header, Named, is_sd2, left_out_layer, original_names
+from modules.models.diffusers_sd3 import SIGNS as SD3_SIGNS
+from modules.models.diffusers_sd3 import T5_PART, TRANSFORMER, UNUSED_PROJECTION, is_sd3
+from modules.models.diffusers_sd3_config import check_t5, check_transformer
 from modules.models.families.ldm_parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
+from modules.models.keymaps.sd3_text import CLIP_L_PROJECTION
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource, open_tensors
 
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
 SIGN = "unet.down_blocks.0.resnets.0.conv1.weight"
 """Of a single file in this layout."""
+KNOWN = (
+    "Known are Stable Diffusion 1.x, 2.x, XL and its refiner, 3 and 3.5; other models in the diffusers layout are not."
+)
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,8 @@ class DiffusersLayout(Closing):
         entries: dict[str, TensorEntry] = {}
         for (part, name), named in original_names(headers).items():
             file, key = parts[part][name]
+            if named.name == f"{UNUSED_PROJECTION}.weight" and not _is_identity(file.read(key)):
+                named = replace(named, name=f"{CLIP_L_PROJECTION}.weight")
             entry = replace(headers[part][name], shape=named.shape, file=file.path)
             self._add(entries, named, entry, _Origin(file, key))
         for name, entry in left_out_layer(headers).items():
@@ -75,18 +84,19 @@ class DiffusersLayout(Closing):
         self._origins[named.name] = origin
 
     @classmethod
-    def of_folder(cls, folder: Path) -> "DiffusersLayout":
-        """Open a folder. Raises `CheckpointError` for missing or damaged files, and settings at odds with them."""
-        if "unet" not in networks_in(folder):
-            raise CheckpointError(
-                f"{folder.name}: has no folder unet. Known are Stable Diffusion 1.x, 2.x, XL and its refiner; other "
-                "models in the diffusers layout are not."
-            )
+    def of_folder(cls, folder: Path, with_t5: bool = False) -> "DiffusersLayout":
+        """Open a folder; files of T5 only if they are asked for. Raises `CheckpointError` for missing or damaged files,
+        and settings at odds with them."""
+        names = [name for name in networks_in(folder) if with_t5 or name != T5_PART]
+        if "unet" not in names and TRANSFORMER not in names:
+            raise CheckpointError(f"{folder.name}: has no folder unet or transformer. {KNOWN}")
         with ExitStack() as stack:
-            parts = {part: dict(_tensors_in(folder / part, stack)) for part in networks_in(folder)}
+            parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
             headers = {part: {name: file.entries[key] for name, (file, key) in p.items()} for part, p in parts.items()}
-            _check_texts(folder, headers)
-            prediction, ends_in_noise = prediction_of(folder)
+            if "unet" not in names and not is_sd3(headers):
+                raise CheckpointError(f"{folder.name}: its transformer is not that of Stable Diffusion 3. {KNOWN}")
+            _check_settings(folder, headers)
+            prediction, ends_in_noise = prediction_of(folder, is_sd3(headers))
             markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
             metadata = {PREDICTION_KEY: prediction} if prediction else {}
             return cls(folder, parts, stack.pop_all(), markers, metadata)
@@ -127,7 +137,7 @@ def _order(name: str) -> tuple[str, int]:
 
 def is_diffusers_file(header: Header) -> bool:
     """Whether the names in a file are those of the diffusers layout, behind the name of their network."""
-    return SIGN in header
+    return SIGN in header or all(f"{TRANSFORMER}.{sign}" in header for sign in SD3_SIGNS)
 
 
 def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[TensorSource, str]]]:
@@ -145,8 +155,17 @@ def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[Tenso
             yield name, (file, name)
 
 
-def _check_texts(folder: Path, headers: Mapping[str, Header]) -> None:
+def _check_settings(folder: Path, headers: Mapping[str, Header]) -> None:
     for part, header in headers.items():
-        if part.startswith("text_encoder"):
+        if part == TRANSFORMER and is_sd3(headers):
+            check_transformer(folder, header)
+        elif part == T5_PART:
+            check_t5(folder, part, header)
+        elif part.startswith("text_encoder"):
             is_open_clip = part == "text_encoder_2" or is_sd2(headers)
             check_text(folder, part, header, "gelu" if is_open_clip else "quick_gelu")
+
+
+def _is_identity(weight: Tensor) -> bool:
+    """Whether a projection changes nothing, as where diffusers was given a file without one."""
+    return weight.ndim == 2 and torch.equal(weight.float(), torch.eye(*weight.shape))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from modules.models.diffusers_sd3 import is_sd3, sd3_map
 from modules.models.keymaps import clip_text, ldm_unet, ldm_vae
 from modules.models.keymaps.keymap import KeyMap
 from modules.models.keymaps.open_clip_text import open_clip_keymap
@@ -39,7 +40,7 @@ class Named:
 
 
 def original_names(parts: Mapping[str, Header]) -> dict[tuple[str, str], Named]:
-    """Names in the original layout by part ("unet", "vae", "text_encoder", "text_encoder_2") and name there.
+    """Names in the original layout by part ("unet", "vae", "text_encoder" ...) and name there.
 
     What belongs to no known network keeps its name behind that of its part, so that loading can name it.
     """
@@ -51,6 +52,8 @@ def original_names(parts: Mapping[str, Header]) -> dict[tuple[str, str], Named]:
             ours = {name: name.replace(SIZES_EMBEDDING, OUR_EMBEDDING, 1) for name in header}
         elif part == "vae":
             keymap, ours = vae_map(header), {name: modern_vae_name(name) for name in header}
+        elif is_sd3(parts):
+            keymap, ours = sd3_map(part, header)
         else:
             keymap, ours = _text_map(part, header, unet, parts)
         for name, entry in header.items():

@@ -109,11 +109,9 @@ class OpenClipLayout(Closing):
 def open_checkpoint(path: Path, with_t5: bool = False) -> OpenClipLayout:
     """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
     what its suffix says. SD3's T5, inside of the file or beside it, is there only if it is asked for."""
-    if path.is_dir():
-        return OpenClipLayout(DiffusersLayout.of_folder(path))
-    file = open_tensors(path)
+    file: TensorSource = DiffusersLayout.of_folder(path, with_t5) if path.is_dir() else open_tensors(path)
     if is_diffusers_file(file.entries):
-        return OpenClipLayout(DiffusersLayout.of_file(file))
+        file = DiffusersLayout.of_file(file)
     return OpenClipLayout(with_companions(file, with_t5), () if with_t5 else (T5_LEVEL,))
 
 

@@ -33,6 +33,7 @@ class Companion:
 
 COMPANIONS = (Companion("clip_l", CLIP_L_PREFIX), Companion("clip_g", CLIP_G_PREFIX))
 T5 = Companion("t5xxl", T5_PREFIX, any_ending=True)
+OWN_T5_TOKENIZER = "tokenizer_3/tokenizer.json"  # in a folder of diffusers
 T5_TOKENIZERS = ("t5_tokenizer.json", "t5xxl/tokenizer.json")
 
 
@@ -80,8 +81,12 @@ def with_companions(file: TensorSource, with_t5: bool = False) -> TensorSource:
 
 
 def t5_tokenizer_file(checkpoint: Path) -> Path:
-    """The tokenizer of T5, which no checkpoint holds: one of `T5_TOKENIZERS` in a folder for text encoders, the nearest
-    to the checkpoint. Raises `CheckpointError` that names the file and the place."""
+    """The tokenizer of T5, which no checkpoint file holds: that of a folder in the diffusers layout, else one of
+    `T5_TOKENIZERS` in a folder for text encoders, the nearest to the checkpoint. Raises `CheckpointError` that names
+    the file and the place."""
+    own = checkpoint / OWN_T5_TOKENIZER
+    if own.is_file():
+        return own
     for folder in _folders(checkpoint):
         for name in T5_TOKENIZERS:
             if (folder / name).is_file():

@@ -216,9 +216,9 @@ def test_a_folder_without_settings_goes_by_its_tensors(folders: Path, tmp_path: 
 
 
 def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other" / "transformer").mkdir(parents=True)
+    (tmp_path / "other" / "prior").mkdir(parents=True)
     (tmp_path / "other" / "model_index.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="has no folder unet"):
+    with pytest.raises(CheckpointError, match="has no folder unet or transformer"):
         open_checkpoint(tmp_path / "other")
 
 

@@ -26,14 +26,17 @@ from modules.processing.streaming_wish import StreamFlags
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
 from tests.models.diffusers_folders import write_folder
-from tests.models.family_files import family_tensors
+from tests.models.diffusers_sd3_folders import write_sd3_folder
+from tests.models.family_files import TINY_SD3, family_tensors
 from tests.recordings import CONFIGS, cpu_machine
 
-FAMILIES = ("sd1", "sd2", "sdxl")
+FAMILIES = ("sd1", "sd2", "sdxl", "sd3", "sd3.5")
 LORA_KEY = {
     "sd1": ("lora_te_text_model_encoder_layers_0_self_attn_q_proj", 64),
     "sd2": ("lora_te_text_model_encoder_layers_0_self_attn_q_proj", 128),
     "sdxl": ("lora_te2_text_model_encoder_layers_0_self_attn_q_proj", 128),
+    "sd3": ("lora_unet_transformer_blocks_0_attn_to_q", 128),
+    "sd3.5": ("lora_unet_transformer_blocks_1_attn2_to_k", 128),
 }
 
 
@@ -45,7 +48,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     loras.mkdir()
     for name in FAMILIES:
         save_file(family_tensors(name), models / f"{name}.safetensors", {PREDICTION_KEY: "epsilon"})
-        write_folder(models, name, f"{name} v1.0", shards="300KB")
+        (write_sd3_folder if name in TINY_SD3 else write_folder)(models, name, f"{name} v1.0", shards="300KB")
         torch.manual_seed(len(name) + ord(name[-1]))
         key, width = LORA_KEY[name]
         factors = {"lora_down": torch.randn(4, width) / width**0.5, "lora_up": torch.randn(width, 4)}
@@ -85,6 +88,7 @@ ROW = {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn_row"}
 PLAIN_FP8 = {"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn"}
 STREAMED = {"stream_weights": "Layers"}
 MERGED = {"lora_mode": "merge from full precision", "fp8_storage": "Enable", "fp8_format": "int8_row"}
+EXACT = {"lora_mode": "exact", **ROW}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +105,12 @@ MERGED = {"lora_mode": "merge from full precision", "fp8_storage": "Enable", "fp
         ("sdxl", ROW),
         ("sdxl", STREAMED),
         ("sdxl", MERGED),
+        ("sd3", {}),
+        ("sd3", ROW),
+        ("sd3", MERGED),
+        ("sd3.5", PLAIN_FP8),
+        ("sd3.5", STREAMED),
+        ("sd3.5", EXACT),
     ],
     ids=str,
 )
@@ -110,6 +120,7 @@ def test_the_same_picture(engine: Engine, name: str, settings: dict[str, object]
     assert engine.status.model is not None and f"{name} v1.0" in engine.status.model.title
     assert from_folder == pixels(engine, f"{name}.safetensors", prompt, **settings)
     assert len(set(from_folder)) > 8
+    assert prompt == "a cat" or from_folder != pixels(engine, f"{name} v1.0", "a cat", **settings)
 
 
 def test_streamed_weights_are_read_from_the_folder_itself(engine: Engine) -> None:

@@ -10,8 +10,8 @@ from transformers import T5Config, T5EncoderModel
 
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header
-from modules.models.keymaps.keymap import KeyMap, ModulePair
 from modules.models.keymaps.mmdit import PREFIX, T5_LEVEL, T5_PREFIX
+from modules.models.keymaps.sd3_text import t5_keymap
 
 BLOCK = re.compile(rf"^{re.escape(T5_PREFIX)}\.encoder\.block\.(\d+)\.")
 FIRST = f"{T5_PREFIX}.encoder.block.0.layer"
@@ -30,10 +30,7 @@ def t5_components(header: Header) -> tuple[Component, ...]:
     with torch.device("meta"):
         module = T5EncoderModel(config)
     del module.shared  # the same table as the encoder's
-    keymap = KeyMap(
-        (ModulePair(f"{T5_PREFIX}.shared", "encoder.embed_tokens"), ModulePair(f"{T5_PREFIX}.encoder", "encoder"))
-    )
-    return (Component("text_encoder_3", module, keymap, (f"{T5_PREFIX}.",), HINT),)
+    return (Component("text_encoder_3", module, t5_keymap(), (f"{T5_PREFIX}.",), HINT),)
 
 
 def is_unused_of_t5(key: str) -> bool:

@@ -6,27 +6,23 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header
 from modules.models.families.text_parts import CHANNELS_PER_HEAD, END_TOKEN
-from modules.models.keymaps.clip_text import PARTS, clip_text_keymap
-from modules.models.keymaps.keymap import KeyMap, ModulePair
 from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX
+from modules.models.keymaps.sd3_text import CLIP_L_PROJECTION, clip_g_keymap, clip_l_keymap
 
 HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
 
 
 def encoder_components(header: Header) -> tuple[Component, ...]:
     """Raises `CheckpointError` that names the file that is missing."""
+    projects = f"{CLIP_L_PROJECTION}.weight" in header
+    kind = CLIPTextModelWithProjection if projects else CLIPTextModel
     with torch.device("meta"):
-        clip_l = CLIPTextModel(_config(header, CLIP_L_PREFIX, "clip_l.safetensors", "quick_gelu"))
+        clip_l = kind(_config(header, CLIP_L_PREFIX, "clip_l.safetensors", "quick_gelu"))
         clip_g = CLIPTextModelWithProjection(_config(header, CLIP_G_PREFIX, "clip_g.safetensors", "gelu"))
     return (
-        Component("text_encoder", clip_l, clip_text_keymap(prefix=CLIP_L_PREFIX), (f"{CLIP_L_PREFIX}.",), HINT),
-        Component("text_encoder_2", clip_g, _projected_keymap(CLIP_G_PREFIX), (f"{CLIP_G_PREFIX}.",), HINT),
+        Component("text_encoder", clip_l, clip_l_keymap(projects), (f"{CLIP_L_PREFIX}.",), HINT),
+        Component("text_encoder_2", clip_g, clip_g_keymap(), (f"{CLIP_G_PREFIX}.",), HINT),
     )
-
-
-def _projected_keymap(prefix: str) -> KeyMap:
-    parts = (*(f"text_model.{part}" for part in PARTS), "text_projection")
-    return KeyMap(ModulePair(f"{prefix}.{part}", part) for part in parts)
 
 
 def _config(header: Header, prefix: str, file: str, activation: str) -> CLIPTextConfig:

@@ -1,8 +1,11 @@
 """Weights in 8 bits beside 16 bits and beside diffusers' layerwise casting: bytes, peak while loading, time of a step.
 
-Run `python -m benchmarks.fp8 [PART ...]`; parts that are not named keep what the JSON has of them. A checkpoint of
-Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its own; steps of
-a pair take turns, and the quickest of each counts. Rows that need a graphics card say so without one.
+Run `python -m benchmarks.fp8 [load] [step]`; a part that is not named keeps what the JSON has of it. A checkpoint of
+Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its own; in the
+second part all contenders take turns, and the quickest step of each counts. Ours compute in what the program chooses on
+this machine: bfloat16 where the processor multiplies it natively, else float32, which is then far quicker. The peers
+compute in 16 bit, as one uses them, and in float32 too where that is what we choose. Rows that need a graphics card
+(`benchmarks/fp8_card.py`) say so without one.
 """
 
 import argparse
@@ -11,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import fp8_card
 from benchmarks.full_size import ROOT, load_through_program, write_full_size_checkpoint
 from benchmarks.report import RESULTS, print_table, write_result
 from modules.devices import native_bf16_cpu
@@ -28,12 +32,10 @@ GOALS = {
     "load": 1.15,
     "step/16 bit": 1.05,
     "step/layerwise": 0.5,
-    "gpu step": 1.03,
-    "gpu medvram": 0.55,
     "row error": 0.027,
 }
-PARTS = ("load", *FORMATS, "layerwise")
-PAIRS = 4
+PARTS = ("load", "step")
+ROUNDS = 3
 LATENT_SIDE = 64  # 512 px
 
 
@@ -68,41 +70,60 @@ def stepper(unet: Any, dtype: torch.dtype, device: torch.device) -> Callable[[],
     return lambda: unet(x, t, encoder_hidden_states=context, return_dict=False)[0]
 
 
-def pair(first: Callable[[], Any], second: Callable[[], Any], device: torch.device) -> dict[str, float]:
-    """Seconds of the quickest run of both and their ratio, taking turns, warmed up once."""
-
-    def timed(step: Callable[[], Any]) -> float:
-        began = time.perf_counter()
-        step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - began
-
-    timed(first), timed(second)
-    times = [(timed(first), timed(second)) for _ in range(PAIRS if device.type == "cpu" else 20)]
-    first_s, second_s = min(a for a, _ in times), min(b for _, b in times)
-    return {"first_s": first_s, "second_s": second_s, "ratio": first_s / second_s}
+def take_turns(steps: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Seconds of the quickest run of each, after one that warms up."""
+    best = dict.fromkeys(steps, float("inf"))
+    for turn in range(ROUNDS + 1):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            step()
+            took = time.perf_counter() - began
+            if turn:
+                best[name] = min(best[name], took)
+                print(f"{name}: {took:.2f} s", flush=True)
+    return best
 
 
-@torch.inference_mode()
-def measure_step(path: Path, storage: str, dtype: torch.dtype, device: torch.device) -> dict[str, float]:
-    """A step with weights in a format beside one with weights in the compute dtype."""
-    plain = load_through_program(path, None, dtype, device)
-    ours = load_through_program(path, storage, dtype, device)
-    return pair(stepper(ours.unet, dtype, device), stepper(plain.unet, dtype, device), device)
-
-
-@torch.inference_mode()
-def measure_peer(path: Path, dtype: torch.dtype, device: torch.device) -> dict[str, float]:
-    """A step on plain fp8 beside one with diffusers' layerwise casting."""
+def layerwise(path: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    """The UNet with diffusers' layerwise casting: weights in float8, computed in `dtype`."""
     from diffusers.hooks import apply_layerwise_casting
 
-    theirs = load_through_program(path, None, dtype, device).unet
+    unet = load_through_program(path, None, dtype, device).unet
     apply_layerwise_casting(
-        theirs, storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype, skip_modules_pattern=("norm",)
+        unet, storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype, skip_modules_pattern=("norm",)
     )
-    ours = load_through_program(path, FORMATS[0], dtype, device)
-    return pair(stepper(ours.unet, dtype, device), stepper(theirs, dtype, device), device)
+    return unet
+
+
+@torch.inference_mode()
+def measure_steps(path: Path, ours: torch.dtype) -> dict[str, float]:
+    """Seconds of a step on the processor: our formats computed in `ours`, and the peers."""
+    cpu = torch.device("cpu")
+    steps: dict[str, Callable[[], Any]] = {}
+    for dtype in dict.fromkeys((torch.bfloat16, ours)):
+        steps[f"weights in {short(dtype)}"] = stepper(load_through_program(path, None, dtype, cpu).unet, dtype, cpu)
+        steps[f"layerwise casting, {short(dtype)}"] = stepper(layerwise(path, dtype, cpu), dtype, cpu)
+    for storage in FORMATS:
+        steps[storage] = stepper(load_through_program(path, storage, ours, cpu).unet, ours, cpu)
+    return take_turns(steps)
+
+
+def step_rows(seconds: Mapping[str, float], ours: torch.dtype) -> dict[str, tuple[float, float | None]]:
+    """What the seconds come to, with the goals: ratios to the peers in 16 bit, and in the dtype that we compute in."""
+    rows: dict[str, tuple[float, float | None]] = {}
+    for dtype in dict.fromkeys((torch.bfloat16, ours)):
+        plain, cast = f"weights in {short(dtype)}", f"layerwise casting, {short(dtype)}"
+        goals = (GOALS["step/16 bit"], GOALS["step/layerwise"]) if dtype == torch.bfloat16 else (None, None)
+        for storage in FORMATS:
+            what = f"step at 512 px, {storage} /"
+            rows[f"{what} {plain}"] = seconds[storage] / seconds[plain], goals[0]
+            rows[f"{what} diffusers' {cast}"] = seconds[storage] / seconds[cast], goals[1]
+    return rows
+
+
+def short(dtype: torch.dtype) -> str:
+    """ "bfloat16" of torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
 
 
 def row_errors() -> dict[str, float]:
@@ -138,17 +159,15 @@ def main() -> None:
 
 def measure(parts: Sequence[str]) -> None:
     """Measure these parts, print what is known of all, write it."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = "fp8" if device.type == "cpu" else f"fp8-{torch.cuda.get_device_name().replace(' ', '-').lower()}"
+    on_card = torch.cuda.is_available()
+    name = f"fp8-{torch.cuda.get_device_name().replace(' ', '-').lower()}" if on_card else "fp8"
     kept = RESULTS / f"{name}.json"
     result: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() and set(parts) != set(PARTS) else {}
 
     def row(what: str, value: float | str, goal: float | None) -> None:
         result[what] = {"value": value, "goal": goal}
 
-    dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
-    short = str(dtype).removeprefix("torch.")
-    result["compute_dtype"] = short
+    ours = torch.bfloat16 if native_bf16_cpu() else torch.float32
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "full.safetensors"
         write_full_size_checkpoint(path)
@@ -158,20 +177,16 @@ def measure(parts: Sequence[str]) -> None:
             share = narrow["unet_and_text"] / wide["unet_and_text"]
             row(f"bytes of UNet and text encoder, {storage} / fp16", share, GOALS.get(f"bytes/{storage}"))
             row(f"peak while loading / bytes of the model, {storage}", narrow["peak"] / narrow["model"], GOALS["load"])
-        steps = result.setdefault("steps", {})
-        for storage in (part for part in parts if part in FORMATS):
-            steps[storage] = measure_step(path, storage, dtype, device)
-            goal = GOALS["gpu step" if device.type == "cuda" else "step/16 bit"]
-            row(f"step at 512 px, {storage} / {short}", steps[storage]["ratio"], goal)
-        if "layerwise" in parts:
-            steps["layerwise"] = measure_peer(path, dtype, device)
-            ratio = steps["layerwise"]["ratio"]
-            row(f"the same, {FORMATS[0]} / diffusers' layerwise casting", ratio, GOALS["step/layerwise"])
+        if "step" in parts and not on_card:
+            result["seconds of a step"] = seconds = measure_steps(path, ours)
+            result["compute dtype"] = short(ours)
+            for what, (ratio, goal) in step_rows(seconds, ours).items():
+                row(what, ratio, goal)
+        if "step" in parts:
+            for what, (found, goal) in fp8_card.rows(path).items():
+                row(what, found, goal)
     for storage, error in row_errors().items():
         row(f"relative error of Gaussian rows, {storage}", error, GOALS["row error"])
-    if device.type != "cuda":
-        row("step on a CUDA card, SD1 512 px and SDXL 1024 px, fp8 / fp16", "not measured", GOALS["gpu step"])
-        row("peak VRAM, SDXL 1024 px, medvram, fp8 / fp16", "not measured", GOALS["gpu medvram"])
     print_table(("what", "measured", "at most", "met"), [line(what, found) for what, found in result.items()])
     write_result(name, result)
 

@@ -27,7 +27,7 @@ from modules.memory.checkpointing.solving import solve
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.registry import Registry
 
-REPEATS = 3
+REPEATS = 5
 Row = Callable[[], dict[str, Any]]
 ROWS: Registry[Row] = Registry("row")
 
@@ -77,6 +77,7 @@ FF_CUTS: dict[str, SplitOptions | None] = {
     "512 tokens": SplitOptions(token_chunk=512),
     "budget 4 MB": SplitOptions(budget_bytes=4 << 20),
     "budget 1 MB": SplitOptions(budget_bytes=1 << 20),
+    "budget 0.5 MB": SplitOptions(budget_bytes=1 << 19),
 }
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+FOLDING_COSTS = 2.0  # a multiplication on the way into a weight, which then leaves the cache, beside one elsewhere
+
 
 @dataclass(frozen=True)
 class SideBranch:
@@ -132,17 +134,34 @@ class Branches:
         spread.baddbmm_(up.flatten(1).expand(len(spread), -1, -1), hidden.flatten(2))
         return output
 
+    def is_cheaper_in(self, weight: Tensor, inputs: Tensor) -> bool:
+        """Whether adding the product of the factors to a layer's weight costs less than multiplying its inputs with
+        them; float32 only, as a weight in 16 bit would round the change away."""
+        if self.mid is not None or inputs.dtype != torch.float32 or weight.dtype != torch.float32:
+            return False
+        places = inputs.numel() // inputs.shape[-1 if weight.ndim == 2 else 1]
+        return places * (weight[0].numel() + len(weight)) > FOLDING_COSTS * weight.numel()
+
+    def fold_into(self, weight: Tensor) -> None:
+        """Add the product of the factors to a contiguous float32 weight, in place."""
+        up = self.up.flatten(1) * self.scale
+        weight.view(len(weight), -1).addmm_(up, self.down.flatten(1))
+
+    def hidden(self, inputs: Tensor) -> Tensor:
+        """A Linear's inputs [..., in] to [tokens, rank], scaled."""
+        inputs = inputs.reshape(-1, inputs.shape[-1])
+        return (F.linear(inputs, self.down.to(inputs.dtype)) * self.scale).to(inputs.dtype)
+
     def add_to_linear(self, inputs: Tensor, output: Tensor) -> Tensor:
         """A Linear's output [..., out] for inputs [..., in] with what its branches add.
 
         Product and sum are one call, so that in 16 bit they are rounded once; in place where autograd does not watch,
         because an output is often larger than the caches.
         """
-        down, up = self.down.to(inputs.dtype), self.up.to(inputs.dtype)
-        hidden = (F.linear(inputs, down) * self.scale).to(inputs.dtype)
+        hidden, up = self.hidden(inputs), self.up.to(inputs.dtype)
         if output.dtype != hidden.dtype:  # under autocast
-            return output + F.linear(hidden, up).to(output.dtype)
-        rows, hidden = output.reshape(-1, output.shape[-1]), hidden.reshape(-1, hidden.shape[-1])
+            return output + F.linear(hidden, up).to(output.dtype).view(output.shape)
+        rows = output.reshape(-1, output.shape[-1])
         if _adds_in_place(output, hidden):
             rows.addmm_(hidden, up.t())
             return output
@@ -186,6 +205,33 @@ class AllBranches:
 
     parts: Sequence[Branches]
     bias: Tensor | None = None
+
+    def fold(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+        """See `SideBranches`."""
+        if self.bias is not None or not all(part.is_cheaper_in(weight, inputs) for part in self.parts):
+            return False
+        for part in self.parts:
+            part.fold_into(weight)
+        return True
+
+    def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See `SideBranches`. What is small is summed first, and the layer's product added to it: so in 16 bit the
+        large number is rounded once, as without branches."""
+        if inputs.dtype != weight.dtype or torch.is_autocast_enabled(inputs.device.type) or not self.parts:
+            output = F.linear(inputs, weight, bias)
+            return self.add_to_output(layer, inputs, output)
+        if self.bias is not None:
+            bias = self.bias.to(inputs.dtype) if bias is None else bias + self.bias.to(bias.dtype)
+        first, *others = self.parts
+        small = F.linear(first.hidden(inputs), first.up.to(inputs.dtype), bias)
+        rows, factor = inputs.reshape(-1, inputs.shape[-1]), weight.t()
+        if torch.is_grad_enabled():
+            for part in others:
+                small = torch.addmm(small, part.hidden(inputs), part.up.to(inputs.dtype).t())
+            return torch.addmm(small, rows, factor).view(*inputs.shape[:-1], len(weight))
+        for part in others:
+            small.addmm_(part.hidden(inputs), part.up.to(inputs.dtype).t())
+        return small.addmm_(rows, factor).view(*inputs.shape[:-1], len(weight))
 
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""

@@ -40,10 +40,17 @@ class WeightChange(Protocol):
 
 
 class SideBranches(Protocol):
-    """What is added to a layer's output, computed from its input."""
+    """What is added to a layer's output, computed from its input; in one of three ways, whichever is best."""
+
+    def fold(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+        """Add the branches to `weight`, where that costs less than to compute beside the layer; else False, and nothing
+        is done. `weight` is decoded for these inputs only."""
+
+    def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The output of a Linear with the branches."""
 
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
-        """The output with the branches'. `output` may be changed in place."""
+        """The output of any layer with the branches'. `output` may be changed in place."""
 
 
 class Fetch(Protocol):
@@ -278,41 +285,71 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
     """A parameter that is used within this forward pass only and may therefore lie in the scratch buffer."""
-    if layer._parameters.get(name) is None:
-        return None
+    data = layer._parameters.get(name)
     state: Stored = layer.__dict__[STATE]
-    data = layer._parameters[name]
-    device = state.device or (data.device if data is not None else torch.device("cpu"))
-    if name not in state.formats:
+    if data is None or name not in state.formats:
         return data
-    dtype = None if state.fetch is None else state.fetch.dtype(layer, name)
-    reusable = (
-        device.type == "cpu"
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and data is not None
-        and (dtype or data.dtype) != state.compute_dtype
-    )
-    out = scratch(tuple(data.shape), state.compute_dtype) if reusable and data is not None else None
+    out = scratch(tuple(data.shape), state.compute_dtype) if _is_decoded_here(layer, name, data) else None
     return read_weight(layer, name, out)
 
 
-def _linear(layer: Any, x: Tensor) -> Tensor:
-    if _would_be_kept(layer, x):
-        return frozen_linear(layer, x, _decoded_weight)
-    bias = layer.bias
+def _is_decoded_here(layer: nn.Module, name: str, data: Tensor) -> bool:
+    """Whether a stored parameter is decoded for one use, on the processor, where nobody else gets hold of it."""
     state: Stored = layer.__dict__[STATE]
+    dtype = None if state.fetch is None else state.fetch.dtype(layer, name)
+    return (
+        (state.device or data.device).type == "cpu"
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and (dtype or data.dtype) != state.compute_dtype
+    )
+
+
+def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | None]:
+    """The weight to multiply `x` with, and the branches that are still to be computed beside the layer.
+
+    Branches are folded only into weights of 8 bits: so a layer computes alike, wherever its weights rest.
+    """
+    weight = _short_lived(layer, "weight")
+    assert weight is not None
+    state: Stored = layer.__dict__[STATE]
+    data = layer._parameters["weight"]
+    if (
+        state.branches is not None
+        and "weight" in state.formats
+        and state.formats["weight"].dtype.itemsize == 1
+        and data is not None
+        and _is_decoded_here(layer, "weight", data)
+        and (id(layer), "weight") not in _decoded_ahead()
+        and state.branches.fold(layer, x, weight)
+    ):
+        return weight, None
+    return weight, state.branches
+
+
+def _linear(layer: Any, x: Tensor) -> Tensor:
+    state: Stored = layer.__dict__[STATE]
+    if _would_be_kept(layer, x):
+        return _beside(layer, state.branches, x, frozen_linear(layer, x, _decoded_weight))
+    bias = layer.bias
     if state.product is not None and (product := state.product(layer, state, x)) is not None:
-        return product if bias is None else product + bias
-    return F.linear(x, _short_lived(layer, "weight"), bias)  # type: ignore[arg-type]
+        return _beside(layer, state.branches, x, product if bias is None else product + bias)
+    weight, branches = _weight_for(layer, x)
+    return F.linear(x, weight, bias) if branches is None else branches.linear(layer, x, weight, bias)
 
 
 def _convolution(layer: Any, x: Tensor) -> Tensor:
+    state: Stored = layer.__dict__[STATE]
     if has_plain_padding(layer) and _would_be_kept(layer, x):
-        return frozen_convolution(layer, x, _decoded_weight)
+        return _beside(layer, state.branches, x, frozen_convolution(layer, x, _decoded_weight))
     bias = layer.bias
-    result: Tensor = layer._conv_forward(x, _short_lived(layer, "weight"), bias)
-    return result
+    weight, branches = _weight_for(layer, x)
+    output: Tensor = layer._conv_forward(x, weight, bias)
+    return _beside(layer, branches, x, output)
+
+
+def _beside(layer: nn.Module, branches: SideBranches | None, x: Tensor, output: Tensor) -> Tensor:
+    return output if branches is None else branches.add_to_output(layer, x, output)
 
 
 def _would_be_kept(layer: nn.Module, x: Tensor) -> bool:
@@ -355,13 +392,11 @@ def _managed_class(own_class: Any, names: tuple[str, ...]) -> Any:
             args = tuple(_cast(value, state.compute_dtype) for value in args)
             kwargs = {key: _cast(value, state.compute_dtype) for key, value in kwargs.items()}
         if quick is not None and len(args) == 1 and not kwargs:
-            output = quick(self, args[0])
-        else:
-            output = own_class.forward(self, *args, **kwargs)
-        if state.branches is not None:
-            inputs = args[0] if args else kwargs["input"]
-            output = state.branches.add_to_output(self, inputs, output)
-        return output
+            return quick(self, args[0])
+        output = own_class.forward(self, *args, **kwargs)
+        if state.branches is None:
+            return output
+        return _beside(self, state.branches, args[0] if args else kwargs["input"], output)
 
     forward.__doc__ = own_class.forward.__doc__
     forward.__wrapped__ = own_class.forward  # type: ignore[attr-defined] # inspect.signature follows it

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from modules.memory.feed_forward.options import CallSize, Pieces, SplitOptions, hidden_slices, pieces_for
-from modules.memory.feed_forward.pattern import FeedForward
+from modules.memory.feed_forward.pattern import FeedForward, piece_bytes
 from modules.memory.feed_forward.weights import (
     ColumnSlice,
     LayerReader,
@@ -69,12 +69,18 @@ class Resolved:
         decoded = [layer for layer in self.layers if must_be_decoded(layer)]
         ups = 1 if self.pattern.factor is None else 2
         columns = (down.out_features if down in decoded else 0) + (ups * width if self.activated in decoded else 0)
+        alive = whole = ups  # activation and product work in place
+        extra = 0 if self.pattern.in_place else self.pattern.buffers - 1
+        if torch.is_grad_enabled():
+            alive, whole, extra = self.pattern.buffers, self.pattern.buffers + self.pattern.is_fused, 0
         return CallSize(
             tokens=x.numel() // max(1, width),
             hidden=self.pattern.hidden,
-            bytes_per_activation=self.pattern.buffers * itemsize,
-            whole_bytes=(self.pattern.buffers + self.pattern.is_fused) * itemsize,
+            bytes_per_activation=alive * itemsize,
+            whole_bytes=whole * itemsize,
             weight_bytes=columns * self.pattern.hidden * itemsize,
+            extra_bytes=extra * itemsize,
+            most_extra_bytes=extra * piece_bytes(x.device),
         )
 
 

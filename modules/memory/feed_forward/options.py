@@ -58,6 +58,7 @@ class CallSize:
 
     `bytes_per_activation` is for one hidden unit of one token, with all that is alive at the same time; `whole_bytes`
     the same where the hidden dimension is not sliced. `weight_bytes` is 0 for weights that need not be decoded.
+    An activation takes `extra_bytes` more for each hidden unit of each token, but no more than `most_extra_bytes`.
     """
 
     tokens: int
@@ -65,13 +66,16 @@ class CallSize:
     bytes_per_activation: int
     whole_bytes: int
     weight_bytes: int = 0
+    extra_bytes: int = 0
+    most_extra_bytes: int = 0
 
     def peak_bytes(self, pieces: Pieces) -> int:
         """Predicted bytes beside input and output: the activations of one piece, and its decoded weights."""
         widest = max(stop - start for start, stop in hidden_slices(self.hidden, pieces.splits))
         weights = self.weight_bytes * widest // max(1, self.hidden)
         each = self.whole_bytes if pieces.splits == 1 else self.bytes_per_activation
-        return min(self.tokens, pieces.chunk) * widest * each + weights
+        activations = min(self.tokens, pieces.chunk) * widest
+        return activations * each + min(self.most_extra_bytes, activations * self.extra_bytes) + weights
 
 
 @dataclass(frozen=True)

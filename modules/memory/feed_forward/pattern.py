@@ -46,7 +46,8 @@ class FeedForward:
 
     All parts are paths below the module and are looked up at each call. `hidden` is the width in the middle.
     `bypassed` are the modules whose own forward is not called when it is computed in slices. `buffers` counts the
-    hidden tensors that are alive at once: two for an activation of one kernel, three for one of several steps.
+    hidden tensors that are alive at once in an activation: two for one kernel, three for several steps. `in_place` is
+    the same activation over its argument, where there is a kernel for that.
     """
 
     activated: Rows
@@ -58,6 +59,7 @@ class FeedForward:
     after: tuple[str, ...]
     bypassed: tuple[str, ...]
     buffers: int = 2
+    in_place: Activation | None = None
 
     @property
     def is_fused(self) -> bool:
@@ -67,10 +69,14 @@ class FeedForward:
     def activate(self, module: nn.Module, activated: Tensor, factor: Tensor | Callable[[], Tensor] | None) -> Tensor:
         """Slices of the projections [..., units] to the hidden activations, dropout included.
 
-        A function as `factor` is called when the activation is done, so that its result is not there before. May work
-        in place.
+        A function as `factor` is called when the activation is done, so that its result is not there before. Works in
+        place where autograd does not watch.
         """
-        hidden = self.activation(module)(activated)
+        activation = self.activation(module)
+        if torch.is_grad_enabled() or activated.ndim != 2:
+            hidden = activation(activated)
+        else:
+            hidden = activated if self._overwrite(activation, activated) else activation(activated)
         del activated
         factor = factor() if callable(factor) else factor
         if factor is not None:
@@ -79,11 +85,31 @@ class FeedForward:
             hidden = module.get_submodule(path)(hidden)
         return hidden
 
+    def _overwrite(self, activation: Activation, hidden: Tensor) -> bool:
+        """Put the activation of [tokens, units] in their place, so that no second tensor of that size is there: by one
+        kernel, or piece by piece. False: it comes in another dtype (autocast), and nothing is done."""
+        if self.in_place is not None:
+            self.in_place(hidden)
+            return True
+        rows = max(1, piece_bytes(hidden.device) // max(1, hidden.shape[-1] * hidden.element_size()))
+        for piece in torch.split(hidden, rows):
+            result = activation(piece)
+            if result.dtype != hidden.dtype:
+                return False
+            piece.copy_(result)
+            del result  # before the next one is made
+        return True
+
     def finish(self, module: nn.Module, output: Tensor) -> Tensor:
         """What comes after the second projection."""
         for path in self.after:
             output = module.get_submodule(path)(output)
         return output
+
+
+def piece_bytes(device: torch.device) -> int:
+    """How much is activated at a time: on the processor what fits its caches, on a card what keeps it busy."""
+    return 128 << 10 if device.type == "cpu" else 64 << 20
 
 
 def find_feed_forward(module: nn.Module) -> FeedForward | None:
@@ -207,6 +233,27 @@ def _none(x: Tensor) -> Tensor:
     return x
 
 
+def _gelu_over(x: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.gelu_(x)
+    return result
+
+
+def _tanh_gelu_over(x: Tensor) -> Tensor:
+    result: Tensor = torch.ops.aten.gelu_(x, approximate="tanh")
+    return result
+
+
+OVER: tuple[Activation, ...] = (
+    _gelu_over,
+    _tanh_gelu_over,
+    partial(F.silu, inplace=True),
+    partial(F.mish, inplace=True),
+    torch.relu_,
+    torch.sigmoid_,
+    torch.tanh_,
+)
+"""Activations that overwrite their argument."""
+
 USUAL: tuple[Activation, ...] = (F.gelu, _tanh_gelu, F.silu, F.relu, _quick_gelu, F.mish, torch.sigmoid, torch.tanh)
 USUAL = (*USUAL, _squared_relu, _none)
 
@@ -315,10 +362,11 @@ def _verified(reading: FeedForward, double: nn.Module, drops: dict[str, _Marker]
         added = _in_slices(reading, double, x)
     except PROBE_ERRORS:
         return None
-    one, steps = torch.ones(1, TINY_HIDDEN, dtype=torch.float32), _Steps()
+    some, steps = torch.linspace(-8, 8, 4 * TINY_HIDDEN, dtype=torch.float32).view(4, -1), _Steps()
     with steps:
-        reading.activation(double)(one)
-    reading = replace(reading, buffers=2 if steps.count <= 1 else 3)
+        activated = reading.activation(double)(some)
+    in_place = next((over for over in OVER if torch.equal(over(some.clone()), activated)), None)
+    reading = replace(reading, buffers=2 if steps.count <= 1 else 3, in_place=in_place)
     same = isinstance(expected, Tensor) and expected.shape == added.shape
     return reading if same and torch.allclose(expected, added, rtol=1e-4, atol=1e-4) else None
 

@@ -32,7 +32,8 @@ class SplitHandle:
         self.patches.clear()
 
     def predicted_bytes(self, path: str, x: Tensor) -> int:
-        """What the feed-forward at `path` will take at its peak for an input like `x`, beside input and output."""
+        """What the feed-forward at `path` will take at its peak for an input like `x`, beside input and output; without
+        gradients less than with."""
         module = self.root.get_submodule(path)
         parts = Resolved.of(self.found[path], module)
         if parts is None:

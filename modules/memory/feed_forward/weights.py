@@ -161,6 +161,4 @@ def _parts(branches: SideBranches | None) -> tuple[Branches, ...] | None:
     """The pairs of factors, or None for a kind of branch that cannot be cut."""
     if branches is None:
         return ()
-    if isinstance(branches, Branches):
-        return (branches,)
     return tuple(branches.parts) if isinstance(branches, AllBranches) else None

@@ -58,3 +58,6 @@ for _format in (
     RowFormat("int8_row", torch.int8, largest=127.0),
 ):
     FORMATS.add(_format.name, _format)
+
+E5M2_ROW = RowFormat("fp8_e5m2_row", torch.float8_e5m2, largest=57344.0)
+"""What files of others hold. Not registered: where one may choose, e4m3fn with a scale is twice as exact."""

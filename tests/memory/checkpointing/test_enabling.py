@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from modules.errors import InvalidValueError
-from modules.memory.changes import Branches
+from modules.memory.changes import AllBranches, Branches
 from modules.memory.checkpointing import Block, ByBudget, Every, Listed, Strategy, enable_gradient_checkpointing
 from modules.memory.checkpointing.keeping import Disk, OffloadError
 from modules.memory.checkpointing.solving import peak_bytes
@@ -389,7 +389,7 @@ def test_a_trained_branch_beside_a_frozen_layer() -> None:
         branch = Branches(torch.randn(2, WIDTH).requires_grad_(), torch.randn(160, 2).requires_grad_(), torch.ones(2))
         state = stored_state(model[1].feed[0])
         assert state is not None
-        state.branches = branch
+        state.branches = AllBranches((branch,))
         if strategy is not None:
             enable_gradient_checkpointing(model, strategy)
             split_feed_forward(model, SplitOptions(num_splits=3))

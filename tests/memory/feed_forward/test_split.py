@@ -192,7 +192,7 @@ def test_branches_beside_the_layers(cut: str, gradients: bool) -> None:
         apply_storage(each, StorageRules("fp32"), torch.float32)
         up, down = each.net[0].proj, each.net[2]
         _state(up).branches = AllBranches((branches(4, 32, up.out_features), branches(2, 32, up.out_features)))
-        _state(down).branches = branches(3, 72, 24)
+        _state(down).branches = AllBranches((branches(3, 72, 24),))
     _state(bare.net[2]).branches = AllBranches((branches(3, 72, 24),), torch.randn(24))
     _state(bare.net[0].proj).branches = AllBranches((), torch.randn(72))
     options = SplitOptions(num_splits=CUTS[cut].num_splits, token_chunk=CUTS[cut].token_chunk, fp32_accumulation=True)
@@ -210,7 +210,7 @@ def test_trained_branches_get_their_gradients() -> None:
     apply_storage(module.eval(), StorageRules("fp8_e4m3fn_row"), torch.float32)
     part = branches(4, 180, 24)
     part.down.requires_grad_(), part.up.requires_grad_()
-    _state(module.net[2]).branches = part
+    _state(module.net[2]).branches = AllBranches((part,))
 
     def gradients() -> tuple[Tensor, ...]:
         return torch.autograd.grad(module(inputs()).square().mean(), (part.down, part.up))
@@ -416,7 +416,7 @@ def test_the_peak_is_what_is_predicted_and_far_below_the_whole(act: str) -> None
         SplitOptions(token_chunk=64),
         SplitOptions(budget_bytes=400_000),
     ):
-        with split_feed_forward(module, options) as handle:
+        with split_feed_forward(module, options) as handle, torch.no_grad():
             predicted = handle.predicted_bytes("", x)
             measured = peak_bytes(lambda: module(x)) - out_bytes
             assert measured <= predicted * 1.02 + 4096

@@ -1,0 +1,132 @@
+"""Branches beside stored layers: the same numbers on each way, nothing stored is touched, one rounding."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from modules.memory.changes import AllBranches, Branches
+from modules.memory.layer import decoded_together, read_weight, stored_state, stored_tensors
+from modules.memory.storage import StorageRules, apply_storage
+
+RANK = 3
+FEW, MANY = 2, 400  # tokens, or pixels along a side
+
+
+def factors(layer: Any, compute: torch.dtype = torch.float32) -> Branches:
+    shape = layer._parameters["weight"].shape
+    down = torch.randn(RANK, *shape[1:]) / 8
+    up = torch.randn(shape[0], RANK, *(1,) * (len(shape) - 2))
+    return Branches(down.to(compute), up.to(compute), torch.tensor([1.0, 0.5, 2.0]))
+
+
+def stored(layer: nn.Module, storage: str = "fp8_e4m3fn_row", compute: torch.dtype = torch.float32) -> Any:
+    apply_storage(nn.Sequential(layer.requires_grad_(False)), StorageRules(storage), compute)
+    return layer
+
+
+def attach(layer: nn.Module, *parts: Branches, bias: Tensor | None = None) -> None:
+    state = stored_state(layer)
+    assert state is not None
+    state.branches = AllBranches(parts, bias)
+
+
+def expected(layer: Any, x: Tensor, parts: tuple[Branches, ...], bias: Tensor | None = None) -> Tensor:
+    """In float64, from the weight with all changes."""
+    weight = read_weight(layer, "weight").double()
+    for part in parts:
+        delta = (part.up.flatten(1).double() * part.scale.double()) @ part.down.flatten(1).double()
+        weight = weight + delta.reshape(weight.shape)
+    own = None if layer.bias is None else layer.bias.double()
+    total = own if bias is None else bias.double() if own is None else own + bias
+    if isinstance(layer, nn.Linear):
+        return F.linear(x.double(), weight, total)
+    return F.conv2d(x.double(), weight, total, layer.stride, layer.padding)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("tokens", [FEW, MANY])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("storage", ["fp8_e4m3fn_row", "fp8_e4m3fn", "int8_row", "fp16"])
+@torch.inference_mode()
+def test_linear(storage: str, biased: bool, tokens: int, count: int) -> None:
+    torch.manual_seed(0)
+    layer = stored(nn.Linear(80, 64, bias=biased), storage)
+    before = stored_tensors(layer, "weight")[0].clone()
+    parts = tuple(factors(layer) for _ in range(count))
+    attach(layer, *parts)
+    x = torch.randn(2, tokens, 80)
+    torch.testing.assert_close(layer(x).double(), expected(layer, x, parts), rtol=1e-5, atol=1e-5)
+    assert torch.equal(stored_tensors(layer, "weight")[0].view(torch.uint8), before.view(torch.uint8))
+
+
+@pytest.mark.parametrize("side", [3, 40])
+@pytest.mark.parametrize("stride", [1, 2])
+@torch.inference_mode()
+def test_convolution(stride: int, side: int) -> None:
+    torch.manual_seed(0)
+    layer = stored(nn.Conv2d(16, 32, 3, stride, 1))
+    parts = (factors(layer),)
+    attach(layer, *parts)
+    x = torch.randn(2, 16, side, side)
+    torch.testing.assert_close(layer(x).double(), expected(layer, x, parts), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("own", [True, False])
+@torch.inference_mode()
+def test_a_bias_of_the_branches(own: bool) -> None:
+    torch.manual_seed(0)
+    layer = stored(nn.Linear(80, 64, bias=own))
+    parts, bias = (factors(layer),), torch.randn(64)
+    for given in (parts, ()):
+        attach(layer, *given, bias=bias)
+        for tokens in (FEW, MANY):
+            x = torch.randn(tokens, 80)
+            torch.testing.assert_close(layer(x).double(), expected(layer, x, given, bias), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_weights_decoded_ahead_stay_as_they_are() -> None:
+    torch.manual_seed(0)
+    layer = stored(nn.Linear(80, 64))
+    parts = (factors(layer),)
+    attach(layer, *parts)
+    x = torch.randn(MANY, 80)
+    alone = layer(x)
+    with decoded_together(layer):
+        for _ in range(2):
+            torch.testing.assert_close(layer(x), alone)
+
+
+@torch.inference_mode()
+def test_in_16_bit_a_branch_adds_no_rounding_of_the_large_number() -> None:
+    torch.manual_seed(0)
+    dtype = torch.bfloat16
+    layer = stored(nn.Linear(320, 320), compute=dtype)
+    part = factors(layer, dtype)
+    part.up.mul_(0.01)  # a network's delta is small beside the weights
+    x = torch.randn(64, 320, dtype=dtype)
+
+    def error(parts: tuple[Branches, ...]) -> float:
+        attach(layer, *parts)
+        wanted = expected(layer, x, parts)
+        return float((layer(x).double() - wanted).norm() / wanted.norm())
+
+    assert error((part,)) < 1.05 * error(())
+
+
+@torch.inference_mode()
+def test_under_autocast() -> None:
+    torch.manual_seed(0)
+    layer = stored(nn.Linear(80, 64))
+    state = stored_state(layer)
+    assert state is not None
+    state.cast_inputs = False
+    parts = (factors(layer),)
+    attach(layer, *parts)
+    x = torch.randn(5, 80)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(x)
+    torch.testing.assert_close(output.double(), expected(layer, x, parts), rtol=0.05, atol=0.05)

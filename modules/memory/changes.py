@@ -124,9 +124,9 @@ class Branches:
         if isinstance(layer, nn.Linear):
             return self.add_to_linear(inputs, output)
         down, up, scale = self.down.to(inputs.dtype), self.up.to(inputs.dtype), self.scale.reshape(-1, 1, 1)
-        hidden = F.conv2d(inputs, down) if self.mid is not None else _with_geometry(layer, inputs, down)
+        hidden = F.conv2d(inputs, down) if self.mid is not None else with_geometry(layer, inputs, down)
         if self.mid is not None:
-            hidden = _with_geometry(layer, hidden, self.mid.to(inputs.dtype))
+            hidden = with_geometry(layer, hidden, self.mid.to(inputs.dtype))
         hidden = (hidden * scale).to(inputs.dtype)
         if not _adds_in_place(output, hidden):
             return output + F.conv2d(hidden, up).to(output.dtype)
@@ -252,7 +252,7 @@ def _shaped(factor: Tensor, layer: nn.Module, is_up: bool = False) -> Tensor:
     return factor if factor.ndim == 4 else factor.reshape(*factor.shape, 1, 1)
 
 
-def _with_geometry(layer: Any, x: Tensor, kernel: Tensor) -> Tensor:
+def with_geometry(layer: Any, x: Tensor, kernel: Tensor) -> Tensor:
     """A convolution with the layer's own stride, padding and dilation."""
     padding = layer.padding
     if layer.padding_mode != "zeros":

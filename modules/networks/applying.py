@@ -34,6 +34,7 @@ from modules.memory.changes import (
     joined_branches,
     joined_scales,
 )
+from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
 from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.formats.names import dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
@@ -252,6 +253,8 @@ class NetworkApplier:
             assert state is not None
             if state.changes:
                 state.changes = (DecodedChanges(changes, budget),)
+            if isinstance(state.branches, DeltaBranch):
+                state.branches = DeltaBranch(changes, budget)
             if isinstance(state.branches, AllBranches):
                 sides = [branch for change in changes if (branch := change.branch()) is not None]
                 for part, scale in zip(state.branches.parts, joined_scales(sides, self._device), strict=False):
@@ -305,6 +308,9 @@ class NetworkApplier:
         sides = [branch for change in changes if (branch := change.branch()) is not None and _fits(branch, layer)]
         if len(sides) == len(changes) and isinstance(layer, (nn.Linear, nn.Conv2d)):
             state.branches = AllBranches(joined_branches(layer, sides, state.compute_dtype, self._device))
+            return
+        if wants_delta_branch(layer, state.compute_dtype):
+            state.branches = DeltaBranch(changes, budget)
             return
         state.changes = (DecodedChanges(changes, budget),)
         if layer._parameters.get("bias") is None:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.memory.changes import AllBranches, Branches
+from modules.memory.changes import AllBranches, Branches, Budget, DecodedChanges, SideBranch
+from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
 from modules.memory.layer import decoded_together, read_weight, stored_state, stored_tensors
 from modules.memory.storage import StorageRules, apply_storage
 
@@ -130,3 +131,66 @@ def test_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         output = layer(x)
     torch.testing.assert_close(output.double(), expected(layer, x, parts), rtol=0.05, atol=0.05)
+
+
+class Added:
+    """A change that does not factor."""
+
+    def __init__(self, delta: Tensor, bias: Tensor | None = None) -> None:
+        self.delta, self.bias = delta, bias
+
+    def branch(self) -> SideBranch | None:
+        return None
+
+    def weight_delta(self, weight: Tensor) -> Tensor | None:
+        return self.delta
+
+    def bias_delta(self, bias: Tensor | None) -> Tensor | None:
+        return self.bias
+
+    @property
+    def sum_dtype(self) -> torch.dtype | None:
+        return None
+
+
+@pytest.mark.parametrize("share", [0.003, 0.0003])
+@pytest.mark.parametrize("free_bytes", [0, 1 << 20])
+@torch.inference_mode()
+def test_a_small_delta_keeps_its_effect_in_bfloat16(free_bytes: int, share: float) -> None:
+    torch.manual_seed(0)
+    layer = stored(nn.Linear(320, 256), compute=torch.bfloat16)
+    assert wants_delta_branch(layer, torch.bfloat16) and not wants_delta_branch(layer, torch.float16)
+    delta = torch.randn(256, 320) * read_weight(layer, "weight").float().std() * share
+    x = torch.randn(4096, 320, dtype=torch.bfloat16)
+    state = stored_state(layer)
+    assert state is not None
+    before = layer(x).float()
+
+    def retention() -> float:
+        wanted = x.float() @ delta.t()
+        return float(((layer(x).float() - before) * wanted).sum() / wanted.square().sum())
+
+    state.changes = (DecodedChanges([Added(delta)], Budget(1 << 20)),)
+    assert retention() < 0.97, "on the weight itself some of it is lost"
+    state.changes, state.branches = (), DeltaBranch([Added(delta)], Budget(free_bytes))
+    assert abs(retention() - 1) < 0.01
+    assert abs(retention() - 1) < 0.01, "again, from what was kept or made anew"
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@torch.inference_mode()
+def test_a_delta_beside_a_convolution_and_a_bias(biased: bool) -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(16, 32, 3, 2, 1, bias=biased), nn.Linear(80, 64, bias=biased)
+    for layer, x in zip(layers, (torch.randn(2, 16, 9, 9), torch.randn(7, 80)), strict=True):
+        managed = stored(layer)
+        weight = read_weight(managed, "weight")
+        change = Added(torch.randn_like(weight), torch.randn(len(weight)))
+        state = stored_state(managed)
+        assert state is not None
+        state.branches = DeltaBranch([change], Budget(1 << 20))
+        own = managed.bias
+        bias = change.bias if own is None else own + change.bias
+        whole = weight + change.delta
+        expected = F.linear(x, whole, bias) if x.ndim == 2 else F.conv2d(x, whole, bias, 2, 1)
+        torch.testing.assert_close(managed(x), expected, rtol=1e-4, atol=1e-4)

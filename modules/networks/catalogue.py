@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.networks.folders import Listing
-from modules.networks.network_file import SUFFIXES, network_hash, read_metadata
+from modules.networks.network_file import SUFFIXES, Digests, digests_of, read_metadata
 from modules.networks.previews import EMBEDDED
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class NetworkCatalogue:
         self._folders = tuple(folders)
         self._suffixes = suffixes
         self._lock = threading.Lock()
-        self._hashes: dict[tuple[Path, int, int], str] = {}
+        self._digests: dict[tuple[Path, int, int], Digests] = {}
         self._entries: dict[Path, NetworkInfo] = {}
         self.refresh()
 
@@ -78,26 +78,34 @@ class NetworkCatalogue:
         return None
 
     def hash_of(self, info: NetworkInfo) -> str:
-        """sha256 of its tensors in hex, or "" for a file that cannot be read."""
+        """sha256 of its tensors in hex as the file records it, else taken; "" for a file that cannot be read.
+
+        To show and to search: what a file says about itself may be wrong. `digests` are taken from its bytes.
+        """
         known = self._known_hash(info)
         if known:
             return known
         try:
-            found = network_hash(info.path)
+            return self.digests(info).tensors
         except (OSError, ValueError) as error:
             log.warning("%s has no hash: %s", info.path.name, error)
             return ""
-        self._hashes[(info.path, info.size_bytes, info.mtime_ns)] = found
-        return found
 
     def short_hash_of(self, info: NetworkInfo) -> str:
         """The first 12 digits, as infotexts have them."""
         return self.hash_of(info)[:SHORT_HASH]
 
-    def _known_hash(self, info: NetworkInfo) -> str:
-        """The hash that the file itself records, or that was taken before; else ""."""
+    def digests(self, info: NetworkInfo) -> Digests:
+        """Taken from the file's bytes, once for a size and time of change. Raises `OSError` and `ValueError`."""
         key = (info.path, info.size_bytes, info.mtime_ns)
-        return info.metadata.get("sshs_model_hash") or self._hashes.get(key, "")
+        if key not in self._digests:
+            self._digests[key] = digests_of(info.path)
+        return self._digests[key]
+
+    def _known_hash(self, info: NetworkInfo) -> str:
+        """The hash that was taken from the bytes before, else the one that the file itself records; else ""."""
+        digests = self._digests.get((info.path, info.size_bytes, info.mtime_ns))
+        return digests.tensors if digests else info.metadata.get("sshs_model_hash", "")
 
     def _describe(self, entry: os.DirEntry[str]) -> NetworkInfo | None:
         path = Path(entry.path)

@@ -21,6 +21,7 @@ SUFFIXES = (".safetensors", ".pt", ".ckpt", ".bin")
 HASH_CHUNK_BYTES = 1 << 20
 BUNDLE = "bundle_emb."
 FRONT_BYTES = 1 << 16
+HEADER_START = struct.Struct("<Q")
 METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
 
 
@@ -144,13 +145,34 @@ def _metadata_in_front(head: bytes) -> Any:
         return None
 
 
-def network_hash(path: Path) -> str:
-    """sha256 in hex of the tensors alone for safetensors (editing the metadata keeps it), else of the whole file."""
-    digest = hashlib.sha256()
+@dataclass(frozen=True)
+class Digests:
+    """sha256 in hex. `tensors`: of the tensors' bytes alone (editing the metadata keeps it), as infotexts have it.
+    `content`: also of the header, which names them: two files with the same one hold the same network."""
+
+    tensors: str
+    content: str
+
+
+def digests_of(path: Path) -> Digests:
+    """Reads the whole file once; for others than safetensors both digests are the whole file's. Raises `OSError`, and
+    `ValueError` for a file that is too short to have a header."""
+    header, digest = b"", hashlib.sha256()
     with path.open("rb") as file:
         if path.suffix.lower() == ".safetensors":
-            (length,) = struct.unpack("<Q", file.read(8))
-            file.seek(8 + length)
+            start = file.read(HEADER_START.size)
+            if len(start) < HEADER_START.size:
+                raise ValueError("it is too short")
+            (length,) = HEADER_START.unpack(start)
+            if length > path.stat().st_size:
+                raise ValueError("it is shorter than its header says")
+            header = file.read(length)
         while chunk := file.read(HASH_CHUNK_BYTES):
             digest.update(chunk)
-    return digest.hexdigest()
+    tensors = digest.hexdigest()
+    return Digests(tensors, hashlib.sha256(header + digest.digest()).hexdigest() if header else tensors)
+
+
+def network_hash(path: Path) -> str:
+    """`Digests.tensors` of a file."""
+    return digests_of(path).tensors

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.networks.catalogue import SHORT_HASH, NetworkCatalogue, NetworkInfo
-from modules.networks.tags import LoraTag, lora_tags
+from modules.networks.tags import lora_tags
 from modules.prompting.cache import NetworkUse
 from modules.prompting.extra_networks import NetworkTag, NetworkTags
 from modules.settings.values import Settings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modules.models.precision import PrecisionPlan
     from modules.networks.applying import LoraMode, NetworkApplier, Survival
     from modules.networks.embeddings import Embedding, EmbeddingStore
-    from modules.networks.network_file import NetworkFile
+    from modules.networks.network_file import Digests, NetworkFile
 
 log = logging.getLogger(__name__)
 FILES_KEPT = 4  # in main memory, besides those in use
@@ -75,16 +75,16 @@ class Networks:
         notices += self._activate_hypernetworks(model, tags, settings)
         uses, names, infos = [], [], []
         for tag in wanted:
-            info = self._find(tag)
+            info = _find(self.catalogue, tag.name)
             if info is None:
                 notices.append(
                     f"The network {tag.name!r} was not found and was left out. Refresh the list of networks."
                 )
                 continue
-            content = self.catalogue.hash_of(info)
-            self._load(info, content)
-            uses.append(Use(tag.name, content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
-            names.append((tag.name, content[:SHORT_HASH]))
+            digests = _digests(self.catalogue, info)
+            self._load(info, digests.content)
+            uses.append(Use(tag.name, digests.content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
+            names.append((tag.name, digests.tensors[:SHORT_HASH]))
             infos.append(info)
         mode = lora_mode(model.plan)
         applier = self._applier(model)
@@ -149,14 +149,12 @@ class Networks:
         wanted, notices = hypernetwork_tags(tags)
         chosen = []
         for tag in wanted:
-            info = self.hypernetworks.find(tag.name)
-            if info is None:
-                self.hypernetworks.refresh()
-                info = self.hypernetworks.find(tag.name)
+            info = _find(self.hypernetworks, tag.name)
             if info is None:
                 notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
                 continue
-            chosen.append((self.hypernetworks.hash_of(info), read_hypernetwork(info.path), tag.te_strength))
+            content = _digests(self.hypernetworks, info).content
+            chosen.append((content, read_hypernetwork(info.path), tag.te_strength))
         if model.hypernetworks is None:
             model.hypernetworks = HypernetworkHooks(model.unet)
         model.hypernetworks.apply(chosen)
@@ -178,13 +176,6 @@ class Networks:
             if self.arrived.get(info.path) != arrived:
                 log.info("LoRA %s: %.1f %% arrived (%s).", name, retention * 100, mode.value)
             self.arrived[info.path] = arrived
-
-    def _find(self, tag: LoraTag) -> NetworkInfo | None:
-        info = self.catalogue.find(tag.name)
-        if info is not None and _is_current(info):
-            return info
-        self.catalogue.refresh()  # a file that is new, has changed, or has gone
-        return self.catalogue.find(tag.name)
 
     def _load(self, info: NetworkInfo, content: str) -> None:
         from modules.networks.network_file import read_network
@@ -223,6 +214,25 @@ def lora_mode(plan: PrecisionPlan) -> LoraMode:
     if plan.lora_mode not in ("", AUTOMATIC):
         return LoraMode(plan.lora_mode)
     return LoraMode.EXACT if plan.is_low_precision else LoraMode.MERGE
+
+
+def _find(catalogue: NetworkCatalogue, name: str) -> NetworkInfo | None:
+    """The file as it is now; the folders are looked at again for one that is new, has changed, or has gone."""
+    info = catalogue.find(name)
+    if info is not None and _is_current(info):
+        return info
+    catalogue.refresh()
+    return catalogue.find(name)
+
+
+def _digests(catalogue: NetworkCatalogue, info: NetworkInfo) -> Digests:
+    from modules.networks.network_file import NetworkError
+
+    try:
+        return catalogue.digests(info)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise NetworkError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
 
 
 def _is_current(info: NetworkInfo) -> bool:

@@ -16,8 +16,9 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.catalogue import CheckpointInfo, sha256_of
+from modules.models.eight_bits import DECLARATIONS_KEY, STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
-from modules.models.filling import STORED_AS, Assignment, plan_assignments
+from modules.models.filling import Assignment, plan_assignments
 from modules.models.loading import architecture_of, detect_family
 from modules.models.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.tensor_source import TensorSource
@@ -98,6 +99,7 @@ class PlannedTensor:
     assignment: Assignment
     storage: StorageFormat | None
     stays_8_bit: bool  # it is stored in 8 bits in the file already, and is never rounded again
+    must_be_finite: bool = False  # it stays, in a component that is stored in 8 bits
 
 
 def report_precision(
@@ -191,12 +193,13 @@ def plan_tensors(
         taken = component.name != "vae" and (text_encoders or not component.name.startswith("text_encoder"))
         wide = FORMATS.get(rules.storage).dtype.itemsize > 1
         if as_it_is is not None and isinstance(layer, CASTABLE) and not wide:
-            planned.append(PlannedTensor(assignment, FORMATS.get(as_it_is), stays_8_bit=True))
+            planned.append(PlannedTensor(assignment, as_it_is, stays_8_bit=True))
             continue
         shape = component.keymap.shape_to_ours(assignment.original_key, entry.shape)
         own = component.rules(rules)
         storage = own.format_of(path, layer, name, shape) if own is not None and taken and not wide else None
-        planned.append(PlannedTensor(assignment, storage, stays_8_bit=False))
+        must_be_finite = own is not None and taken and not wide
+        planned.append(PlannedTensor(assignment, storage, stays_8_bit=False, must_be_finite=must_be_finite))
     return family.label, planned
 
 
@@ -210,7 +213,9 @@ def encode_planned(file: TensorSource, item: PlannedTensor) -> tuple[Tensor, Enc
     """The tensor as it is in the file, widened where it is in 8 bits, and as it is to be stored."""
     key = item.assignment.original_key
     raw = file.read(key)
-    scale = file.read(item.assignment.scale_key).float().reshape(-1) if item.assignment.scale_key else None
+    if raw.element_size() == 1 or (item.must_be_finite and item.storage is None):
+        refuse_non_finite(file, key, raw)
+    scale = read_scale(file, item.assignment.scale_key, key, tuple(raw.shape))
     wide = raw
     if raw.element_size() == 1 and (raw.is_floating_point() or scale is not None):
         wide = raw.float() if scale is None else raw.float() * scale.reshape(-1, *(1,) * (raw.ndim - 1))
@@ -275,4 +280,5 @@ def _metadata(file: TensorSource, info: CheckpointInfo, report: PrecisionReport)
         "version": PROGRAM_VERSION,
         "errors": {tensor.name: float(f"{tensor.error:.3g}") for tensor in report.tensors if tensor.storage},
     }
-    return {**file.metadata, METADATA_KEY: json.dumps(ours)}
+    others = {key: text for key, text in file.metadata.items() if key != DECLARATIONS_KEY}  # of the source's formats
+    return {**others, METADATA_KEY: json.dumps(ours)}

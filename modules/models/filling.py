@@ -2,7 +2,7 @@
 
 At no time does more than the tensor at hand exist twice, so a load peaks at the size of the model as it is stored:
 with fp8 on, no 16-bit copy of it ever exists. Tensors that are fp8 in the file are kept as they are, with the scale
-that stands beside them (`NAME.scale_weight` or `NAME.weight_scale`, one number or one a row).
+that stands beside them, see `modules.models.eight_bits`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,27 +12,26 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.memory.formats import FORMATS, StorageFormat
+from modules.memory.formats import StorageFormat
 from modules.memory.layer import manage, put
 from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules
+from modules.models.eight_bits import (
+    LEFT_OVER,
+    SCALE_NAMES,
+    STORED_AS,
+    check_declarations,
+    read_scale,
+    refuse_non_finite,
+)
 from modules.models.families.family import Component
 from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
 
 LISTED_NAMES = 12
 SMALLEST_TABLE_BYTES = 1 << 20
-SCALE_NAMES = ("scale_weight", "weight_scale")  # beside "weight", in files that others and we write
-LEFT_OVER = ("scale_input", "input_scale", "scaled_fp8")  # for fp8 multiplication; a marker
-STORED_AS = {
-    (torch.float8_e4m3fn, False): "fp8_e4m3fn",
-    (torch.float8_e5m2, False): "fp8_e5m2",
-    (torch.float8_e4m3fn, True): "fp8_e4m3fn_row",
-    (torch.int8, True): "int8_row",
-}
-"""Which of our formats a file's 8-bit tensor is in, by its dtype and whether it has a scale."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,12 @@ def plan_assignments(
 ) -> list[Assignment]:
     """Match the file's tensors with the modules' parameters.
 
-    Raises one `CheckpointError` that lists everything missing, surplus or of the wrong shape, by name.
+    Raises one `CheckpointError` that lists everything missing, surplus or of the wrong shape, by name; and one for
+    8-bit formats that are not understood.
     """
+    check_declarations(file)
     wanted = {
-        (component.name, key): tuple(tensor.shape)
+        (component.name, key): (tuple(tensor.shape), tensor.is_floating_point())
         for component in components
         for key, tensor in component.module.state_dict().items()
     }
@@ -94,13 +95,21 @@ def plan_assignments(
         if component is None or key is None or (component.name, key) not in wanted:
             surplus.append(original_key)
             continue
-        shape = wanted.pop((component.name, key))
+        shape, is_floating = wanted.pop((component.name, key))
         if component.keymap.shape_to_ours(original_key, entry.shape) != shape:
             misshapen.append(f"{original_key} is {list(entry.shape)}, the configuration says {list(shape)}")
             continue
         stem = original_key.removesuffix(".weight")
         scale_key = next((f"{stem}.{name}" for name in SCALE_NAMES if f"{stem}.{name}" in scales), None)
+        if is_floating and not entry.dtype.is_floating_point and (entry.dtype, scale_key is not None) not in STORED_AS:
+            dtype = str(entry.dtype).removeprefix("torch.")
+            misshapen.append(f"{original_key} is {dtype}, which needs a scale of int8 to be a weight")
+            continue
         assignments.append(Assignment(original_key, component, key, scale_key))
+    used = {assignment.scale_key for assignment in assignments}
+    surplus += [
+        key for key in scales - used if not is_ignored(key) and not is_ignored(f"{key.rpartition('.')[0]}.weight")
+    ]
     missing = [_original_name(components, name, key) for name, key in wanted]
     if missing or surplus or misshapen:
         raise CheckpointError(_complaint(file, components, assignments, missing, surplus, misshapen))
@@ -112,7 +121,8 @@ def fill(
 ) -> FillReport:
     """Read, encode and place each tensor. Buffers that are in no file (position ids) are left to `finish_buffers`.
 
-    Raises `CheckpointError` that names the tensor if a weight that is to be stored in 8 bits is not finite.
+    Raises `CheckpointError` that names the tensor for NaN and infinity in 8-bit weights and their scales, and in
+    every other weight of a component that is to be stored in 8 bits.
     """
     report = FillReport()
     managed: dict[int, tuple[nn.Module, dict[str, StorageFormat], Placement]] = {}
@@ -122,19 +132,24 @@ def fill(
             continue
         if target.rest is not None and _is_left(file, assignment, target, target.rest):
             continue
-        tensor = _read(file, assignment, target).to(target.device)
-        scale = _read_scale(file, assignment, target.device)
+        tensor = _read(file, assignment, target)
+        if tensor.element_size() == 1:
+            refuse_non_finite(file, assignment.original_key, tensor)
+        scale = read_scale(file, assignment.scale_key, assignment.original_key, tuple(tensor.shape))
+        tensor, scale = tensor.to(target.device), scale.to(target.device) if scale is not None else None
         path, _, name = assignment.key.rpartition(".")
         layer = component.module.get_submodule(path)
         as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
         if as_it_is is not None and isinstance(layer, CASTABLE):
-            storage: StorageFormat | None = FORMATS.get(as_it_is)
+            storage: StorageFormat | None = as_it_is
             put(layer, name, tensor, scale)
         else:
             if as_it_is is not None or scale is not None:
                 tensor = _widened(tensor, scale)
             storage = target.rules.format_of(path, layer, name, tuple(tensor.shape)) if target.rules else None
             if storage is None:
+                if target.rules is not None:
+                    refuse_non_finite(file, assignment.original_key, tensor)
                 dtype = target.dtype if tensor.is_floating_point() else tensor.dtype
                 set_tensor(component.module, assignment.key, tensor.to(dtype))
             else:
@@ -177,7 +192,10 @@ def _is_left(file: TensorSource, assignment: Assignment, target: Placement, rest
     is_encoded = target.rules is not None and target.rules.format_of(path, layer, name, shape) is not None
     if is_encoded or assignment.scale_key is not None:
         return False
-    return rest.leave(file, key, keymap, layer, name, target.dtype)
+    is_left = rest.leave(file, key, keymap, layer, name, target.dtype)
+    if is_left and target.rules is not None:
+        refuse_non_finite(file, key, file.read(key))
+    return is_left
 
 
 def _stays_in_file(file: TensorSource, assignment: Assignment, target: Placement) -> bool:
@@ -215,13 +233,6 @@ def _encode(
     if encoded.saturated:
         report.saturated[original_key] = encoded.saturated
     put(layer, name, encoded.data, encoded.scale)
-
-
-def _read_scale(file: TensorSource, assignment: Assignment, device: torch.device) -> Tensor | None:
-    """The scale as float32 [1] or [rows], or None."""
-    if assignment.scale_key is None:
-        return None
-    return file.read(assignment.scale_key).to(device, torch.float32).reshape(-1)
 
 
 def _widened(tensor: Tensor, scale: Tensor | None) -> Tensor:
@@ -276,7 +287,7 @@ def _complaint(
         for what, names in (
             ("tensors are missing", missing),
             ("tensors belong to no part of the model", surplus),
-            ("tensors have the wrong shape", misshapen),
+            ("tensors have the wrong shape or type", misshapen),
         )
         if names
     ]

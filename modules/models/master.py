@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.filling import STORED_AS
+from modules.models.eight_bits import STORED_AS
 from modules.models.loaded import LoadedModel
 from modules.models.open_clip_layout import open_checkpoint
 from modules.models.tensor_source import TensorSource

@@ -100,7 +100,7 @@ class OpenClipLayout(Closing):
         if origin.part is None and not origin.transposed:
             return self._file.read(origin.key, into)
         tensor = self._file.read(origin.key)
-        if origin.part is not None and tensor.shape[0] > 1:  # a single scale is that of all three
+        if origin.part is not None and tensor.numel() > 1:  # a single scale is that of all three
             rows = tensor.shape[0] // len(PARTS)
             tensor = tensor[origin.part * rows : (origin.part + 1) * rows].clone()
         return tensor.T.contiguous() if origin.transposed else tensor
@@ -213,7 +213,7 @@ def _named(key: str, entry: TensorEntry, swapped: frozenset[str]) -> list[tuple[
     if modulation is not None and f"{modulation[1]}.{modulation[2]}" in swapped:
         return [(f"{modulation[1]}.{modulation[2]}.adaLN_scale_shift.{modulation[3]}", Origin(key, swapped=True))]
     fused = FUSED.match(key) or FUSED_SCALE.match(key) or MMDIT_FUSED.match(key)
-    if fused is not None and entry.shape:
+    if fused is not None:
         return [(f"{fused[1]}.{fused[2]}.{part}.{fused[3]}", Origin(key, index)) for index, part in enumerate(PARTS)]
     bare = BARE.match(key)
     if bare is not None:
@@ -224,7 +224,7 @@ def _named(key: str, entry: TensorEntry, swapped: frozenset[str]) -> list[tuple[
 def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     if origin.transposed:
         return replace(entry, shape=entry.shape[::-1])
-    if origin.part is None or entry.shape[0] == 1:
+    if origin.part is None or not entry.shape or entry.shape[0] == 1:
         return entry
     rows = entry.shape[0] // len(PARTS)
     size = entry.size_bytes // len(PARTS)

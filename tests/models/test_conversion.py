@@ -147,19 +147,6 @@ def test_the_receipt_in_the_metadata(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("scale_name", ["scale_weight", "weight_scale"])
-def test_files_of_others_with_one_scale_a_tensor(scale_name: str, tmp_path: Path) -> None:
-    tensors = tiny_tensors()
-    stem = WEIGHT.removesuffix("weight")
-    scale = tensors[WEIGHT].float().abs().max() / 448
-    exact = (tensors[WEIGHT].float() / scale).to(torch.float8_e4m3fn)
-    tensors |= {WEIGHT: exact, stem + scale_name: scale, stem + "scale_input": torch.tensor(1.0)}
-    tensors["scaled_fp8"] = torch.zeros(2, dtype=torch.float8_e4m3fn)
-    model = load(write_checkpoint(tmp_path / "others.safetensors", tensors), None)
-    layer = model.unet.down_blocks[0].attentions[0].transformer_blocks[0].ff.net[0].proj
-    assert torch.equal(layer.weight, exact.float() * scale)
-
-
 def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
     tensors = tiny_tensors()
     tensors[WEIGHT] = tensors[WEIGHT].clone()
@@ -170,6 +157,18 @@ def test_a_weight_that_is_not_finite_is_named(tmp_path: Path) -> None:
             attempt()
     assert not (tmp_path / "x.safetensors").exists()
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("storage", FP8)
+def test_a_bias_that_is_not_finite_is_named_by_every_format(storage: str, tmp_path: Path) -> None:
+    bias = WEIGHT.removesuffix("weight") + "bias"
+    tensors = tiny_tensors()
+    tensors[bias] = tensors[bias].clone()
+    tensors[bias][1] = float("nan")
+    path = write_checkpoint(tmp_path / "broken.safetensors", tensors)
+    for attempt in (lambda: load(path, storage), lambda: convert(tmp_path / "x.safetensors", storage, path)):
+        with pytest.raises(CheckpointError, match=r"proj\.bias (cannot be stored|holds NaN)"):
+            attempt()
 
 
 def test_saturation_while_loading_is_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -27,7 +27,7 @@ from modules.models.conversion import (
     rest_dtype,
     scale_key_of,
 )
-from modules.models.filling import LEFT_OVER, SCALE_NAMES
+from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.merging.merged import MergedSource
 from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.sources import BakedSource, WideSource

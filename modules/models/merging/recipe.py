@@ -11,13 +11,14 @@ from typing import Any
 
 from modules.models.catalogue import CheckpointInfo, old_hash
 from modules.models.conversion import METADATA_KEY
+from modules.models.eight_bits import DECLARATIONS_KEY
 from modules.models.merging.wish import MergeRequest
 from modules.version import PROGRAM_VERSION
 
 log = logging.getLogger(__name__)
 
 RECIPE_KEY, MODELS_KEY = "sd_merge_recipe", "sd_merge_models"
-NOT_COPIED = frozenset({"format", METADATA_KEY, "modelspec.hash_sha256", RECIPE_KEY, MODELS_KEY})
+NOT_COPIED = frozenset({"format", METADATA_KEY, DECLARATIONS_KEY, "modelspec.hash_sha256", RECIPE_KEY, MODELS_KEY})
 """What is true of one file only."""
 
 

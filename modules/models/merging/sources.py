@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from modules.models.closing import Closing
-from modules.models.filling import LEFT_OVER, SCALE_NAMES
+from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES, check_declarations
 from modules.models.keymaps.ldm_vae import PREFIX as VAE_PREFIX
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource
@@ -42,6 +42,7 @@ class WideSource(_Over):
 
     def __init__(self, file: TensorSource) -> None:
         super().__init__(file)
+        check_declarations(file)
         self._scales = {name: _scale_of(name, file.entries) for name in file.entries}
         self.entries: Mapping[str, TensorEntry] = {
             name: self._widened(name, entry)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.full_size import load_through_program
-from modules.memory.changes import changed_weight
+from modules.memory.changes import Budget, SideBranch, changed_weight
 from modules.memory.layer import stored_state, unmanage
+from modules.memory.storage import StorageRules, apply_storage
 from modules.models.loaded import LoadedModel
 from modules.models.master import FileMaster
-from modules.networks.applying import LoraMode, NetworkApplier, Use
+from modules.networks.applying import LoraMode, NetworkApplier, Use, beside
 from modules.networks.network_file import NetworkFile, read_network
 from modules.networks.targets import TargetTable
 from modules.training.lora.command import LORAS, SHIPPED
@@ -106,6 +107,28 @@ def _latents(model: LoadedModel) -> Tensor:
         alphas_cumprod=sd1_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps),
     )
     return sample_latents(scene, PROMPTS, range(len(PROMPTS)), steps=STEPS)
+
+
+def retention(storage: str, dtype: torch.dtype, share: float, factors: bool) -> float:
+    """How much of a change's effect arrives at a layer's output in mode exact: its projection on the wanted one.
+
+    The change is `share` of the weights' size; with `factors` it stands beside the layer as such, else whole.
+    """
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(1280, 1280, bias=False).requires_grad_(False)
+    layer.weight.copy_(torch.randn(1280, 1280, generator=generator) * 0.03)
+    apply_storage(torch.nn.Sequential(layer), StorageRules(storage), dtype)
+    x = torch.randn(4096, 1280, generator=generator, dtype=dtype)
+    before = layer(x).float()
+    up, down = torch.randn(1280, 16, generator=generator), torch.randn(16, 1280, generator=generator)
+    up *= 0.03 * share / 4
+    branch = SideBranch(down, up, None, 1.0) if factors else None
+    change: Any = SimpleNamespace(
+        branch=lambda: branch, weight_delta=lambda _: up @ down, bias_delta=lambda _: None, sum_dtype=None
+    )
+    beside(layer, [change], Budget(1 << 30), CPU)
+    wanted = x.float() @ (up @ down).t()
+    return float(((layer(x).float() - before) * wanted).sum() / wanted.square().sum())
 
 
 def lora_of(path: Path) -> dict[str, NetworkFile]:

@@ -195,7 +195,7 @@ class NetworkApplier:
             for target, layer_changes in changes.values():
                 self._touched.append(target)
                 if mode is LoraMode.EXACT:
-                    self._beside(target, layer_changes, budget)
+                    beside(target.layer, layer_changes, budget, self._device)
                 elif mode is LoraMode.MERGE:
                     self._merge(target, layer_changes, total, keep_masters)
                 else:
@@ -302,22 +302,6 @@ class NetworkApplier:
 
     # -- the modes ---------------------------------------------------------------------------------------------------
 
-    def _beside(self, target: Target, changes: list[LayerChange], budget: Budget) -> None:
-        layer = target.layer
-        state = _managed_whole(layer)
-        sides = [branch for change in changes if (branch := change.branch()) is not None and _fits(branch, layer)]
-        if len(sides) == len(changes) and isinstance(layer, (nn.Linear, nn.Conv2d)):
-            state.branches = AllBranches(joined_branches(layer, sides, state.compute_dtype, self._device))
-            return
-        if wants_delta_branch(layer, state.compute_dtype):
-            state.branches = DeltaBranch(changes, budget)
-            return
-        state.changes = (DecodedChanges(changes, budget),)
-        if layer._parameters.get("bias") is None:
-            bias = changed_bias(None, changes)
-            if bias is not None:
-                state.branches = AllBranches((), bias.to(self._device))
-
     def _merge(self, target: Target, changes: list[LayerChange], total: _Sum, keep: bool) -> None:
         for name in NAMES:
             if target.layer._parameters.get(name) is None:
@@ -423,6 +407,24 @@ def _storage_of(layer: nn.Module, name: str) -> StorageFormat:
 def _plain_formats(layer: nn.Module) -> dict[str, StorageFormat]:
     """Formats under which a layer that is not stored in any can be managed: its parameters' own dtypes."""
     return {name: FORMATS.get(dtype_name(p.dtype)) for name, p in layer._parameters.items() if p is not None}
+
+
+def beside(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, device: torch.device) -> None:
+    """Have changes work on a layer in mode exact: as branches where all factor, else when its weight is decoded, or as
+    a second product where rounding would lose them."""
+    state = _managed_whole(layer)
+    sides = [branch for change in changes if (branch := change.branch()) is not None and _fits(branch, layer)]
+    if len(sides) == len(changes) and isinstance(layer, (nn.Linear, nn.Conv2d)):
+        state.branches = AllBranches(joined_branches(layer, sides, state.compute_dtype, device))
+        return
+    if wants_delta_branch(layer, state.compute_dtype):
+        state.branches = DeltaBranch(changes, budget)
+        return
+    state.changes = (DecodedChanges(changes, budget),)
+    if layer._parameters.get("bias") is None:
+        bias = changed_bias(None, changes)
+        if bias is not None:
+            state.branches = AllBranches((), bias.to(device))
 
 
 def _managed_whole(layer: nn.Module) -> Stored:

@@ -1,12 +1,12 @@
 """Weights in 8 bits beside 16 bits and beside diffusers' layerwise casting: bytes, peak while loading, time of a step.
 
 Run `python -m benchmarks.fp8 [load] [step] [granularity]`; a part that is not named keeps what the JSON has of it. A
-checkpoint of Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its own; in the
-second part all contenders take turns, and the quickest step of each counts. Ours compute in what the program chooses on
-this machine: bfloat16 where the processor multiplies it natively, else float32, which is then far quicker. The peers
-compute in 16 bit, as one uses them, and in float32 too where that is what we choose. The third part decodes layer by
-layer, block by block and all at once. Rows that need a graphics card
-(`benchmarks/fp8_card.py`) say so without one.
+checkpoint of Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its
+own; in the second part all contenders take turns, and the quickest step of each counts. Ours compute in what the
+program chooses on this machine: bfloat16 where the processor multiplies it natively, else float32, which is then far
+quicker. The peers compute in 16 bit, as one uses them, and in float32 too where that is what we choose. The third part
+decodes layer by layer, block by block and all at once. Rows that need a graphics card (`benchmarks/fp8_card.py`) say so
+without one.
 """
 
 import argparse

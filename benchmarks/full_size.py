@@ -1,4 +1,4 @@
-"""Checkpoints of the full size of Stable Diffusion 1 and XL with random weights, written without ever holding it."""
+"""Checkpoints of the full size of Stable Diffusion 1, 2 and XL with random weights, written without ever holding it."""
 
 import math
 from pathlib import Path
@@ -10,6 +10,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.families.ldm_parts import build_unet, build_vae
+from modules.models.families.sd2 import TEXT_PREFIX as OPEN_CLIP_PREFIX
 from modules.models.families.sdxl import BIG_G_PREFIX, CLIP_L_PREFIX
 from modules.models.keymaps.clip_text import clip_text_keymap
 from modules.models.keymaps.keymap import KeyMap
@@ -26,6 +27,7 @@ from modules.processing.precision import storage_rules
 ROOT = Path(__file__).parent.parent
 SD1_YAML = ROOT / "configs" / "v1-inference.yaml"
 CPU = torch.device("cpu")
+SD2_YAML = ROOT / "configs" / "v2-inference.yaml"
 SDXL_YAML = ROOT / "configs" / "sd_xl_base.yaml"
 
 
@@ -43,6 +45,20 @@ def sd1_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]
     with torch.device("meta"):
         return [
             (CLIPTextModel(text), clip_text_keymap()),
+            (build_unet(unet), unet_keymap(UNetLayout(unet.levels, unet.blocks_per_level, unet.attention_levels))),
+            (build_vae(vae), vae_keymap(vae.levels, vae.blocks_per_level)),
+        ]
+
+
+def sd2_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
+    """The three networks of SD 2 on the meta device with their key maps."""
+    unet, vae = architecture.unet_sizes, architecture.vae
+    text = CLIPTextConfig(
+        vocab_size=49408, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16
+    )
+    with torch.device("meta"):
+        return [
+            (CLIPTextModel(text), open_clip_keymap(OPEN_CLIP_PREFIX, 24, with_projection=False)),
             (build_unet(unet), unet_keymap(UNetLayout(unet.levels, unet.blocks_per_level, unet.attention_levels))),
             (build_vae(vae), vae_keymap(vae.levels, vae.blocks_per_level)),
         ]
@@ -71,12 +87,15 @@ def sdxl_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]
         ]
 
 
-def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
-    """Write fp16 weights of the original layout ("sd1" or "sdxl"), tensor by tensor; returns the number of weights.
+FAMILIES = {"sd1": (sd1_modules, SD1_YAML), "sd2": (sd2_modules, SD2_YAML), "sdxl": (sdxl_modules, SDXL_YAML)}
 
-    Values are small (normal, deviation 0.02) so that a forward pass stays finite.
+
+def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
+    """Write fp16 weights of the original layout ("sd1", "sd2", "sdxl"), tensor by tensor.
+
+    Returns the number of weights. Values are small (normal, deviation 0.02) so that a forward pass stays finite.
     """
-    make, yaml = {"sd1": (sd1_modules, SD1_YAML), "sdxl": (sdxl_modules, SDXL_YAML)}[family]
+    make, yaml = FAMILIES[family]
     shapes: dict[str, tuple[int, ...]] = {}
     for module, keymap in make(read_architecture(yaml)):
         for key, tensor in module.state_dict().items():

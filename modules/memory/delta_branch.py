@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,8 @@ class DeltaBranch:
 
     def bias_delta(self, layer: nn.Module, like: Tensor) -> Tensor | None:
         """What is added to the layer's bias; None where nothing is."""
-        own = None if layer._parameters.get("bias") is None else layer.bias.float()
+        bias: Any = None if layer._parameters.get("bias") is None else layer.bias
+        own: Tensor | None = None if bias is None else bias.float()
         changed = changed_bias(own, self.changes)
         if changed is None or own is None:
             return None if changed is None else changed.to(like)

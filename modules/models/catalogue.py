@@ -93,7 +93,8 @@ class CheckpointInfo:
 
 
 class HashCache:
-    """sha256 sums by path, size and modification time, kept in one JSON file that is replaced atomically."""
+    """sha256 sums and other facts by path, size and modification time, kept in one JSON file that is replaced
+    atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -102,9 +103,29 @@ class HashCache:
 
     def lookup(self, path: Path, size_bytes: int, mtime_ns: int) -> str | None:
         """The sum, if the file is still as it was when the sum was taken."""
+        return self._fact(path, "sha256", size_bytes, mtime_ns)
+
+    def fact(self, path: Path, name: str) -> str | None:
+        """What `remember` was told of this file, if it is still as it was then."""
+        stat = path.stat()
+        return self._fact(path, name, stat.st_size, stat.st_mtime_ns)
+
+    def remember(self, path: Path, name: str, value: str) -> None:
+        """Keep something that was found out about a file, under a name of the caller's."""
+        self._put(path, path.stat(), name, value)
+
+    def _put(self, path: Path, stat: os.stat_result, name: str, value: str) -> None:
+        with self._lock:
+            known = self._sums.get(str(path), {})
+            if (known.get("size"), known.get("mtime_ns")) != (stat.st_size, stat.st_mtime_ns):
+                known = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+            self._sums[str(path)] = {**known, name: value}
+            self._write()
+
+    def _fact(self, path: Path, name: str, size_bytes: int, mtime_ns: int) -> str | None:
         entry = self._sums.get(str(path))
-        if entry and entry.get("size") == size_bytes and entry.get("mtime_ns") == mtime_ns:
-            return str(entry["sha256"])
+        if entry and entry.get("size") == size_bytes and entry.get("mtime_ns") == mtime_ns and name in entry:
+            return str(entry[name])
         return None
 
     def known(self, path: Path) -> str | None:
@@ -139,13 +160,7 @@ class HashCache:
             while chunk := file.read(HASH_CHUNK_BYTES):
                 digest.update(chunk)
                 on_read(file.tell())
-        with self._lock:
-            self._sums[str(path)] = {
-                "size": stat.st_size,
-                "mtime_ns": stat.st_mtime_ns,
-                "sha256": digest.hexdigest(),
-            }
-            self._write()
+        self._put(path, stat, "sha256", digest.hexdigest())
         return digest.hexdigest()
 
     def _read(self) -> dict[str, dict[str, object]]:
@@ -198,7 +213,7 @@ class CheckpointCatalogue:
     def __init__(self, folders: Iterable[Path], cache: HashCache, files: Iterable[Path] = ()) -> None:
         self._folders = tuple(folders)
         self._files = tuple(files)
-        self._cache = cache
+        self.cache = cache
         self._lock = threading.Lock()
         self._entries: tuple[CheckpointInfo, ...] = ()
         self._old_hashes: dict[tuple[Path, int, int], str] = {}
@@ -270,7 +285,7 @@ class CheckpointCatalogue:
         catalogue remembers it."""
         if info.sha256:
             return info
-        hashed = replace(info, sha256=self._cache.checkpoint_sha256(info.path, on_read))
+        hashed = replace(info, sha256=self.cache.checkpoint_sha256(info.path, on_read))
         with self._lock:
             self._entries = tuple(hashed if entry.path == info.path else entry for entry in self._entries)
         return hashed
@@ -293,7 +308,7 @@ class CheckpointCatalogue:
             name=name,
             size_bytes=size,
             mtime_ns=mtime_ns,
-            sha256=self._cache.known(path),
+            sha256=self.cache.known(path),
             is_folder=is_folder,
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.catalogue import CheckpointInfo
+from modules.models.catalogue import CheckpointInfo, HashCache
 from modules.models.diffusers_config import refined
 from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
 from modules.models.families import sd2 as _sd2  # noqa: F401
@@ -27,6 +27,7 @@ from modules.models.prediction import predicts_v
 from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
 from modules.models.text_companions import t5_tokenizer_file
+from modules.models.unknown_file import describe_unknown
 from modules.models.vae_source import VaeSource
 from modules.models.vaes import VaeInfo
 
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 LISTED_TENSORS = 3
 PROBE = "probe"
 """The prediction type of a file that does not tell."""
+PREDICTION = "prediction_type"  # as a remembered fact
 
 
 def load_model(
@@ -43,6 +45,7 @@ def load_model(
     choose_plan: Callable[[ModelFamily], PrecisionPlan],
     default_yaml: Path | None = None,
     vae: VaeInfo | None = None,
+    facts: HashCache | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, every weight placed once on its device and in its final format.
 
@@ -50,7 +53,8 @@ def load_model(
     file, and what the checkpoint has of one is not read.
 
     The architecture comes from the YAML beside the file, else `default_yaml`, else from the file's own tensors and the
-    family's constants in `configs_dir` (in a folder of the diffusers layout: what its settings say of them).
+    family's constants in `configs_dir` (in a folder of the diffusers layout: what its settings say of them). What only
+    a run of the network tells is remembered in `facts`.
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
@@ -63,6 +67,9 @@ def load_model(
             if any(key.startswith(T5_PREFIX) for key in file.entries):
                 t5_tokenizer_file(info.path)  # without it T5 is of no use: better to say so at once
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
+        known = facts.fact(info.path, PREDICTION) if facts and architecture.prediction_type == PROBE else None
+        if known is not None:
+            architecture = predicting(architecture, family, known)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         try:
             components = family.components(file.entries, architecture, folders)
@@ -126,8 +133,18 @@ def load_model(
     if architecture.prediction_type == PROBE:
         found = "v_prediction" if predicts_v(model) else "epsilon"
         log.info("%s: the network predicts %s, as one run of it shows.", info.name, found)
-        model.architecture = replace(architecture, prediction_type=found)
+        model.architecture = predicting(architecture, family, found)
+        if facts is not None:
+            facts.remember(info.path, PREDICTION, found)
     return model
+
+
+def predicting(architecture: LdmArchitecture, family: ModelFamily, prediction: str) -> LdmArchitecture:
+    """The architecture with this prediction type, and the size of the pictures that such models are trained on."""
+    side = architecture.latent_side
+    if prediction == "v_prediction" and family.v_latent_side is not None:
+        side = family.v_latent_side
+    return replace(architecture, prediction_type=prediction, latent_side=side)
 
 
 def _fill_from(
@@ -157,10 +174,9 @@ def detect_family(file: TensorSource) -> ModelFamily:
     for _, family in FAMILIES.items():
         if family.detects(file.entries):
             return family
-    first = ", ".join(list(file.entries)[:3])
     known = ", ".join(family.label for _, family in FAMILIES.items())
     raise CheckpointError(
-        f"{file.path.name}: of no known model family (its tensors begin with {first}). Known: {known}. "
+        f"{file.path.name}: of no known model family: {describe_unknown(file.entries)}. Known: {known}. "
         "Choose a full checkpoint: one file, or a folder in the diffusers layout."
     )
 
@@ -182,4 +198,5 @@ def architecture_of(
         known = refined(info.path, known)
     schedule = replace(known.noise_schedule, zero_terminal_snr=ZERO_SNR_KEY in file.entries)
     prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
+    known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
     return replace(known, noise_schedule=schedule, prediction_type=prediction)

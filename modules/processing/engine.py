@@ -262,7 +262,12 @@ class Engine:
 
         machine = self.machine
         return load_model(
-            info, self._configs_dir, lambda family: resolve(wish, machine, family), self._default_yaml, vae
+            info,
+            self._configs_dir,
+            lambda family: resolve(wish, machine, family),
+            self._default_yaml,
+            vae,
+            self.catalogue.cache,
         )
 
     def _load_with_room(

@@ -124,7 +124,7 @@ def test_an_unusable_yaml_is_an_error_that_names_it(tmp_path: Path, text: str, m
 
 
 def test_an_unknown_family_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"of no known model family .*Known: SD 1\.x"):
+    with pytest.raises(CheckpointError, match=r"of no known model family: .*Known: SD 1\.x"):
         load(write_checkpoint(tmp_path / "other.safetensors", {"transformer.x": torch.zeros(1)}))
 
 

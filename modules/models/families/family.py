@@ -110,6 +110,10 @@ class ModelFamily(Protocol):
         """The YAML in `configs/` for files without one of their own."""
 
     @property
+    def v_latent_side(self) -> int | None:
+        """The side of the latents that its models with v prediction were trained on, if that is another."""
+
+    @property
     def tiny_vae(self) -> str:
         """What files of tiny autoencoders for its latents are called: "taesd" for `taesd_decoder.safetensors`."""
 

@@ -9,7 +9,7 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import Tensor
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
-from modules.models.families.family import Component, NetworkInputSizes
+from modules.models.families.family import Component, Header, NetworkInputSizes
 from modules.models.keymaps import ldm_unet, ldm_vae
 from modules.models.ldm_upsample import use_ldm_upsampling
 
@@ -23,6 +23,12 @@ V_KEY, ZERO_SNR_KEY = "v_pred", "ztsnr"
 """Empty tensors by which a file says that it predicts v, and that its last step is pure noise."""
 PREDICTION_KEY = "modelspec.prediction_type"  # in the metadata, after the standard ModelSpec
 PREDICTIONS = {"epsilon": "epsilon", "v": "v_prediction", "v_prediction": "v_prediction"}
+
+
+def input_channels(header: Header) -> int | None:
+    """Channels that the UNet of a file takes: 4, and more for inpainting, edits, depth; None without a UNet."""
+    first = header.get(f"{ldm_unet.PREFIX}.input_blocks.0.0.weight")
+    return None if first is None or len(first.shape) != 4 else first.shape[1]
 
 
 def unet_component(architecture: UNetArchitecture) -> Component:

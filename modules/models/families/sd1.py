@@ -20,6 +20,7 @@ from modules.models.families.family import (
 )
 from modules.models.families.ldm_parts import (
     V_KEY,
+    input_channels,
     is_left_over,
     prediction_in,
     run_unet,
@@ -30,6 +31,8 @@ from modules.models.families.ldm_parts import (
 from modules.models.families.text_parts import clip_component
 from modules.models.keymaps import clip_text, ldm_unet
 
+INPUT_CHANNELS = (4, 8, 9)
+
 
 class StableDiffusion1:
     """The family's entry."""
@@ -37,12 +40,14 @@ class StableDiffusion1:
     label = "SD 1.x"
     is_large = False
     config_name = "v1-inference.yaml"
+    v_latent_side: int | None = None
     tiny_vae = "taesd"
     recipe = ConditioningRecipe((TextTowerRecipe("text_encoder"),))
 
     def detects(self, header: Header) -> bool:
-        has_unet = f"{ldm_unet.PREFIX}.input_blocks.0.0.weight" in header
-        return has_unet and not any(key.startswith(("conditioner.", "cond_stage_model.model.")) for key in header)
+        if input_channels(header) not in INPUT_CHANNELS or f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header:
+            return False
+        return not any(key.startswith(("conditioner.", "cond_stage_model.model.")) for key in header)
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         return "v_prediction" if V_KEY in header else prediction_in(metadata)

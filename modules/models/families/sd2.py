@@ -21,6 +21,7 @@ from modules.models.families.family import (
 )
 from modules.models.families.ldm_parts import (
     V_KEY,
+    input_channels,
     is_left_over,
     prediction_in,
     run_unet,
@@ -34,6 +35,7 @@ from modules.models.keymaps import ldm_unet
 TEXT_PREFIX = "cond_stage_model.model"
 TURBO_TEXT_PREFIX = "conditioner.embedders.0.model"  # in the files of SD-Turbo
 INPAINTING_CHANNELS = 9
+INPUT_CHANNELS = (4, INPAINTING_CHANNELS)
 
 
 class StableDiffusion2:
@@ -42,19 +44,19 @@ class StableDiffusion2:
     label = "SD 2.x"
     is_large = False
     config_name = "v2-inference.yaml"
+    v_latent_side: int | None = 96  # 768 px
     tiny_vae = "taesd"
     recipe = ConditioningRecipe((TextTowerRecipe("text_encoder", layer_from_end=2, pad_id=0),))
 
     def detects(self, header: Header) -> bool:
-        if f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header:
+        if input_channels(header) not in INPUT_CHANNELS or f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header:
             return False
         return any(f"{prefix}.ln_final.weight" in header for prefix in (TEXT_PREFIX, TURBO_TEXT_PREFIX))
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         if V_KEY in header:
             return "v_prediction"
-        first = header.get(f"{ldm_unet.PREFIX}.input_blocks.0.0.weight")
-        if first is not None and first.shape[1] == INPAINTING_CHANNELS:
+        if input_channels(header) == INPAINTING_CHANNELS:
             return "epsilon"
         return prediction_in(metadata) or "probe"
 

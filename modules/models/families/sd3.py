@@ -36,6 +36,7 @@ class StableDiffusion3:
     label = "SD 3"
     is_large = True
     config_name = "sd3-inference.yaml"
+    v_latent_side: int | None = None
     tiny_vae = "taesd3"
     recipe = ConditioningRecipe(
         (

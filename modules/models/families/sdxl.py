@@ -45,6 +45,7 @@ class StableDiffusionXL:
     label = "SDXL"
     is_large = True
     config_name = "sd_xl_base.yaml"
+    v_latent_side: int | None = None
     tiny_vae = "taesdxl"
     recipe = ConditioningRecipe(
         (
@@ -87,6 +88,7 @@ class StableDiffusionXLRefiner:
     label = "SDXL refiner"
     is_large = True
     config_name = "sd_xl_refiner.yaml"
+    v_latent_side: int | None = None
     tiny_vae = "taesdxl"
     recipe = ConditioningRecipe(
         (BIG_G,),

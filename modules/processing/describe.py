@@ -42,6 +42,7 @@ def main_fields(
     subseed: int,
     plan: PrecisionPlan | None = None,
     vae: VaeInfo | None = None,
+    used: Used = Used.NOTHING,
 ) -> dict[str, object]:
     """The fields that every picture has, in any order; None where one does not apply."""
     settings = request.settings
@@ -51,6 +52,7 @@ def main_fields(
     clip_skip = settings.whole("CLIP_stop_at_last_layers")
     delta = settings.whole("eta_noise_seed_delta")
     merge, merge_hires = settings.number("token_merging_ratio"), settings.number("token_merging_ratio_hr")
+    has_merged = Used.MERGED_TOKENS in used
     source = settings.text("randn_source")
     return {
         "Steps": request.steps,
@@ -70,8 +72,8 @@ def main_fields(
         "Denoising strength": request.hires.denoising_strength if request.hires else None,
         "Clip skip": clip_skip if clip_skip > 1 else None,
         "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,
-        "Token merging ratio": merge if merge > 0 else None,
-        "Token merging ratio hr": merge_hires if request.hires and merge_hires > 0 else None,
+        "Token merging ratio": merge if has_merged and merge > 0 else None,
+        "Token merging ratio hr": merge_hires if has_merged and request.hires and merge_hires > 0 else None,
         "RNG": source if source != "GPU" else None,
         "Tiling": True if request.tiling else None,
         "Version": PROGRAM_VERSION if settings.flag("add_version_to_infotext") else None,

@@ -39,12 +39,13 @@ class GuidedNetwork:
 
 
 class Used(Flag):
-    """What guidance did of what the options allow, for the infotext."""
+    """What was done of what the options allow, for the infotext."""
 
     NOTHING = 0
     PADDING = auto()
     EARLY_WITHOUT_NEGATIVE = auto()
     LATE_WITHOUT_NEGATIVE = auto()
+    MERGED_TOKENS = auto()
 
 
 @dataclass(frozen=True)

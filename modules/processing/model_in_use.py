@@ -33,6 +33,7 @@ class ModelInUse:
         self._contexts = ExitStack()
         self._merging = ExitStack()
         self._merging_ratio = 0.0
+        self.has_merged_tokens = False  # of any model so far
         self._recovered: dict[str, None] = {}  # in order
         self._notices: dict[str, None] = {}
 
@@ -75,14 +76,14 @@ class ModelInUse:
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
         contexts.enter_context(using_split_feed_forward(model.unet, settings.text("split_feed_forward")))
         contexts.enter_context(recovering(model, way.attention))
-        self._merging.enter_context(merged_tokens(model.unet, self._merging_ratio))
+        self._merge_tokens()
 
     @contextmanager
     def merging_tokens(self, ratio: float) -> Iterator[None]:
         """While open, tokens are merged by this ratio, in whichever model is in use."""
         self._merging.close()
         self._merging_ratio = ratio
-        self._merging.enter_context(merged_tokens(self.model.unet, ratio))
+        self._merge_tokens()
         try:
             yield
         finally:
@@ -100,6 +101,13 @@ class ModelInUse:
         """What the user should know of how the models were run."""
         self._note_recovery()
         return tuple(self._notices)
+
+    def _merge_tokens(self) -> None:
+        merges = self._merging.enter_context(merged_tokens(self.model.unet, self._merging_ratio))
+        self.has_merged_tokens |= merges
+        if self._merging_ratio > 0 and not merges:
+            label = self.model.family.label
+            self._notices[f"Token merging has no effect on {label}: its network has no layers for it."] = None
 
     def _note_recovery(self) -> None:
         if self._model is None:

@@ -20,7 +20,7 @@ from modules.processing.conditioning import Conditioner, EncodedPrompts
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.engine import Engine
 from modules.processing.events import Events
-from modules.processing.guidance import GuidedNetwork, Successor
+from modules.processing.guidance import GuidedNetwork, Successor, Used
 from modules.processing.hires_pass import HiresPass
 from modules.processing.hires_size import old_first_pass_size
 from modules.processing.hooks import NO_HOOKS, Batch, Hooks, PassStart, Sheet
@@ -407,7 +407,10 @@ class _Job:
             self.facts.extra["Memory recovery"] = recovered
         if model.has_t5:
             self.facts.extra["T5"] = True
-        main = main_fields(self.request, model.info, self.request.size_px, seed, subseed, model.plan, model.vae_info)
+        if self.in_use.has_merged_tokens:
+            self.facts.used |= Used.MERGED_TOKENS
+        size_px, used = self.request.size_px, self.facts.used
+        main = main_fields(self.request, model.info, size_px, seed, subseed, model.plan, model.vae_info, used)
         extra = extra_fields(self.request, prompt, negative, self.facts)
         return Picture(image, infotext(prompt, negative, main, extra), seed, subseed)
 

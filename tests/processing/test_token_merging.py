@@ -1,0 +1,79 @@
+"""Token merging is recorded where it does something, and said to do nothing elsewhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.images.infotext import parse_infotext
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.results import Result
+from modules.processing.token_merging import can_merge_tokens
+from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
+from tests.models.family_files import write_family
+from tests.recordings import CONFIGS, cpu_machine
+
+BOTH: dict[str, Any] = {"token_merging_ratio": 0.5, "token_merging_ratio_hr": 0.3}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("merging")
+    for name in ("sd1", "sd3"):
+        write_family(folder, name)
+    engine = Engine(CheckpointCatalogue([folder], HashCache(folder / "hashes.json")), CONFIGS, cpu_machine)
+    yield engine
+    engine.close()
+
+
+def picture(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **settings: Any) -> Result:
+    request = Txt2ImgRequest(
+        prompt="a cat",
+        checkpoint=checkpoint,
+        width=64,
+        height=64,
+        steps=1,
+        seed=1,
+        subseed=0,
+        sampler="Euler",
+        hires=hires,
+        save_images=False,
+        settings=Settings().changed(**settings),
+    )
+    return txt2img(request, engine, Output(Path()), Silent())
+
+
+def fields(result: Result) -> dict[str, Any]:
+    found = parse_infotext(result.pictures[0].infotext)
+    return {key: value for key, value in found.items() if key.startswith("Token merging")}
+
+
+def pixels(result: Result) -> bytes:
+    return result.pictures[0].image.tobytes()
+
+
+def test_where_it_works_it_is_recorded(engine: Engine) -> None:
+    plain, merged = picture(engine, "sd1"), picture(engine, "sd1", **BOTH)
+    assert fields(plain) == {} and fields(merged) == {"Token merging ratio": "0.5"}
+    assert pixels(plain) != pixels(merged) and not merged.notices
+    assert pixels(picture(engine, "sd1")) == pixels(plain)
+
+
+def test_of_the_second_pass_alone_too(engine: Engine) -> None:
+    hires = HiresRequest(scale=1.5, steps=1, denoising_strength=0.7)
+    merged = picture(engine, "sd1", hires, token_merging_ratio_hr=0.3)
+    assert fields(merged) == {"Token merging ratio hr": "0.3"}
+
+
+def test_where_it_does_not_it_is_said_and_not_recorded(engine: Engine) -> None:
+    plain, merged = picture(engine, "sd3"), picture(engine, "sd3", **BOTH)
+    assert fields(merged) == {} and pixels(plain) == pixels(merged)
+    assert any("Token merging has no effect on SD 3" in notice for notice in merged.notices)
+    assert not plain.notices
+    assert can_merge_tokens(engine.model("sd1").unet) and not can_merge_tokens(engine.model("sd3").unet)

@@ -59,8 +59,10 @@ class Streamer:
 
     # -- what layers ask (the protocol `Fetch`) ----------------------------------------------------------------------
 
+    @torch.compiler.disable  # a compiled graph must ask every time, and never run this with tensors that hold nothing
     def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
-        """Stored data and scale of a parameter, on the device that computes."""
+        """Stored data and scale of a parameter, on the device that computes. For `torch.compile` a break in the
+        graph."""
         scale = layer._buffers.get(name + SCALE_SUFFIX)
         found = self._slots.get((id(layer), name))
         if found is None:

@@ -338,6 +338,24 @@ def test_every_error() -> None:
         stream(toy(), CPU, options=StreamOptions(blocks_per_group=0))
 
 
+@pytest.mark.parametrize(("storage", "level"), [(None, Level.BLOCK), ("fp8_e4m3fn_row", Level.LAYER)])
+def test_compiled_it_computes_the_same_and_stays_usable(storage: str | None, level: Level) -> None:
+    module = Blocks()
+    if storage is not None:
+        apply_storage(module, StorageRules(storage), torch.float32)
+    x = torch.randn(1, 32)
+    torch._dynamo.reset()
+    with torch.inference_mode():
+        expected = module(x, (0, 1), True)
+        with stream(module, CPU, level, place=everything()):
+            compiled = torch.compile(module, backend="aot_eager")
+            for _ in range(2):
+                assert torch.allclose(compiled(x, (0, 1), True), expected, atol=1e-6)
+            assert torch.equal(module(x, (0, 1), True), expected)
+        assert torch.equal(module(x, (0, 1), True), expected)
+    torch._dynamo.reset()
+
+
 def test_threads_share_a_module() -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -26,6 +26,9 @@ DEFAULTS: Final[dict[str, str | int | bool]] = {
     "VAE Encoder": "Full",
     "VAE Decoder": "Full",
     "FP8 weight": "Disable",
+    "Compute dtype": "Automatic",
+    "Compute mode": "Automatic",
+    "LoRA mode": "Automatic",
     "Refiner switch by sampling steps": False,
 }
 """Values of fields that are only written when they differ from these."""
@@ -34,23 +37,36 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?:-(\d+))?")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _WEIGHT_OF_ONE = re.compile(r"\(([^()\[\]:]*):\s*\+?1(?:\.0*)?\s*\)")
+_LORA_TAG = re.compile(r"<(?:lora|lyco):")
 _BRACKETED_TEXT = re.compile(r"[(\[][^()\[\]]")
 
 
 def add_defaults(fields: MutableMapping[str, str | int | bool], *, backward_compatible: bool) -> None:
     """Fill in missing fields in place; with `backward_compatible` also what the recorded version implies."""
+    if fields.get("FP8 weight", "Disable") != "Disable":
+        _add_fp8(fields)
     for key, value in DEFAULTS.items():
         fields.setdefault(key, value)
-    if fields["FP8 weight"] != "Disable":
-        fields.setdefault("Cache FP16 weight for LoRA", "False")
-        fields.setdefault("FP8 format", "fp8_e4m3fn")  # pictures of programs that have only this one do not say so
-        fields.setdefault("FP8 skip", "")
-        fields.setdefault("FP8 text encoder", "True")
     prompts = (str(fields.get("Prompt", "")), str(fields.get("Negative prompt", "")))
     if any(map(uses_emphasis, prompts)):
         fields.setdefault("Emphasis", "Original")
     if backward_compatible:
         _add_old_behaviour(fields)
+
+
+def _add_fp8(fields: MutableMapping[str, str | int | bool]) -> None:
+    """What pictures made in fp8 leave out. Those of programs that have one format only do not say which it is, nor that
+    a LoRA is merged into it, or into the 16-bit cache if there is one."""
+    fields.setdefault("Cache FP16 weight for LoRA", "False")
+    fields.setdefault("FP8 skip", "")
+    fields.setdefault("FP8 text encoder", "True")
+    if "FP8 format" in fields:
+        return
+    fields["FP8 format"] = "fp8_e4m3fn"
+    prompts = (str(fields.get(name, "")) for name in ("Prompt", "Hires prompt"))
+    if "Lora hashes" in fields or any(map(_LORA_TAG.search, prompts)):
+        cached = str(fields["Cache FP16 weight for LoRA"]) == "True"
+        fields.setdefault("LoRA mode", "merge from full precision" if cached else "merge into fp8")
 
 
 def uses_emphasis(prompt: str) -> bool:

@@ -116,7 +116,8 @@ def _has_non_finite_code(tensor: Tensor) -> bool:
     if first is None:
         return False
     codes = tensor.reshape(-1).view(torch.uint8)
-    return any(int((part & 0x7F).max()) >= first for part in codes.split(SLICE_ELEMENTS) if part.numel())
+    starts = range(0, codes.numel(), SLICE_ELEMENTS)
+    return any(int((codes[start : start + SLICE_ELEMENTS] & 0x7F).max()) >= first for start in starts)
 
 
 def read_scale(file: TensorSource, scale_key: str | None, key: str, shape: tuple[int, ...]) -> Tensor | None:

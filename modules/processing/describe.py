@@ -17,6 +17,13 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec
 from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 
+RECORDED_MODES = {
+    ComputeMode.MANUAL: "Manual cast",
+    ComputeMode.AUTOCAST: "Autocast",
+    ComputeMode.FP8_MATMUL: "FP8 matmul",
+}
+"""As the setting `compute_mode` calls them. Always said, because Automatic may mean another one on another device."""
+
 
 @dataclass
 class Facts:
@@ -94,9 +101,8 @@ def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
             fields["FP8 text encoder"] = False
     if plan.is_low_precision or plan.dtype_is_chosen:
         fields["Compute dtype"] = dtype_name(plan.compute_dtype)
-    recorded = {ComputeMode.AUTOCAST: "Autocast", ComputeMode.FP8_MATMUL: "FP8 matmul"}
-    if plan.mode in recorded:
-        fields["Compute mode"] = recorded[plan.mode]
+    if plan.mode in RECORDED_MODES:
+        fields["Compute mode"] = RECORDED_MODES[plan.mode]
     return fields
 
 

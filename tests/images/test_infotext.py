@@ -31,7 +31,7 @@ def _recorded_infotexts() -> list[str]:
 
 
 INFOTEXTS = _recorded_infotexts()
-OUR_DEFAULTS = {"FP8 format", "FP8 skip", "FP8 text encoder"}  # filled in for pictures made in fp8
+OUR_DEFAULTS = {"FP8 format", "FP8 skip", "FP8 text encoder", "Compute dtype", "Compute mode", "LoRA mode"}
 
 
 @pytest.mark.parametrize("case", PARTS["infotext_parse"], ids=lambda case: case["text"][:40])

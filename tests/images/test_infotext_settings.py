@@ -54,6 +54,38 @@ def test_a_missing_field_asks_for_its_default() -> None:
     }
 
 
+def test_a_text_that_says_nothing_of_precision_was_made_in_16_bits() -> None:
+    current = Settings().changed(
+        fp8_storage="Enable", compute_dtype="bf16", compute_mode="Autocast", lora_mode="merge into fp8"
+    )
+    assert override_settings_from(parse_infotext(HEAD), current) == {
+        "fp8_storage": "Disable",
+        "compute_dtype": "Automatic",
+        "compute_mode": "Automatic",
+        "lora_mode": "Automatic",
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "mode"),
+    [
+        ("a <lora:b:1>", "FP8 weight: Enable", "merge into fp8"),
+        ("a <lyco:b:1>", "FP8 weight: Enable for SDXL", "merge into fp8"),
+        ("a", "FP8 weight: Enable, Hires prompt: <lora:b:1>", "merge into fp8"),
+        ("a", 'FP8 weight: Enable, Lora hashes: "b: 123"', "merge into fp8"),
+        ("a <lora:b:1>", "FP8 weight: Enable, Cache FP16 weight for LoRA: True", "merge from full precision"),
+        ("a <lora:b:1>", "FP8 weight: Enable, LoRA mode: exact", "exact"),
+        ("a <lora:b:1>", "FP8 weight: Enable, FP8 format: int8_row", "Automatic"),
+        ("a", "FP8 weight: Enable", "Automatic"),
+        ("a <lora:b:1>", "Clip skip: 2", "Automatic"),
+    ],
+)
+def test_a_lora_on_the_reference_uis_fp8_is_merged_as_there(prompt: str, fields: str, mode: str) -> None:
+    text = f"{prompt}\nSteps: 1, Sampler: Euler, Seed: 2, {fields}"
+    current = Settings().changed(lora_mode="merge into fp8, stochastic")
+    assert override_settings_from(parse_infotext(text), current)["lora_mode"] == mode
+
+
 def test_the_checkpoint_is_asked_for_when_wanted() -> None:
     current = Settings().changed(disable_weights_auto_swap=False)
     parsed = parse_infotext(f"{HEAD}, Model hash: 12345")

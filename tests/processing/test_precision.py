@@ -1,0 +1,140 @@
+"""From settings, flags and device to the plan, and from a picture's infotext back to it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules.cli.flags import Flags
+from modules.images.infotext import format_infotext, parse_infotext
+from modules.images.infotext_settings import override_settings_from
+from modules.models.precision import ComputeMode
+from modules.processing.describe import precision_fields
+from modules.processing.engine import Engine
+from modules.processing.events import Silent
+from modules.processing.output import Output
+from modules.processing.precision import Machine, PrecisionWish, machine_of, resolve
+from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
+from tests.recordings import tiny_engine
+from tests.scripts.toys import small_request
+
+CUDA = Machine(torch.device("cuda"), torch.float16, torch.float16, fp8_matmul=True)
+MACHINES = {
+    "cuda": CUDA,
+    "gtx 16xx": replace(CUDA, no_autocast=True, fp8_matmul=False),
+    "cuda, precision half": replace(CUDA, precision="half"),
+    "cuda, precision full": Machine(torch.device("cuda"), torch.float32, torch.float32, precision="full"),
+    "xpu": Machine(torch.device("xpu"), torch.float16, torch.float16),
+    "mps": Machine(torch.device("mps"), torch.float16, torch.float16),
+    "cpu": Machine(torch.device("cpu"), torch.bfloat16, torch.float32),
+}
+FORMATS = ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
+MODES = ("Automatic", "Manual cast", "Autocast", "FP8 matmul")
+
+
+@pytest.fixture
+def all_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices that are not here compute in everything."""
+    monkeypatch.setattr("modules.processing.precision.works", lambda device, dtype: True)
+
+
+@pytest.mark.parametrize(
+    ("machine", "storage", "mode"),
+    [
+        ("cuda", "fp8_e4m3fn", ComputeMode.AUTOCAST),
+        ("cuda", "fp8_e4m3fn_row", ComputeMode.MANUAL),
+        ("gtx 16xx", "fp8_e4m3fn", ComputeMode.MANUAL),  # autocast gives NaN there
+        ("gtx 16xx", "fp8_e4m3fn_row", ComputeMode.MANUAL),
+        ("cuda, precision half", "fp8_e4m3fn", ComputeMode.MANUAL),  # where the reference UI fails
+        ("cuda, precision half", "fp8_e5m2", ComputeMode.MANUAL),
+        ("cuda, precision full", "fp8_e4m3fn", ComputeMode.MANUAL),
+        ("xpu", "fp8_e4m3fn", ComputeMode.MANUAL),
+        ("cpu", "fp8_e4m3fn", ComputeMode.MANUAL),
+    ],
+)
+def test_automatic_computes_as_the_machine_can(machine: str, storage: str, mode: ComputeMode) -> None:
+    plan = resolve(PrecisionWish(fp8_storage="Enable", fp8_format=storage), MACHINES[machine], None)
+    assert plan.mode is mode
+    assert plan.unet_storage == plan.text_storage == storage
+    assert plan.compute_dtype == MACHINES[machine].dtype
+
+
+@pytest.mark.parametrize("storage", FORMATS)
+def test_apple_gpus_stay_in_16_bits_and_say_so(storage: str) -> None:
+    plan = resolve(PrecisionWish(fp8_storage="Enable", fp8_format=storage), MACHINES["mps"], None)
+    assert not plan.is_low_precision
+    assert plan.mode is ComputeMode.PLAIN
+    assert plan.compute_dtype == torch.float16
+    assert plan.skip == ()
+    assert "no fp8" in plan.notes[0]
+    assert precision_fields(plan) == {}
+    assert resolve(PrecisionWish(), MACHINES["mps"], None).notes == ()
+
+
+@pytest.mark.parametrize("machine", [name for name in MACHINES if name != "mps"])
+@pytest.mark.usefixtures("all_dtypes")
+def test_a_pasted_picture_restores_the_plan(machine: str) -> None:
+    """Whatever was set when the picture was made, and whatever is set now."""
+    now = Settings().changed(
+        fp8_storage="Enable for SDXL",
+        fp8_format="int8_row",
+        fp8_skip="^conv_in$",
+        fp8_text_encoder=False,
+        compute_dtype="bf16",
+        compute_mode="Autocast",
+    )
+    for storage, mode, dtype, weight in product(FORMATS, MODES, ("Automatic", "fp16", "fp32"), ("Enable", "Disable")):
+        then = Settings().changed(
+            fp8_storage=weight,
+            fp8_format=storage,
+            compute_mode=mode,
+            compute_dtype=dtype,
+            fp8_skip="attn1; ^conv_out$" if weight == "Enable" else "",
+            fp8_text_encoder=storage != "int8_row" or weight == "Disable",
+            cache_fp16_weight=weight == "Enable",
+        )
+        made = resolve(PrecisionWish.of(then), MACHINES[machine], None)
+        text = format_infotext("a cat", "", {"Steps": 1, "Sampler": "Euler", "Seed": 2, **precision_fields(made)})
+        for current in (now, Settings()):
+            pasted = current.with_changes(override_settings_from(parse_infotext(text), current))
+            again = resolve(PrecisionWish.of(pasted), MACHINES[machine], None)
+            assert again.fingerprint == made.fingerprint, (storage, mode, dtype, weight, text)
+            assert again.load_key == made.load_key
+
+
+@pytest.mark.usefixtures("all_dtypes")
+def test_a_picture_cast_by_hand_on_cuda_is_not_pasted_as_autocast() -> None:
+    wish = PrecisionWish(fp8_storage="Enable", fp8_format="fp8_e4m3fn", compute_mode="Manual cast")
+    fields = precision_fields(resolve(wish, CUDA, None))
+    assert fields["Compute mode"] == "Manual cast"
+    parsed = parse_infotext(format_infotext("a", "", {"Steps": 1, "Sampler": "Euler", "Seed": 2, **fields}))
+    settings = Settings().with_changes(override_settings_from(parsed, Settings()))
+    assert resolve(PrecisionWish.of(settings), CUDA, None).mode is ComputeMode.MANUAL
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = tiny_engine(tmp_path)
+    yield engine
+    engine.unload()
+
+
+@pytest.mark.parametrize("precision", ["half", "full", "autocast"])
+@pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row"])
+def test_pictures_in_8_bits_under_every_word_of_precision(
+    precision: str, storage: str, engine: Engine, tmp_path: Path
+) -> None:
+    machine = machine_of(Flags(use_cpu=("all",), precision=precision))
+    engine._find_machine = lambda: machine
+    settings = {"fp8_storage": "Enable", "fp8_format": storage}
+    result = txt2img(small_request(steps=2, settings=settings), engine, Output(tmp_path), Silent())
+    assert f"FP8 format: {storage}" in result.samples[0].infotext
+    model = engine._model
+    assert model is not None
+    assert model.plan.compute_dtype == machine.dtype
+    extrema = result.samples[0].image.convert("L").getextrema()
+    assert extrema[0] != extrema[1]  # a picture, not the black of NaN

@@ -1,5 +1,6 @@
 """From a body to a `Txt2ImgRequest`: names of the API to ours, settings snapshot, styles, the `infotext` field."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +13,7 @@ from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource, split_legacy_name
-from modules.scripts.library import filled_args
+from modules.scripts.library import filled_args, pasted_args
 from modules.services import Services
 from modules.settings.values import Settings
 
@@ -54,6 +55,7 @@ def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
     if (values["refiner_checkpoint"] or "None") == "None":
         values["refiner_checkpoint"] = None
     hires = _hires_values(body) if body.enable_hr else None
+    parsed: Mapping[str, Any] = {}
     if body.infotext:
         parsed = parse_infotext(body.infotext, backward_compatible=current.flag("auto_backcompat"))
         given = body.given()
@@ -84,14 +86,15 @@ def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
         save_grid=not body.do_not_save_grid,
         override_settings=overrides,
         settings=settings,
-        **_scripts(body, services),
+        **_scripts(body, services, parsed),
     )
     check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
     return request
 
 
-def _scripts(body: Txt2ImgBody, services: Services) -> dict[str, Any]:
-    """The selected script and the arguments of always-on ones, defaults filled in."""
+def _scripts(body: Txt2ImgBody, services: Services, parsed: Mapping[str, Any]) -> dict[str, Any]:
+    """The selected script and the arguments of always-on ones, defaults filled in; of those that the caller does not
+    name, what the infotext `parsed` gives."""
     values: dict[str, Any] = {}
     if body.script_name:
         script = services.scripts.find(body.script_name)
@@ -103,6 +106,10 @@ def _scripts(body: Txt2ImgBody, services: Services) -> dict[str, Any]:
             continue  # stable-diffusion-api sends an empty ControlNet with every request
         script = services.scripts.find_alwayson(title)
         given[script.title()] = filled_args(script, args or [])
+    for script in services.scripts.alwayson if parsed else ():
+        args = pasted_args(script, parsed) if script.title() not in given else None
+        if args is not None:
+            given[script.title()] = args
     return {**values, "alwayson_args": given} if given else values
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.scripts.callbacks import Callbacks
+from modules.scripts.pasting import PastedFields
 from modules.scripts.program import Program
 from modules.scripts.script import Script
 
@@ -104,6 +105,7 @@ def components_of(script: Script) -> list[Any]:
     if script.built is None:
         with ThreadPoolExecutor(1) as thread:
             script.built = thread.submit(lambda: asyncio.run(_build(script))).result()
+        script.pasted = PastedFields.of(script, script.built)
     return script.built
 
 
@@ -141,6 +143,20 @@ def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(args)
 
 
+def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The script's arguments as an infotext has them, defaults in place of the others; None where it says nothing."""
+    components = components_of(script)
+    values = script.pasted.values(parsed) if script.pasted is not None else {}
+    if not values:
+        return None
+    args = default_args(script)
+    for place, value in values.items():
+        if isinstance(value, dict) and "__type__" in value:  # what gr.update makes
+            value = value.get("value", args[place])
+        args[place] = _as_argument(components[place], value)
+    return tuple(args)
+
+
 def script_info(script: Script) -> dict[str, Any]:
     """What `/sdapi/v1/script-info` says of a script."""
     return {
@@ -162,7 +178,11 @@ def script_info(script: Script) -> dict[str, Any]:
 
 
 def _value_of(component: Any) -> Any:
-    value = getattr(component, "value", None)
+    return _as_argument(component, getattr(component, "value", None))
+
+
+def _as_argument(component: Any, value: Any) -> Any:
+    """A component's value as scripts get it: the place of a choice where they want that."""
     choices = getattr(component, "choices", None)
     if getattr(component, "type", None) == "index" and choices:
         values = [choice[1] if isinstance(choice, tuple) else choice for choice in choices]

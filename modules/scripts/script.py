@@ -6,15 +6,20 @@ of the components that `ui` returned, in their order; facts of a batch come as k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from modules.scripts.program import Program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from PIL import Image
     from torch import Tensor
 
+    from modules.scripts.pasting import PastedFields
     from modules.scripts.processing import Processed, StableDiffusionProcessing
+
+    InfotextFields: TypeAlias = Sequence[tuple[Any, str | Callable[[Mapping[str, Any]], Any]]]
 
 AlwaysVisible = object()
 """What `Script.show` returns for a script that takes part in every job."""
@@ -29,6 +34,12 @@ class Script:
     filename: str = ""  # set by the program
     built: list[Any] | None = None  # its components, for their defaults; set by the program
     program: Program = Program()  # which names there are; set by the program
+    pasted: PastedFields | None = None  # what fills `built`; set by the program
+    infotext_fields: InfotextFields | None = None
+    """Set in `ui`: what a pasted infotext gives to which component, by the name of a field or by a function of all
+    fields (None: leave it)."""
+    paste_field_names: list[str] | None = None
+    """Names of the script's infotext fields, for scripts that keep them here. All fields are pasted, named or not."""
 
     def title(self) -> str:
         """The name on the page and in the API."""

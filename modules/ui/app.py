@@ -43,9 +43,9 @@ def build_page(services: Services) -> gr.Blocks:
         checkpoint = build_header(services, page)
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
-                form = build_txt2img_tab(services, page)
+                form, scripts = build_txt2img_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
-                build_png_info_tab(services, form, tabs)
+                build_png_info_tab(services, form, scripts, tabs)
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
                 build_merger_tab(services, page, checkpoint)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):

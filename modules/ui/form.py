@@ -141,8 +141,8 @@ def _typed(key: str, text: str) -> object:
         return text
 
 
-def pasted_form(text: str, services: Services) -> dict[str, Any]:
-    """The form's values that an infotext gives, by the names of `FIELDS`; empty for text without parameters."""
+def pasted_fields(text: str, services: Services) -> dict[str, Any]:
+    """The fields of an infotext, after the callbacks of scripts; empty for text without parameters."""
     current = services.settings.current
     parsed = parse_infotext(
         text, skip_fields=current.many("infotext_skip_pasting"), backward_compatible=current.flag("auto_backcompat")
@@ -150,6 +150,14 @@ def pasted_form(text: str, services: Services) -> dict[str, Any]:
     if "Steps" not in parsed:
         return {}
     services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, text, parsed)
+    return dict(parsed)
+
+
+def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]:
+    """The form's values by the names of `FIELDS`, from what `pasted_fields` gave; empty where that is."""
+    if not parsed:
+        return {}
+    current = services.settings.current
     values = pasted_values(parsed)
     if "scheduler" in values and values["scheduler"] in SCHEDULES:
         values["scheduler"] = SCHEDULES.get(values["scheduler"]).label
@@ -168,12 +176,12 @@ def pasted_form(text: str, services: Services) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in FIELDS}
 
 
-def sent_form(text: str, services: Services) -> dict[str, Any]:
-    """As `pasted_form`, for a picture sent from another tab: without what the settings say is not sent along."""
+def sent_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]:
+    """As `form_values`, without what the settings say is not sent along from another tab."""
     current = services.settings.current
     left = set() if current.flag("send_seed") else {"seed", "subseed", "subseed_strength"}
     left |= set() if current.flag("send_size") else {"width", "height"}
-    return {name: value for name, value in pasted_form(text, services).items() if name not in left}
+    return {name: value for name, value in form_values(parsed, services).items() if name not in left}
 
 
 def _take_styles(values: dict[str, Any], mode: str, services: Services) -> None:

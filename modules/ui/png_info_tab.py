@@ -9,13 +9,14 @@ import gradio as gr
 from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
 from modules.services import Services
-from modules.ui.form import FIELDS, sent_form
+from modules.ui.form import FIELDS, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
+from modules.ui.scripts_panel import ScriptFields
 from modules.ui.txt2img_tab import HIDDEN_EVENT, Components
 
 
-def build_png_info_tab(services: Services, form: Components, tabs: gr.Tabs) -> None:
-    """Build the tab's contents inside of the tab that is open now."""
+def build_png_info_tab(services: Services, form: Components, scripts: ScriptFields, tabs: gr.Tabs) -> None:
+    """Build the tab's contents inside of the tab that is open now; `form` and `scripts` are what it sends to."""
     with gr.Row():
         with gr.Column(scale=1):
             picture = gr.File(
@@ -43,11 +44,13 @@ def build_png_info_tab(services: Services, form: Components, tabs: gr.Tabs) -> N
         return f'<div class="fw-infotext-view">{"".join(blocks)}</div>', infotext or ""
 
     def fill(infotext: str) -> list[Any]:
-        values = sent_form(infotext, services) if infotext else {}
+        parsed = pasted_fields(infotext, services) if infotext else {}
+        values = sent_values(parsed, services)
         updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
         overrides = values.get("overrides", [])
         updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))
-        return [*updates, gr.update(selected="txt2img") if values else gr.update()]
+        return [*updates, *scripts.pasted(parsed), gr.update(selected="txt2img") if values else gr.update()]
 
     picture.change(read, inputs=[picture], outputs=[shown, text], **HIDDEN_EVENT)
-    send.click(fill, inputs=[text], outputs=[*(form[name] for name in FIELDS), tabs], **HIDDEN_EVENT)
+    outputs = [*(form[name] for name in FIELDS), *scripts.pasted_outputs, tabs]
+    send.click(fill, inputs=[text], outputs=outputs, **HIDDEN_EVENT)

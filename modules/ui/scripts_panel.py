@@ -1,13 +1,14 @@
 """The Script dropdown with the chosen script's own fields, and the fields of scripts that take part in every job."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
 from modules.processing.requests import Txt2ImgRequest
+from modules.scripts.pasting import PastedFields
 from modules.scripts.script import Script
 from modules.services import Services
 
@@ -21,6 +22,7 @@ class ScriptFields:
 
     components: list[gr.components.Component]
     places: tuple[tuple[Script, int, int], ...]  # script, first and last + 1 of its components
+    pasting: tuple[PastedFields, ...] = ()
 
     def chosen(self, request: Txt2ImgRequest, values: Sequence[Any]) -> Txt2ImgRequest:
         """The request with the chosen script and all arguments; `values` are the components' values."""
@@ -34,20 +36,34 @@ class ScriptFields:
                 request = replace(request, script=title, script_args=args)
         return replace(request, alwayson_args=alwayson)
 
+    @property
+    def pasted_outputs(self) -> list[gr.components.Component]:
+        """The components that a pasted infotext may fill."""
+        return [fields.components[place] for fields in self.pasting for place in fields.places]
+
+    def pasted(self, parsed: Mapping[str, Any]) -> list[Any]:
+        """An update for each of `pasted_outputs`, from the fields of an infotext."""
+        updates: list[Any] = []
+        for fields in self.pasting:
+            values = fields.values(parsed)
+            updates += [_update(values[place]) if place in values else gr.update() for place in fields.places]
+        return updates
+
 
 def build_scripts(services: Services) -> ScriptFields:
     """Build into the layout that is open now. A script whose fields cannot be built is left out, by name in the log."""
     places: list[tuple[Script, int, int]] = []
     components: list[Any] = []
+    pasting: list[PastedFields] = []
     for script in services.scripts.alwayson:
         with gr.Accordion(script.title(), open=False):
-            _add(script, components, places, offset=1)
+            _add(script, components, places, pasting, offset=1)
     titles = [script.title() for script in services.scripts.selectable]
     dropdown = gr.Dropdown([NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id="txt2img_script_list")
     groups = []
     for script in services.scripts.selectable:
         with gr.Column(visible=False, elem_classes=["fw-script"]) as group:
-            _add(script, components, places, offset=1)
+            _add(script, components, places, pasting, offset=1)
         groups.append(group)
 
     def show(title: str) -> Any:
@@ -56,15 +72,28 @@ def build_scripts(services: Services) -> ScriptFields:
 
     if groups:
         dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")
-    return ScriptFields([dropdown, *components], tuple(places))
+    return ScriptFields([dropdown, *components], tuple(places), tuple(pasting))
 
 
-def _add(script: Script, components: list[Any], places: list[tuple[Script, int, int]], offset: int) -> None:
+def _update(value: Any) -> Any:
+    """A function of a script may give a value or what `gr.update` made."""
+    return value if isinstance(value, dict) and "__type__" in value else gr.update(value=value)
+
+
+def _add(
+    script: Script,
+    components: list[Any],
+    places: list[tuple[Script, int, int]],
+    pasting: list[PastedFields],
+    offset: int,
+) -> None:
     try:
         built = list(script.ui(False) or [])
+        fields = PastedFields.of(script, built)
     except Exception:  # somebody else's code must not cost the page
         log.exception("The fields of the script %s (%s) could not be built.", script.title(), script.filename)
         return
     begin = len(components) + offset
     components.extend(built)
     places.append((script, begin, begin + len(built)))
+    pasting.append(fields)

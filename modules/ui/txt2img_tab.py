@@ -24,7 +24,8 @@ from modules.ui.form import (
     SAME_CHECKPOINT,
     SAME_SAMPLER,
     SAME_SCHEDULER,
-    pasted_form,
+    form_values,
+    pasted_fields,
     request_of,
 )
 from modules.ui.messages import error_box, note_box
@@ -35,8 +36,9 @@ Components = dict[str, gr.components.Component]
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
-def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
-    """Build the tab's contents inside of the tab that is open now; returns the form's fields by name."""
+def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, ScriptFields]:
+    """Build the tab's contents inside of the tab that is open now; returns the form's fields by name, and those of the
+    scripts."""
     form: Components = {}
     with gr.Row(elem_id="txt2img_toprow"):
         with gr.Column(scale=6, elem_classes=["fw-prompts"]):
@@ -83,7 +85,8 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
     overrides.change(lambda chosen: gr.update(visible=bool(chosen)), [overrides], [overrides], **HIDDEN_EVENT)
     fields = [form[name] for name in FIELDS]
     _wire_jobs(services, scripts, fields, task, notice, (generate, interrupt, skip))
-    paste.click(_pasting(services), inputs=[form["prompt"]], outputs=[*fields, notice], **HIDDEN_EVENT)
+    outputs = [*fields, *scripts.pasted_outputs, notice]
+    paste.click(_pasting(services, scripts), inputs=[form["prompt"]], outputs=outputs, **HIDDEN_EVENT)
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
     for button, text in examples:
         button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
@@ -92,7 +95,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> Components:
         outputs=[*(form[name] for name in ("width", "height", "styles", "sampler", "hires_sampler"))],
         **HIDDEN_EVENT,
     )
-    return form
+    return form, scripts
 
 
 def _wire_jobs(
@@ -352,19 +355,20 @@ def _samplers(services: Services) -> tuple[Any, Any]:
     return gr.update(choices=shown), gr.update(choices=[SAME_SAMPLER, *shown])
 
 
-def _pasting(services: Services) -> Callable[[str], list[Any]]:
+def _pasting(services: Services, scripts: ScriptFields) -> Callable[[str], list[Any]]:
     """The handler of the paste button: parameters in the prompt box, or the last job's where it is empty."""
 
     def paste(text: str) -> list[Any]:
         text = (text or "").strip() or _last_infotext(services)
-        values = pasted_form(text, services) if text else {}
+        parsed = pasted_fields(text, services) if text else {}
+        values = form_values(parsed, services)
         if not values:
             note = note_box("No parameters found: paste a picture's infotext into the prompt, then press this button.")
-            return [*(gr.update() for _ in FIELDS), note]
+            return [*(gr.update() for _ in (*FIELDS, *scripts.pasted_outputs)), note]
         updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
         overrides = values.get("overrides", [])
         updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))
-        return [*updates, note_box("The parameters were filled in.")]
+        return [*updates, *scripts.pasted(parsed), note_box("The parameters were filled in.")]
 
     return paste
 

@@ -17,7 +17,7 @@ from modules.scripts.program import Program
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
 from modules.settings.setting import Setting
-from modules.ui.form import pasted_form
+from modules.ui.form import form_values, pasted_fields
 from tests.fakes import fake_services, mounted_page
 from tests.scripts.toys import extension
 
@@ -113,7 +113,7 @@ def test_without_a_page_routes_are_there_too(tmp_path: Path) -> None:
 
 
 def test_pasted_parameters_pass_by(services: Services) -> None:
-    form = pasted_form("a cat\nSteps: 5, Sampler: Euler, Seed: 7", services)
+    form = form_values(pasted_fields("a cat\nSteps: 5, Sampler: Euler, Seed: 7", services), services)
     assert ("pasted", "7") in seen()
     assert form["seed"] == 99
 

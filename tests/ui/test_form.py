@@ -9,7 +9,7 @@ from modules.cli.flags import Flags
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.processing.status import ModelFacts
 from modules.services import Services
-from modules.ui.form import FIELDS, parse_overrides, pasted_form, request_of, show_override
+from modules.ui.form import FIELDS, form_values, parse_overrides, pasted_fields, request_of, show_override
 from modules.ui.messages import error_box
 from modules.ui.scales import scales_line
 from modules.ui.settings_form import changed_values, shown_values, visible_settings
@@ -114,7 +114,7 @@ def test_a_pasted_infotext_fills_the_form_and_makes_the_same_request(services: S
         "a dog\nNegative prompt: ugly\nSteps: 7, Sampler: Euler a, Schedule type: Karras, CFG scale: 5.5, Seed: 42, "
         "Size: 192x256, Denoising strength: 0.4, Clip skip: 2, Hires upscale: 1.5, Hires upscaler: Lanczos, Version: v1"
     )
-    form = {**FORM, **pasted_form(text, services)}
+    form = {**FORM, **form_values(pasted_fields(text, services), services)}
     request = request_of(form, services)
     assert (request.prompt, request.negative_prompt, request.sampler) == ("a dog", "ugly", "Euler a")
     assert (request.steps, request.cfg_scale, request.seed, request.size_px) == (7, 5.5, 42, (192, 256))
@@ -124,7 +124,7 @@ def test_a_pasted_infotext_fills_the_form_and_makes_the_same_request(services: S
 
 
 def test_text_without_parameters_pastes_nothing(services: Services) -> None:
-    assert pasted_form("just a cat", services) == {}
+    assert form_values(pasted_fields("just a cat", services), services) == {}
 
 
 def test_an_emptied_number_becomes_its_default(services: Services) -> None:

@@ -14,7 +14,7 @@ from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
-from modules.ui.form import pasted_form, sent_form
+from modules.ui.form import form_values, pasted_fields, sent_values
 from modules.ui.page_settings import PAGE_SETTINGS, page_settings
 from modules.ui.quicksettings import wanted_quicksettings
 from modules.ui.routes import page_routes
@@ -57,11 +57,11 @@ def test_a_change_reaches_the_script_without_a_reload(services: Services) -> Non
     [("send_seed", {"seed", "subseed", "subseed_strength"}), ("send_size", {"width", "height"})],
 )
 def test_what_is_not_sent_along_stays_as_it_is(services: Services, key: str, left_out: set[str]) -> None:
-    everything = set(sent_form(INFOTEXT, services))
+    everything = set(sent_values(pasted_fields(INFOTEXT, services), services))
     assert left_out <= everything
     services.settings.update({key: False})
-    assert set(sent_form(INFOTEXT, services)) == everything - left_out
-    assert set(pasted_form(INFOTEXT, services)) == everything
+    assert set(sent_values(pasted_fields(INFOTEXT, services), services)) == everything - left_out
+    assert set(form_values(pasted_fields(INFOTEXT, services), services)) == everything
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_not_sent_along_stays_as_it_is(services: Services, key: str, lef
 )
 def test_styles_are_found_in_pasted_prompts(services: Services, mode: str, prompt: str, styles: Any) -> None:
     services.settings.update({"infotext_styles": mode})
-    values = pasted_form(INFOTEXT, services)
+    values = form_values(pasted_fields(INFOTEXT, services), services)
     assert values["prompt"] == prompt
     assert values["negative_prompt"] == ("blurry" if mode == "Ignore" else "")
     assert values.get("styles") == styles
@@ -84,7 +84,7 @@ def test_styles_are_found_in_pasted_prompts(services: Services, mode: str, promp
 @pytest.mark.parametrize(("mode", "styles"), [("Apply", []), ("Apply if any", None)])
 def test_without_a_style_in_the_prompt(services: Services, mode: str, styles: Any) -> None:
     services.settings.update({"infotext_styles": mode})
-    assert pasted_form(INFOTEXT.replace("oil", "ink"), services).get("styles") == styles
+    assert form_values(pasted_fields(INFOTEXT.replace("oil", "ink"), services), services).get("styles") == styles
 
 
 def test_hidden_samplers_are_not_offered(services: Services) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from PIL import Image
@@ -100,7 +102,21 @@ class XyzPlot(Script):
             fields = [kind, values, picked, as_text]
             kind.input(self._switched, inputs=fields, outputs=[values, picked], **QUIET)
             as_text.input(self._switched, inputs=fields, outputs=[values, picked], **QUIET)
+        self.infotext_fields = [
+            (components[3 * axis + part], partial(self._pasted, name, part))
+            for axis, name in enumerate("XYZ")
+            for part in range(3)
+        ]
         return [*components, as_text]
+
+    def _pasted(self, name: str, part: int, fields: Mapping[str, Any]) -> Any:
+        """Of an axis of the plot that an infotext has, its type (part 0) or one of the two fields of its values."""
+        label = str(fields.get(f"{name} Type", NOTHING))
+        if fields.get("Script") != self.title() or label not in AXES:
+            return None
+        label = AXES.canonical(label)
+        number = list(AXES).index(label)
+        return (label, *self._switched(number, str(fields.get(f"{name} Values", "")), [], False))[part]
 
     def _filled(self, kind: int, as_text: bool) -> tuple[Any, Any]:
         """All choices of an axis, as text or picked."""

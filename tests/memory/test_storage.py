@@ -15,7 +15,7 @@ from modules.memory.formats import FORMATS
 from modules.memory.layer import read_rows, read_weight, stored_state
 from modules.memory.skip import SkipRules
 from modules.memory.storage import StorageRules, apply_storage, managed_layers, stored_bytes
-from tests.memory.toys import Toy, toy_inputs
+from tests.memory.toys import CONVOLUTIONS, Toy, convolution, toy_inputs
 
 EIGHT_BITS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row")
 
@@ -72,6 +72,54 @@ def test_bytes_shrink_and_remove_restores(storage: str) -> None:
     assert same(run(model), output)
     assert type(model.first) is nn.Linear
     handle.remove()  # twice is fine
+
+
+@pytest.mark.parametrize("storage", EIGHT_BITS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_every_convolution_computes_with_its_decoded_weights(name: str, storage: str) -> None:
+    layer, x = convolution(name)
+    expected, _ = convolution(name)
+    root = nn.Sequential(layer)
+    with torch.no_grad():
+        full = expected(x)
+        for key, parameter in expected.named_parameters():
+            form = StorageRules(storage).format_of("0", expected, key, tuple(parameter.shape))
+            if form is not None:
+                encoded = form.encode(parameter.data)
+                parameter.copy_(form.decode(encoded.data, encoded.scale, torch.empty(parameter.shape)))
+        handle = apply_storage(root, StorageRules(storage), torch.float32, keep_original=True)
+        weight = layer._parameters["weight"]
+        assert weight is not None and weight.element_size() == 1
+        assert torch.equal(root(x), expected(x))
+        assert 0 < (root(x) - full).norm() / full.norm() < 0.2
+        handle.remove()
+        assert torch.equal(root(x), full)
+
+
+def laid_out(model: nn.Module) -> nn.Module:
+    """The model with its images' channels innermost."""
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("storage", EIGHT_BITS)
+@pytest.mark.parametrize("name", ["Conv2d", "ConvTranspose2d"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_channels_last_gives_the_same_weights_and_comes_back(name: str, storage: str, when: str) -> None:
+    layer, x = convolution(name)
+    plain, _ = convolution(name)
+    apply_storage(nn.Sequential(plain), StorageRules(storage), torch.float32)
+    root = nn.Sequential(laid_out(layer) if when == "before" else layer)
+    handle = apply_storage(root, StorageRules(storage), torch.float32, keep_original=True)
+    if when == "after":
+        laid_out(root)
+    x = x.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(read_weight(layer, "weight"), read_weight(plain, "weight"))
+    with torch.no_grad():
+        assert torch.allclose(root(x), plain(x), atol=1e-5)
+    handle.remove()
+    assert torch.equal(layer.weight, convolution(name)[0].weight)
+    if when == "before":
+        assert layer.weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_without_kept_originals_remove_gives_what_is_stored() -> None:

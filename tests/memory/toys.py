@@ -30,6 +30,21 @@ class Toy(nn.Module):
         return y, self.back(self.convolution(image)), self.line(x.transpose(1, 2))
 
 
+CONVOLUTIONS: dict[str, type[nn.Module]] = {
+    kind.__name__: kind
+    for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+}
+"""All that are stored."""
+
+
+def convolution(name: str) -> tuple[nn.Module, Tensor]:
+    """One of `CONVOLUTIONS`, with more than 4096 weights, and an input for it."""
+    torch.manual_seed(2)
+    dimensions = int(name[-2])
+    layer = CONVOLUTIONS[name](24, 64, 3, stride=2).eval()
+    return layer, torch.randn(2, 24, *(7,) * dimensions)
+
+
 def toy_inputs() -> tuple[Tensor, Tensor]:
     """For `Toy`."""
     generator = torch.Generator().manual_seed(1)

@@ -106,7 +106,8 @@ SETTINGS = (
         "Cache FP16 weight for LoRA",
         False,
         infotext="Cache FP16 weight for LoRA",
-        hint="Keeps 16-bit copies in main memory of the weights that a LoRA changes.",
+        hint="Only for LoRAs that are merged into 8-bit weights: keeps 16-bit copies, in main memory, of what they "
+        "change. LoRA mode exact, which Automatic chooses on 8-bit weights, needs no copies.",
     ),
     OPTIMIZATIONS.choice(
         "compute_dtype",

@@ -1,7 +1,39 @@
-"""How many examples the property tests draw: a few by default, 2,000 with `--hypothesis-profile=thorough`."""
+"""What all tests share: one thread for each process, the order of files, and how many examples are drawn.
 
+Property tests draw a few examples by default, 2,000 with `--hypothesis-profile=thorough`.
+"""
+
+import gc
+import os
+
+import pytest
 from hypothesis import settings
+
+LONGEST_FIRST = ("tests/processing/", "tests/ui/", "tests/training/", "tests/models/")
+
+# One thread for each process, child processes too: the recordings were made so, tiny models gain nothing from several,
+# and the tests run side by side. Set here because the conftest.py of a folder may import torch before any hook runs.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the folders that take long, so that none of their files is left to one process at the end."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """How early a test's folder comes; the order within is kept."""
+    found = (place for place, folder in enumerate(LONGEST_FIRST) if item.nodeid.startswith(folder))
+    return next(found, len(LONGEST_FIRST))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_stays() -> None:
+    """What was imported until now is not searched for garbage again: that takes a quarter of a second of each model
+    that is let go."""
+    gc.collect()
+    gc.freeze()

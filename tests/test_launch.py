@@ -177,8 +177,13 @@ def test_checks_all_run_and_the_first_failure_is_the_exit_code(monkeypatch: pyte
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy"],
-        ["pytest", "-k", "x"],
+        ["pytest", *checks.SIDE_BY_SIDE, "-k", "x"],
     ]
+
+
+def test_tests_run_side_by_side_unless_xdist_is_switched_off() -> None:
+    assert checks.side_by_side(("-n", "0")) == checks.SIDE_BY_SIDE  # what comes later wins
+    assert checks.side_by_side(("-p", "no:xdist")) == checks.side_by_side(("-pno:xdist", "-x")) == ()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

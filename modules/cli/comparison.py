@@ -9,12 +9,14 @@ from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
+from modules.cli.settings_words import add_settings_words, settings_of
 from modules.errors import InvalidValueError
 from modules.jobs.precision import COMPARED, described
 from modules.jobs.queue import fix_seeds
 from modules.processing.checking import check_names
 from modules.processing.events import Silent
 from modules.processing.output import Output
+from modules.processing.precision import PrecisionWish
 from modules.processing.requests import Txt2ImgRequest
 
 
@@ -36,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--sampler", default="DPM++ 2M")
     parser.add_argument("--width", type=int)
     parser.add_argument("--height", type=int)
+    add_settings_words(parser, fp8=False)
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
     arguments = parser.parse_args(argv)
     return run_guarded(lambda: _run(arguments, flags_of(arguments)))
@@ -46,8 +49,9 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         raise InvalidValueError(f"--output {arguments.output}: the name must end in .html.")
     services = build_services(flags)
     try:
-        wanted = arguments.checkpoint or services.settings.current.text("sd_model_checkpoint")
-        side = services.engine.model(wanted or None).default_size_px
+        settings = settings_of(arguments, services.settings.current)
+        wanted = arguments.checkpoint or settings.text("sd_model_checkpoint")
+        side = services.engine.model(wanted or None, PrecisionWish.of(settings)).default_size_px
         request = Txt2ImgRequest(
             negative_prompt=arguments.negative_prompt,
             width=arguments.width or side,
@@ -57,7 +61,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             sampler=arguments.sampler,
             seed=arguments.seed,
             checkpoint=arguments.checkpoint,
-            settings=services.settings.current,
+            settings=settings,
         )
         check_names(request, services.catalogue)
         from modules.processing.comparison import as_json, compare
@@ -78,7 +82,8 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         for row in rows:
             closeness = ", ".join("identical" if v == float("inf") else f"{v:.1f} dB" for v in row.psnr_db)
             facts = f"{row.weight_bytes / 1e6:>9.1f} MB {row.seconds_per_step * 1e3:>8.0f} ms/step"
-            print(f"{row.storage:<16}{facts}  {closeness}")
+            peak = f" peak {row.peak_memory_bytes / 1e6:>8.0f} MB" if row.peak_memory_bytes else ""
+            print(f"{row.storage:<16}{facts}{peak}  {closeness}")
         print(verdict(rows))
         print(arguments.output)
         return 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from modules.assembly import build_services
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
+from modules.cli.settings_words import add_settings_words, settings_of
 from modules.errors import InvalidValueError
 from modules.processing.plan_words import GB, plan_line, plan_reply
 from modules.processing.planning import MemoryPlan
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hires-scale", type=float, default=None, metavar="FACTOR", help="with hires fix")
     parser.add_argument("--hires-upscaler", default="Latent")
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting; repeatable")
+    add_settings_words(parser)
     parser.add_argument("--available-gb", type=float, default=None, help="what if the device had so much")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
@@ -63,7 +64,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             batch_size=arguments.batch_size,
             hires=hires,
             checkpoint=arguments.checkpoint,
-            settings=services.settings.current.with_changes(dict(_setting(text) for text in arguments.set)),
+            settings=settings_of(arguments, services.settings.current),
         )
         free = None if arguments.available_gb is None else _bytes(arguments.available_gb)
         plan = services.planner.plan(request, free)
@@ -78,14 +79,3 @@ def _bytes(gigabytes: float) -> int:
     if not 0 < gigabytes <= MOST_GB:
         raise InvalidValueError(f"--available-gb is {gigabytes}; allowed is more than 0, up to {MOST_GB}.")
     return round(gigabytes * GB)
-
-
-def _setting(text: str) -> tuple[str, object]:
-    """ "vae_tile_size=512" as a key and its value; numbers, true and false as such."""
-    key, sign, value = text.partition("=")
-    if not sign:
-        raise InvalidValueError(f"--set {text}: write KEY=VALUE, for example vae_tile_size=512.")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value

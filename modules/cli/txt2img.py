@@ -13,10 +13,12 @@ from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
+from modules.cli.settings_words import add_settings_words, settings_of
 from modules.errors import InvalidValueError
 from modules.images.encode import Quality, encode_image
 from modules.jobs.job import Job
 from modules.processing.checking import check_names
+from modules.processing.precision import PrecisionWish
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import Picture, Result
 from modules.scripts.library import filled_args, named_args
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help='its arguments: by their labels {"X type": "Seed", "X values": "1-4"}, or a list in their order',
     )
+    add_settings_words(parser)
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
     return parser
 
@@ -73,8 +76,9 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
     services = build_services(flags)
     try:
         script = _script(arguments, services)
-        side = services.engine.model(arguments.checkpoint or services.settings.current.text("sd_model_checkpoint"))
-        settings = services.settings.current
+        settings = settings_of(arguments, services.settings.current)
+        wanted = arguments.checkpoint or settings.text("sd_model_checkpoint")
+        side = services.engine.model(wanted, PrecisionWish.of(settings))
         request = Txt2ImgRequest(
             prompt=arguments.prompt,
             negative_prompt=arguments.negative_prompt,

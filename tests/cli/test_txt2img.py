@@ -39,6 +39,22 @@ def test_several_pictures_are_numbered(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("cat*")) == ["cat-0.webp", "cat-1.webp"]
 
 
+def test_settings_and_fp8_hold_for_one_run(tmp_path: Path) -> None:
+    target = tmp_path / "cat.png"
+    more = ("--set", "CLIP_stop_at_last_layers=2", "--set", "randn_source=CPU", "--set", "s_noise=1.05")
+    wanted = arguments(tmp_path, "--sampler", "Euler", "--output", str(target), *more)
+    assert main([*wanted, "--fp8", "fp8_e4m3fn"]) == 0
+    infotext, _ = read_metadata(target)
+    assert infotext is not None
+    for field in ("Clip skip: 2", "RNG: CPU", "Sigma noise: 1.05", "FP8 weight: Enable", "FP8 format: fp8_e4m3fn,"):
+        assert field in infotext
+    assert main([*wanted, "--fp8"]) == 0
+    infotext, _ = read_metadata(target)
+    assert infotext is not None and "FP8 format: fp8_e4m3fn_row" in infotext
+    stored = tmp_path / "config.json"
+    assert not stored.exists() or "fp8" not in stored.read_text(encoding="utf-8")
+
+
 def test_without_output_it_goes_to_the_usual_folder(tmp_path: Path) -> None:
     assert main(arguments(tmp_path)) == 0
     (path,) = (tmp_path / "outputs" / "txt2img-images").rglob("*.png")
@@ -72,6 +88,12 @@ def test_a_script_makes_its_grid(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["--script", "x/y/z plot", "--script-args", "{"], "--script-args is no JSON"),
         (["--script", "x/y/z plot", "--script-args", "1"], "must be an object or a list"),
         (["--script", "x/y/z plot", "--script-args", '{"W type": "Seed"}'], "Unknown argument of X/Y/Z plot 'W type'"),
+        (["--fp8", "fp8_e4m3"], "did you mean 'fp8_e4m3fn'?"),
+        (["--set", "fp8_storages=Enable"], "did you mean fp8_storage"),
+        (["--set", "fp8_storage"], "write KEY=VALUE"),
+        (["--set", "CLIP_stop_at_last_layers=few"], "--set CLIP_stop_at_last_layers: "),
+        (["--set", "CLIP_stop_at_last_layers=99"], "takes a whole number"),
+        (["--set", "tiling=perhaps"], "takes True or False"),
         (["--ckpt", "/no/such.safetensors"], "no such checkpoint file"),
     ],
 )

@@ -1,7 +1,8 @@
 """Precisions beside each other: the same prompts and seeds in several storage formats, with what they win and lose.
 
 For every format a picture of each prompt, how far it is from the first format's (PSNR, SSIM, the largest difference
-of latents at each step), seconds a step, bytes of the weights, and the peak of memory where the device counts it.
+of latents at each step), seconds a step, bytes of the weights, and the peak of memory: on a graphics card of what its
+allocator gave, on the processor of the whole program.
 `modules.processing.comparison_page` shows it.
 """
 

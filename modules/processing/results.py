@@ -74,7 +74,8 @@ class Result:
     info: GenerationInfo
     notices: tuple[str, ...] = ()  # sentences for the user: what was ignored, degraded or could not be saved
     timings_s: Mapping[str, float] = field(default_factory=dict)
-    peak_memory_bytes: int | None = None  # of the graphics card's allocator, during this job
+    # During this job: of the graphics card's allocator; on the processor, of the whole program.
+    peak_memory_bytes: int | None = None
     memory: MemoryRecord | None = None  # stage by stage
     interrupted: bool = False
     network_survival: Mapping[str, Any] | None = None  # how much of the LoRAs arrived: retention, noise, worst layers

@@ -517,6 +517,7 @@ class _Job:
         extra = extra_fields(request, self.prompt.shown, self.negative.shown, self.facts)
         label = schedule_label(request.sampler, request.scheduler)
         memory = self.timeline.record()
+        peak = memory.peak()
         return Result(
             pictures=tuple(self.pictures),
             info=GenerationInfo(
@@ -550,7 +551,7 @@ class _Job:
             ),
             notices=(*self.in_use.notices, *self.notices, *self.previews.notices),
             timings_s=self.timings,
-            peak_memory_bytes=memory.peak().allocated,
+            peak_memory_bytes=peak.rss if self.engine.machine.device.type == "cpu" else peak.allocated,
             memory=memory,
             interrupted=self.interrupted,
             network_survival=asdict(self.survival) if self.survival is not None else None,

@@ -47,9 +47,12 @@ def test_formats_beside_each_other(tmp_path: Path) -> None:
     assert rows[1].weight_bytes < rows[0].weight_bytes
     assert len(rows[1].latent_differences[0]) == 4
     assert rows[1].seconds_per_step > 0
+    assert all(row.peak_memory_bytes and row.peak_memory_bytes > row.weight_bytes for row in rows)
     numbers = json.loads(json.dumps(as_json(rows, prompts, "tiny")))
     assert numbers["formats"][2]["ssim"] == rows[2].ssim
+    assert numbers["formats"][2]["peak_memory_bytes"] == rows[2].peak_memory_bytes
     page = as_html(rows, prompts, "tiny")
+    assert "<th>Peak memory</th>" in page
     assert page.count("data:image/png;base64,") == 6 + 4  # and the differences
     assert "a &quot;blue&quot; &lt;dog&gt;" in page
     assert "http" not in page.replace("https://", "").split("<body>")[1].split("data:image")[0]

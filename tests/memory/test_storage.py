@@ -96,9 +96,9 @@ def test_every_convolution_computes_with_its_decoded_weights(name: str, storage:
         assert torch.equal(root(x), full)
 
 
-def laid_out(model: nn.Module) -> nn.Module:
-    """The model with its images' channels innermost."""
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+def lay_out(model: nn.Module) -> None:
+    """Put the images' channels innermost."""
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("storage", EIGHT_BITS)
@@ -108,18 +108,22 @@ def test_channels_last_gives_the_same_weights_and_comes_back(name: str, storage:
     layer, x = convolution(name)
     plain, _ = convolution(name)
     apply_storage(nn.Sequential(plain), StorageRules(storage), torch.float32)
-    root = nn.Sequential(laid_out(layer) if when == "before" else layer)
+    root = nn.Sequential(layer)
+    if when == "before":
+        lay_out(root)
     handle = apply_storage(root, StorageRules(storage), torch.float32, keep_original=True)
     if when == "after":
-        laid_out(root)
+        lay_out(root)
     x = x.contiguous(memory_format=torch.channels_last)
     assert torch.equal(read_weight(layer, "weight"), read_weight(plain, "weight"))
     with torch.no_grad():
         assert torch.allclose(root(x), plain(x), atol=1e-5)
     handle.remove()
-    assert torch.equal(layer.weight, convolution(name)[0].weight)
+    restored, original = layer._parameters["weight"], convolution(name)[0]._parameters["weight"]
+    assert restored is not None and original is not None
+    assert torch.equal(restored, original)
     if when == "before":
-        assert layer.weight.is_contiguous(memory_format=torch.channels_last)
+        assert restored.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_without_kept_originals_remove_gives_what_is_stored() -> None:

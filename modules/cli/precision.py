@@ -70,6 +70,7 @@ def summary(found: PrecisionReport) -> str:
     lines += ["", f"mean relative error of the stored weights: {found.mean_error:.3%}"]
     if saturated:
         lines.append(f"weights beyond the format's range, set to its largest number: {saturated}")
+    lines += found.notices
     worst = found.worst(WORST_SHOWN)
     if worst:
         lines += ["largest errors:"]

@@ -21,6 +21,7 @@ from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
 from modules.models.filling import Assignment, plan_assignments
 from modules.models.loading import architecture_of, detect_family
 from modules.models.open_clip_layout import LayoutWriter, open_checkpoint
+from modules.models.t5_kept import note_on_converting
 from modules.models.tensor_source import TensorSource
 from modules.version import PROGRAM_VERSION
 
@@ -50,12 +51,13 @@ class TensorReport:
 
 @dataclass
 class PrecisionReport:
-    """What a storage format makes of a checkpoint."""
+    """What a storage format makes of a checkpoint. `notices` are sentences for the user."""
 
     checkpoint: str
     family: str
     storage: str
     tensors: list[TensorReport] = field(default_factory=list)
+    notices: tuple[str, ...] = ()
 
     def components(self) -> tuple[str, ...]:
         """The parts of the model, in the order of the file."""
@@ -88,6 +90,7 @@ class PrecisionReport:
             "bytes_stored": after,
             "mean_error": self.mean_error,
             "saturated": sum(tensor.saturated for tensor in self.tensors),
+            "notices": list(self.notices),
             "tensors": [vars(tensor) for tensor in self.tensors],
         }
 
@@ -111,11 +114,12 @@ def report_precision(
 ) -> PrecisionReport:
     """Encode every tensor as loading would, measure, and keep nothing.
 
-    The autoencoder stays in 16 bit, as when loading. Raises `CheckpointError` as loading does.
+    The autoencoder stays in 16 bit, as when loading. SD3's T5 counts where it lies in the checkpoint itself. Raises
+    `CheckpointError` as loading does.
     """
-    with open_checkpoint(info.path) as file:
+    with open_checkpoint(info.path, with_t5=True, t5_beside=False) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
-        report = PrecisionReport(info.name, family, rules.storage)
+        report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
         for index, item in enumerate(planned):
             tensor, encoded = encode_planned(file, item)
             report.tensors.append(_measure(item, tensor, encoded))
@@ -136,17 +140,18 @@ def save_as(
     With fp16, bf16 or fp32 all tensors are cast; with an 8-bit format those that the rules take, the rest becomes
     fp16. Scales stand beside their weights as `NAME.scale_weight` (float32, one a row). The metadata holds format,
     source hash, program version and the error of every stored tensor. What is in 8 bits already stays as it is, so
-    load -> save -> load is bit-equal. A YAML beside the source is copied beside the target. Raises `CheckpointError`,
-    `OutputError`, and `InvalidValueError` when target and source are the same file.
+    load -> save -> load is bit-equal. SD3's T5 is kept where it lies in the checkpoint itself. A YAML beside the
+    source is copied beside the target. Raises `CheckpointError`, `OutputError`, and `InvalidValueError` when target
+    and source are the same file.
     """
     if target.resolve() == info.path.resolve():
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
     if target.suffix != ".safetensors":
         raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
-    with open_checkpoint(info.path) as file:
+    with open_checkpoint(info.path, with_t5=True, t5_beside=False) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
         rest = rest_dtype(rules.storage)
-        report = PrecisionReport(info.name, family, rules.storage)
+        report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for item in planned:
             shapes |= declare_planned(file, item, rest)

@@ -106,13 +106,14 @@ class OpenClipLayout(Closing):
         return tensor.T.contiguous() if origin.transposed else tensor
 
 
-def open_checkpoint(path: Path, with_t5: bool = False) -> OpenClipLayout:
+def open_checkpoint(path: Path, with_t5: bool = False, t5_beside: bool = True) -> OpenClipLayout:
     """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
-    what its suffix says. SD3's T5, inside of the file or beside it, is there only if it is asked for."""
+    what its suffix says. SD3's T5, inside of it or (`t5_beside`) in a file of its own, is there only if it is asked
+    for."""
     file: TensorSource = DiffusersLayout.of_folder(path, with_t5) if path.is_dir() else open_tensors(path)
     if is_diffusers_file(file.entries):
         file = DiffusersLayout.of_file(file)
-    return OpenClipLayout(with_companions(file, with_t5), () if with_t5 else (T5_LEVEL,))
+    return OpenClipLayout(with_companions(file, with_t5 and t5_beside), () if with_t5 else (T5_LEVEL,))
 
 
 class LayoutWriter:

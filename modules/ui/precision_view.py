@@ -8,7 +8,13 @@ from modules.jobs.precision import COMPARISON_KIND, CONVERSION_KIND
 from modules.ui.messages import note_box
 
 REPORTS = "featherweight/v1/reports"
-PARTS = {"unet": "UNet", "vae": "VAE", "text_encoder": "Text encoder", "text_encoder_2": "Second text encoder"}
+PARTS = {
+    "unet": "UNet",
+    "vae": "VAE",
+    "text_encoder": "Text encoder",
+    "text_encoder_2": "Second text encoder",
+    "text_encoder_3": "T5",
+}
 
 
 def outcome_view(kind: str, title: str, outcome: Mapping[str, Any]) -> str:
@@ -45,11 +51,12 @@ def _report(title: str, outcome: Mapping[str, Any]) -> str:
         if outcome["saturated"]
         else ""
     )
+    notices = "".join(f"<p>{escape(notice)}</p>" for notice in outcome.get("notices", ()))
     error = outcome["mean_error"]
     lost = f"the stored weights are off by {error:.2%} on average" if error else "no weight is changed"
     sentence = f"{megabytes(after)} in place of {megabytes(before)} ({after / max(before, 1):.0%}); {lost}."
     return (
-        f"<h3>{escape(title)}</h3><p><b>{sentence}</b></p>{saturated}"
+        f"<h3>{escape(title)}</h3><p><b>{sentence}</b></p>{saturated}{notices}"
         '<table class="fw-table"><thead><tr><th>Part</th><th>In 16 bits</th><th>As stored</th><th>Share</th>'
         f"<th>Tensors stored so</th><th>Tensors that stay</th></tr></thead><tbody>{rows}</tbody></table>"
         + (

@@ -33,6 +33,7 @@ from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.sources import BakedSource, WideSource
 from modules.models.merging.wish import MergeRequest, refuse_taken
 from modules.models.open_clip_layout import LayoutWriter, open_checkpoint, original_name
+from modules.models.t5_kept import notes_on_merging
 from modules.models.tensor_source import TensorSource
 from modules.models.vae_source import VaeSource
 
@@ -77,10 +78,11 @@ def merge(
         work = _open(request, rules, stack)
         planned = _plan(work, request, configs_dir, rules, text_encoders)
         declared, names = _declare(work.source, planned, rules, request.discard)
+        work.notices.extend(notes_on_merging(work.files, names))
         size = sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape in declared.values())
         _refuse_full_disk(request.target, size)
         models = _hash_models(request, hashed, progress, size)
-        metadata = merge_metadata(request, models.infos, work.metadata, work.extra_channels)
+        metadata = merge_metadata(request, models.infos, [file.metadata for file in work.files], work.extra_channels)
         room = sum(len(name) * 6 + len(value.encode()) * 6 for name, value in metadata.items()) + METADATA_SLACK_BYTES
         yaml = _YamlBeside(request)
         infinite: list[str] = []
@@ -110,7 +112,7 @@ class _Work:
     """The opened files: `source` is what is written, before it is converted."""
 
     source: TensorSource
-    metadata: Sequence[Mapping[str, str]]
+    files: Sequence[TensorSource]
     extra_channels: int | None
     notices: list[str]
 
@@ -122,7 +124,7 @@ class _Hashed:
 
 
 def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work:
-    files: list[TensorSource] = [stack.enter_context(open_checkpoint(info.path)) for info in request.models]
+    files: list[TensorSource] = [stack.enter_context(_opened(info.path)) for info in request.models]
     notices: list[str] = []
     extra_channels = None
     source: TensorSource = files[0]
@@ -141,7 +143,12 @@ def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work
         vae = stack.enter_context(VaeSource(request.vae.path))
         _refuse_other_vae(source, vae)
         source = BakedSource(source, WideSource(vae))
-    return _Work(source, [file.metadata for file in files], extra_channels, notices)
+    return _Work(source, files, extra_channels, notices)
+
+
+def _opened(path: Path) -> TensorSource:
+    """With SD3's T5 where it lies in the checkpoint itself."""
+    return open_checkpoint(path, with_t5=True, t5_beside=False)
 
 
 def _is_narrow(rules: StorageRules) -> bool:

@@ -233,6 +233,21 @@ class AllBranches:
             small.addmm_(part.hidden(inputs), part.up.to(inputs.dtype).t())
         return small.addmm_(rows, factor).view(*inputs.shape[:-1], len(weight))
 
+    def convolution(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See `SideBranches`. In bfloat16 the branches' hidden channels stand behind the layer's own and their `up` in
+        the middle of its kernel: so there is one sum, rounded once."""
+        is_one_sum = all(part.mid is None for part in self.parts) and sums_once(layer, inputs, weight)
+        if not self.parts or not is_one_sum:
+            return self.add_to_output(layer, inputs, convolved(layer, inputs, weight, bias))
+        if self.bias is not None:
+            bias = self.bias.to(inputs.dtype) if bias is None else bias + self.bias.to(bias.dtype)
+        channels, kernels = [inputs], [weight]
+        for part in self.parts:
+            hidden = with_geometry(layer, inputs, part.down.to(inputs.dtype)) * part.scale.reshape(-1, 1, 1)
+            channels.append(at_centres(layer, hidden.to(inputs.dtype), inputs))
+            kernels.append(in_the_middle(part.up.to(inputs.dtype), weight))
+        return convolved(layer, torch.cat(channels, 1), torch.cat(kernels, 1), bias)
+
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""
         for part in self.parts:
@@ -250,6 +265,42 @@ def _shaped(factor: Tensor, layer: nn.Module, is_up: bool = False) -> Tensor:
     if is_up:
         return factor.reshape(*factor.shape[:2], 1, 1)
     return factor if factor.ndim == 4 else factor.reshape(*factor.shape, 1, 1)
+
+
+def sums_once(layer: Any, inputs: Tensor, weight: Tensor) -> bool:
+    """Whether more channels can stand beside a convolution's own, so that all is one sum; in bfloat16, whose rounding
+    shows."""
+    return (
+        isinstance(layer, nn.Conv2d)
+        and inputs.dtype == weight.dtype == torch.bfloat16
+        and not torch.is_autocast_enabled(inputs.device.type)
+        and (layer.groups, layer.padding_mode) == (1, "zeros")
+        and all(side % 2 == 1 for side in layer.kernel_size)
+        and tuple(layer.dilation) == (1, 1)
+        and layer.padding == tuple(side // 2 for side in layer.kernel_size)
+    )
+
+
+def at_centres(layer: Any, hidden: Tensor, inputs: Tensor) -> Tensor:
+    """Channels of the output's size, in the input's: where the middle of the kernel lies for each output."""
+    rows, columns = layer.stride
+    if (rows, columns) == (1, 1):
+        return hidden
+    spread = hidden.new_zeros(*hidden.shape[:2], *inputs.shape[2:])
+    spread[:, :, ::rows, ::columns] = hidden
+    return spread
+
+
+def in_the_middle(up: Tensor, weight: Tensor) -> Tensor:
+    """[out, rank, 1, 1] as a kernel of the weight's size."""
+    rows, columns = weight.shape[2:]
+    return F.pad(up.reshape(*up.shape[:2], 1, 1), (columns // 2, columns // 2, rows // 2, rows // 2))
+
+
+def convolved(layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The layer's own convolution with this weight."""
+    result: Tensor = layer._conv_forward(x, weight, bias)
+    return result
 
 
 def with_geometry(layer: Any, x: Tensor, kernel: Tensor) -> Tensor:

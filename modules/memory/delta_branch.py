@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.memory.changes import Budget, LayerChange, changed_bias, changed_weight, with_geometry
+from modules.memory.changes import Budget, LayerChange, changed_bias, changed_weight, convolved, with_geometry
 from modules.memory.layer import read_weight
 
 
@@ -69,6 +69,15 @@ class DeltaBranch:
         rows = inputs.reshape(-1, inputs.shape[-1])
         small = F.linear(rows, self.delta(weight), extra)
         return torch.addmm(small, rows, weight.t()).view(*inputs.shape[:-1], len(weight))
+
+    def convolution(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See `SideBranches`. The inputs twice, with the weight and with what is added to it, are one sum."""
+        if inputs.dtype != weight.dtype or torch.is_autocast_enabled(inputs.device.type):
+            return self.add_to_output(layer, inputs, convolved(layer, inputs, weight, bias))
+        extra = self.bias_delta(layer, weight)
+        if bias is not None:
+            extra = bias if extra is None else bias + extra
+        return convolved(layer, torch.cat([inputs, inputs], 1), torch.cat([weight, self.delta(weight)], 1), extra)
 
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """See `SideBranches`."""

@@ -49,6 +49,9 @@ class SideBranches(Protocol):
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The output of a Linear with the branches."""
 
+    def convolution(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The output of a convolution with the branches."""
+
     def add_to_output(self, layer: nn.Module, inputs: Tensor, output: Tensor) -> Tensor:
         """The output of any layer with the branches'. `output` may be changed in place."""
 
@@ -162,7 +165,8 @@ def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     if state is not None and state.fetch is not None:
         brought, scale = state.fetch(layer, name)
         return brought.to(data.dtype, copy=True), scale
-    return data.data, layer._buffers.get(name + SCALE_SUFFIX)
+    # Not `.data`, which `torch.export` would take for a constant.
+    return data.detach(), layer._buffers.get(name + SCALE_SUFFIX)
 
 
 def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tensor:
@@ -344,8 +348,10 @@ def _convolution(layer: Any, x: Tensor) -> Tensor:
         return _beside(layer, state.branches, x, frozen_convolution(layer, x, _decoded_weight))
     bias = layer.bias
     weight, branches = _weight_for(layer, x)
+    if branches is not None:
+        return branches.convolution(layer, x, weight, bias)
     output: Tensor = layer._conv_forward(x, weight, bias)
-    return _beside(layer, branches, x, output)
+    return output
 
 
 def _beside(layer: nn.Module, branches: SideBranches | None, x: Tensor, output: Tensor) -> Tensor:

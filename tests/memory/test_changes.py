@@ -118,6 +118,35 @@ def test_in_16_bit_a_branch_adds_no_rounding_of_the_large_number() -> None:
     assert error((part,)) < 1.05 * error(())
 
 
+@pytest.mark.parametrize("kind", ["branches", "delta"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (1, 1)])
+@torch.inference_mode()
+def test_in_16_bit_a_convolution_rounds_once(kernel: int, stride: int, kind: str) -> None:
+    torch.manual_seed(0)
+    dtype = torch.bfloat16
+    layer = stored(nn.Conv2d(64, 96, kernel, stride, kernel // 2), compute=dtype)
+    parts = tuple(factors(layer, dtype) for _ in range(2))
+    for part in parts:
+        part.up.mul_(0.02)
+    x = torch.randn(2, 64, 15, 17, dtype=dtype)
+
+    def error(parts: tuple[Branches, ...]) -> float:
+        wanted = expected(layer, x, parts)
+        return float((layer(x).double() - wanted).norm() / wanted.norm())
+
+    alone = error(())
+    if kind == "branches":
+        attach(layer, *parts)
+    else:
+        weight = layer._parameters["weight"]
+        delta = sum((p.up.flatten(1).float() * p.scale) @ p.down.flatten(1).float() for p in parts)
+        assert isinstance(delta, Tensor)
+        state = stored_state(layer)
+        assert state is not None
+        state.branches = DeltaBranch([Added(delta.reshape(weight.shape))], Budget(1 << 20))
+    assert error(parts) < 1.1 * alone
+
+
 @torch.inference_mode()
 def test_under_autocast() -> None:
     torch.manual_seed(0)

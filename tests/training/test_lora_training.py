@@ -133,13 +133,16 @@ def test_training_lowers_the_loss(plain: LoadedModel, latents: LatentSet) -> Non
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_checkpointing_gives_the_same_factors(latents: LatentSet) -> None:
+def test_checkpointing_gives_the_same_factors(latents: LatentSet, tmp_path: Path) -> None:
     found = []
-    for checkpointing in (None, "all", "every 2", "100 MB"):
+    ways = [(None, None), ("all", "ram"), ("every 2", None), ("100 MB", None), ("all but blocks 0, -1", str(tmp_path))]
+    for checkpointing, offload in ways:
         model = load_base(TINY, CONFIGS, "fp8_e4m3fn_row", CPU)
-        trainer = LoraTrainer(model, LoraOptions(rank=2, steps=1, batch=2, checkpointing=checkpointing))
+        options = LoraOptions(rank=2, steps=1, batch=2, checkpointing=checkpointing, checkpointing_offload=offload)
+        trainer = LoraTrainer(model, options)
         list(train_lora(trainer, latents))
         trainer.close()
+        assert not any(tmp_path.iterdir())
         found.append([each.up.detach() for each in trainer.factors])
     assert all(torch.allclose(a, b, atol=1e-6) for a, *others in zip(*found, strict=True) for b in others)
 
@@ -147,6 +150,8 @@ def test_checkpointing_gives_the_same_factors(latents: LatentSet) -> None:
 def test_a_way_of_checkpointing_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="'some' is no way of checkpointing"):
         LoraOptions(checkpointing="some")
+    with pytest.raises(InvalidValueError, match="Give --checkpointing too"):
+        LoraOptions(checkpointing_offload="ram")
 
 
 @pytest.mark.parametrize(

@@ -97,11 +97,17 @@ class ByBudget:
 
 
 def strategy_of(text: str) -> Strategy:
-    """A strategy as it is written on a command line: "all", "every 2", "all but every 3", "1.5 GB", "800 MB".
+    """A strategy as it is written on a command line: "all", "every 2", "all but every 3", "blocks 0, 5, -1", "all but
+    blocks mid_block.attentions.0", "1.5 GB", "800 MB".
 
     Raises `InvalidValueError` that shows the forms.
     """
     words = text.strip().lower()
+    listed = re.fullmatch(r"(all but )?blocks? (.+)", text.strip(), re.IGNORECASE)
+    if listed:
+        items = re.split(r"[\s,]+", listed[2].strip(" ,"))
+        blocks = [int(item) if re.fullmatch(r"-?\d+", item) else item for item in items]
+        return Listed(blocks, inverted=listed[1] is not None)
     if words in ("all", "every"):
         return Every()
     every = re.fullmatch(r"(all but )?every (\d+)(?:st|nd|rd|th)?(?: block)?", words)
@@ -111,5 +117,6 @@ def strategy_of(text: str) -> Strategy:
     if size and float(size[1]) > 0:
         return ByBudget(int(float(size[1]) * UNITS[size[2]]))
     raise InvalidValueError(
-        f"{text!r} is no way of checkpointing. Known: 'all', 'every 2', 'all but every 3', or a budget as '1.5 GB'."
+        f"{text!r} is no way of checkpointing. Known: 'all', 'every 2', 'all but every 3', 'blocks 0, 5, -1' (by "
+        "number or name), 'all but blocks 0', or a budget as '1.5 GB'."
     )

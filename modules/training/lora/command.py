@@ -91,8 +91,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         name = f"--{field.name.replace('_', '-')}"
         if field.name == "checkpointing":
             text = "save memory: compute the UNet's blocks again for their gradients: all (where nothing follows), "
-            text += "'every 2', 'all but every 3', or as few as fit a budget: '1.5 GB'"
+            text += "'every 2', 'all but every 3', 'blocks 0, 5, -1', or as few as fit a budget: '1.5 GB'"
             group.add_argument(name, nargs="?", const="all", default=None, metavar="WHICH", help=text)
+            continue
+        if field.name == "checkpointing_offload":
+            text = "where the inputs of those blocks wait: ram (beside a graphics card), or a folder on a disk"
+            group.add_argument(name, default=None, metavar="WHERE", help=text)
             continue
         whole = field.name in ("rank", "text_rank", "conv_rank", "steps", "batch", "warmup_steps", "seed")
         group.add_argument(name, type=int if whole else float, default=None, help=f"({field.default})")

@@ -45,6 +45,7 @@ class LoraOptions:
     offset_noise: float = 0.0
     min_snr: float = 5.0
     checkpointing: str | None = None  # which of the UNet's blocks are computed again: "all", "every 2", "1.5 GB"
+    checkpointing_offload: str | None = None  # where their inputs wait: "ram", or a folder; None: where they are
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,6 +63,11 @@ class LoraOptions:
         self._check("text_learning_rate", text_rate is None or 0 < text_rate <= 1, "above 0, at most 1")
         if self.checkpointing is not None:
             strategy_of(self.checkpointing)
+        elif self.checkpointing_offload is not None:
+            raise InvalidValueError(
+                "--checkpointing-offload says where the inputs of blocks wait that are computed again, and none is. "
+                "Give --checkpointing too."
+            )
         for name in ("empty_prompts", "high_noise_share", "final_rate"):
             self._check(name, 0 <= getattr(self, name) <= 1, "0 to 1")
 

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from modules.memory.checkpointing import enable_gradient_checkpointing
+from modules.memory.checkpointing import CheckpointHandle, enable_gradient_checkpointing
 from modules.models.loaded import LoadedModel
 from modules.training.lora.factors import Factors, attach, factors_for
 from modules.training.lora.options import LoraOptions, TrainingError
@@ -44,8 +45,11 @@ class LoraTrainer:
         alphas = sd1_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps)
         self._alphas = alphas.to(model.device)
         self._weights = loss_weights(self._alphas, options.weight_limit, options.min_snr)
+        self._checkpoints: CheckpointHandle | None = None
         if options.checkpointing is not None:
-            self._handles.append(enable_gradient_checkpointing(self._unet, options.checkpointing))
+            where = options.checkpointing_offload
+            offload = where if where in (None, "ram") else Path(where)
+            self._checkpoints = enable_gradient_checkpointing(self._unet, options.checkpointing, offload=offload)
         self.step = 0
         self.seconds = 0.0
 
@@ -86,6 +90,8 @@ class LoraTrainer:
         """Take the factors off the model, which is then as it was."""
         for handle in self._handles:
             handle.remove()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
 
     def _noise_error(self, latents: Tensor, noise: Tensor, timesteps: Tensor, captions: list[str]) -> Tensor:
         """The error of the predicted noise [n, C, h, w], float32; for v models that which v's error stands for."""

@@ -28,6 +28,9 @@ BLOCKS = find_blocks(Stack())
         (strategy_of("every 2nd"), [0, 2, 4]),
         (strategy_of("Every 3"), [0, 3]),
         (strategy_of("all but every 2"), [1, 3, 5]),
+        (strategy_of("blocks 1, -1 layers.3"), [1, 3, 5]),
+        (strategy_of("block 2"), [2]),
+        (strategy_of("All but blocks 1,layers.3"), [0, 2, 4, 5]),
     ],
 )
 def test_chosen_blocks(strategy: Strategy, chosen: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from PIL import Image
@@ -36,11 +37,19 @@ def browser() -> Iterator[sync_api.Browser]:
         yield browser
 
 
-@pytest.fixture
-def page(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
+@pytest.fixture(scope="module")
+def context(browser: sync_api.Browser) -> Iterator[sync_api.BrowserContext]:
+    """Its pages share what the browser keeps of the page's scripts."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(30_000)
+    yield context
+    context.close()
+
+
+@contextmanager
+def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """The page as a new visitor finds it; afterwards nothing may have failed or left the machine."""
     page = context.new_page()
-    page.set_default_timeout(30_000)
     foreign: list[str] = []
     page.on(
         "request",
@@ -50,9 +59,37 @@ def page(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
     page.on("pageerror", lambda error: errors.append(str(error)))
     open_page(page, address)
     yield page
-    context.close()
+    page.evaluate("localStorage.clear()")  # the next page finds no job of this one
+    page.close()
     assert foreign == [], "a request left the machine"
     assert errors == []
+
+
+@pytest.fixture
+def page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """Opened for this test."""
+    with watched_page(context, address) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def shared_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    with watched_page(context, address) as page:
+        yield page
+
+
+@pytest.fixture
+def form(shared_page: sync_api.Page) -> sync_api.Page:
+    """For tests that only fill the form, because opening the page takes longer than they do: one page for all, with
+    the values that they ask about as on a new one."""
+    shared_page.fill(PROMPT, "")
+    shared_page.fill("#txt2img_neg_prompt textarea", "")
+    for name, value in (("steps", "20"), ("width", "512"), ("height", "512")):
+        shared_page.fill(f"#txt2img_{name} input[type=number]", value)
+    shared_page.fill("#txt2img_seed input", "-1")
+    for name in ("prompt", "neg_prompt"):
+        shared_page.wait_for_function(f"document.querySelector('#txt2img_{name} .fw-counter').textContent === '0/75'")
+    return shared_page
 
 
 def open_page(page: sync_api.Page, address: str) -> None:
@@ -128,43 +165,43 @@ def test_settings_can_be_searched(page: sync_api.Page) -> None:
     assert not page.is_visible("#setting_samples_save")
 
 
-def test_control_up_weighs_the_word_and_brackets_are_checked(page: sync_api.Page) -> None:
-    page.fill(PROMPT, "a red circle")
-    page.evaluate(f"document.querySelector('{PROMPT}').setSelectionRange(4, 4)")
-    page.press(PROMPT, "Control+ArrowUp")
-    assert page.input_value(PROMPT) == "a (red:1.1) circle"
-    page.press(PROMPT, "Control+ArrowUp")
-    assert page.input_value(PROMPT) == "a (red:1.2) circle"
-    page.press(PROMPT, "Control+ArrowDown")
-    page.press(PROMPT, "Control+ArrowDown")
-    assert page.input_value(PROMPT) == "a red circle"
-    page.fill(PROMPT, "a (red circle")
-    page.wait_for_selector("#txt2img_prompt .fw-counter.fw-bad")
+def test_control_up_weighs_the_word_and_brackets_are_checked(form: sync_api.Page) -> None:
+    form.fill(PROMPT, "a red circle")
+    form.evaluate(f"document.querySelector('{PROMPT}').setSelectionRange(4, 4)")
+    form.press(PROMPT, "Control+ArrowUp")
+    assert form.input_value(PROMPT) == "a (red:1.1) circle"
+    form.press(PROMPT, "Control+ArrowUp")
+    assert form.input_value(PROMPT) == "a (red:1.2) circle"
+    form.press(PROMPT, "Control+ArrowDown")
+    form.press(PROMPT, "Control+ArrowDown")
+    assert form.input_value(PROMPT) == "a red circle"
+    form.fill(PROMPT, "a (red circle")
+    form.wait_for_selector("#txt2img_prompt .fw-counter.fw-bad")
 
 
-def test_alt_arrows_move_an_element(page: sync_api.Page) -> None:
-    page.fill(PROMPT, "one, two, three")
-    page.evaluate(f"document.querySelector('{PROMPT}').setSelectionRange(6, 6)")
-    page.press(PROMPT, "Alt+ArrowLeft")
-    assert page.input_value(PROMPT) == "two, one, three"
+def test_alt_arrows_move_an_element(form: sync_api.Page) -> None:
+    form.fill(PROMPT, "one, two, three")
+    form.evaluate(f"document.querySelector('{PROMPT}').setSelectionRange(6, 6)")
+    form.press(PROMPT, "Alt+ArrowLeft")
+    assert form.input_value(PROMPT) == "two, one, three"
 
 
-def test_tokens_are_counted_while_typing(page: sync_api.Page) -> None:
-    page.fill(PROMPT, "a cat")
-    page.wait_for_function("document.querySelector('#txt2img_prompt .fw-counter')?.textContent === '2/75'")
+def test_tokens_are_counted_while_typing(form: sync_api.Page) -> None:
+    form.fill(PROMPT, "a cat")
+    form.wait_for_function("document.querySelector('#txt2img_prompt .fw-counter')?.textContent === '2/75'")
 
 
-def test_pasted_parameters_fill_the_form(page: sync_api.Page) -> None:
+def test_pasted_parameters_fill_the_form(form: sync_api.Page) -> None:
     text = "a dog\nNegative prompt: ugly\nSteps: 7, Sampler: Euler a, Schedule type: Karras, CFG scale: 5, Seed: 42, "
-    page.fill(PROMPT, text + "Size: 192x256, Clip skip: 2, Version: v1.10.1")
-    page.click("#paste")
-    page.wait_for_function(f"document.querySelector('{PROMPT}').value === 'a dog'")
-    assert page.input_value("#txt2img_neg_prompt textarea") == "ugly"
-    assert page.input_value("#txt2img_steps input[type=number]") == "7"
-    assert page.input_value("#txt2img_seed input") == "42"
-    assert page.input_value("#txt2img_width input[type=number]") == "192"
-    page.wait_for_selector("#txt2img_override_settings")
-    assert "Clip skip: 2" in page.inner_text("#txt2img_override_settings")
+    form.fill(PROMPT, text + "Size: 192x256, Clip skip: 2, Version: v1.10.1")
+    form.click("#paste")
+    form.wait_for_function(f"document.querySelector('{PROMPT}').value === 'a dog'")
+    assert form.input_value("#txt2img_neg_prompt textarea") == "ugly"
+    assert form.input_value("#txt2img_steps input[type=number]") == "7"
+    assert form.input_value("#txt2img_seed input") == "42"
+    assert form.input_value("#txt2img_width input[type=number]") == "192"
+    form.wait_for_selector("#txt2img_override_settings")
+    assert "Clip skip: 2" in form.inner_text("#txt2img_override_settings")
 
 
 def test_the_whole_picture_is_shown_and_walked_through_by_keys(page: sync_api.Page) -> None:
@@ -193,7 +230,7 @@ def test_a_narrow_page_has_one_column_and_generate_in_reach(browser: sync_api.Br
     page.close()
 
 
-def test_weights_of_selections_networks_and_old_brackets_change(page: sync_api.Page) -> None:
+def test_weights_of_selections_networks_and_old_brackets_change(form: sync_api.Page) -> None:
     for before, start, end, key, after in (
         ("a red big cat", 2, 9, "ArrowUp", "a (red big:1.1) cat"),
         ("a <lora:x:1> cat", 5, 5, "ArrowUp", "a <lora:x:1.05> cat"),
@@ -204,13 +241,13 @@ def test_weights_of_selections_networks_and_old_brackets_change(page: sync_api.P
         ("a (red:0.9) cat", 4, 4, "ArrowUp", "a red cat"),
         ("(a:1.2) cat", 9, 9, "ArrowDown", "(a:1.2) (cat:0.9)"),
     ):
-        page.fill(PROMPT, before)
-        page.evaluate(f"document.querySelector('{PROMPT}').setSelectionRange({start}, {end})")
-        page.press(PROMPT, f"Control+{key}")
-        assert page.input_value(PROMPT) == after
+        form.fill(PROMPT, before)
+        form.evaluate(f"document.querySelector('{PROMPT}').setSelectionRange({start}, {end})")
+        form.press(PROMPT, f"Control+{key}")
+        assert form.input_value(PROMPT) == after
 
 
-def test_brackets_are_checked_with_escapes_and_without_angles(page: sync_api.Page) -> None:
+def test_brackets_are_checked_with_escapes_and_without_angles(form: sync_api.Page) -> None:
     for text, is_wrong in (
         ("a > b <3", False),
         (r"a \(cat", False),
@@ -219,9 +256,9 @@ def test_brackets_are_checked_with_escapes_and_without_angles(page: sync_api.Pag
         ("a cat]", True),
         ("(a [b])", False),
     ):
-        page.fill(PROMPT, text)
+        form.fill(PROMPT, text)
         sign = "" if is_wrong else "!"
-        page.wait_for_function(
+        form.wait_for_function(
             f"{sign}document.querySelector('#txt2img_prompt .fw-counter').classList.contains('fw-bad')"
         )
 
@@ -236,20 +273,20 @@ DROP = """([data, type]) => {
 
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif"])
-def test_a_dropped_picture_fills_the_form(page: sync_api.Page, extension: str) -> None:
+def test_a_dropped_picture_fills_the_form(form: sync_api.Page, extension: str) -> None:
     text = "a dog\nNegative prompt: ugly, été\nSteps: 7, Sampler: Euler a, CFG scale: 5, Seed: 42, Size: 192x256"
     data = base64.b64encode(encode_image(Image.new("RGB", (192, 256), "red"), extension, text)).decode()
-    page.evaluate(DROP, [data, f"image/{extension}"])
-    page.wait_for_function("document.querySelector('#txt2img_steps input[type=number]').value === '7'")
-    assert page.input_value(PROMPT) == "a dog"
-    assert page.input_value("#txt2img_neg_prompt textarea") == "ugly, été"
-    page.wait_for_function("document.querySelector('#txt2img_neg_prompt .fw-counter').textContent !== '0/75'")
+    form.evaluate(DROP, [data, f"image/{extension}"])
+    form.wait_for_function("document.querySelector('#txt2img_steps input[type=number]').value === '7'")
+    assert form.input_value(PROMPT) == "a dog"
+    assert form.input_value("#txt2img_neg_prompt textarea") == "ugly, été"
+    form.wait_for_function("document.querySelector('#txt2img_neg_prompt .fw-counter').textContent !== '0/75'")
 
 
-def test_a_dropped_picture_without_parameters_says_so(page: sync_api.Page) -> None:
+def test_a_dropped_picture_without_parameters_says_so(form: sync_api.Page) -> None:
     data = base64.b64encode(encode_image(Image.new("RGB", (8, 8)), "png", "")).decode()
-    page.evaluate(DROP, [data, "image/png"])
-    page.wait_for_selector("#txt2img_messages .fw-error:has-text('holds no parameters')")
+    form.evaluate(DROP, [data, "image/png"])
+    form.wait_for_selector("#txt2img_messages .fw-error:has-text('holds no parameters')")
 
 
 def test_an_override_that_is_removed_leaves_no_empty_field(page: sync_api.Page) -> None:

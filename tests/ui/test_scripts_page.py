@@ -50,6 +50,18 @@ def choose(page: sync_api.Page, field: str, text: str) -> None:
     page.click(f"{LIST} li:has-text('{text}') >> nth=0")
 
 
+def open_tab(page: sync_api.Page, *names: str) -> None:
+    """A tab, and one inside of it."""
+    for name in names:
+        page.click(f"button[role=tab]:has-text('{name}'):visible")
+
+
+def choose_plot(page: sync_api.Page) -> None:
+    open_tab(page, "txt2img")
+    choose(page, "txt2img_script_list", "X/Y/Z plot")
+    page.wait_for_selector("#script_xyz_plot_x_type", state="visible")
+
+
 def keep(page: sync_api.Page, name: str) -> None:
     if KEEP:
         page.screenshot(path=Path(KEEP) / f"{name}.png", full_page=True)
@@ -61,8 +73,7 @@ def test_a_two_by_two_plot_from_the_script_panel(page: sync_api.Page, services: 
         page.fill(f"#{field} input[type=number]", str(value))
     page.fill("#txt2img_seed input", "5")
     choose(page, "txt2img_sampling", "Euler")
-    choose(page, "txt2img_script_list", "X/Y/Z plot")
-    page.wait_for_selector("#script_xyz_plot_x_type", state="visible")
+    choose_plot(page)
     page.fill("#script_xyz_plot_x_values textarea, #script_xyz_plot_x_values input", "5, 6")
     choose(page, "script_xyz_plot_y_type", "Sampler")
     page.wait_for_selector("#script_xyz_plot_y_values_dropdown", state="visible")
@@ -88,26 +99,30 @@ def test_a_two_by_two_plot_from_the_script_panel(page: sync_api.Page, services: 
 
 
 def test_wrong_values_of_an_axis_are_said_on_the_page(page: sync_api.Page) -> None:
+    choose_plot(page)
     page.fill("#script_xyz_plot_x_values textarea, #script_xyz_plot_x_values input", "five")
     page.click("#txt2img_generate")
     page.wait_for_selector(".fw-error:has-text('no whole number')")
 
 
 def test_a_precision_report_is_made_and_found_again_after_a_reload(page: sync_api.Page, services: Services) -> None:
-    page.click("button[role=tab]:has-text('Precision')")
+    open_tab(page, "Precision", "Report")
     page.click("#precision_report")
     page.wait_for_selector("#precision_result .fw-table")
     keep(page, "precision-report")
     assert "in place of" in page.inner_text("#precision_result")
     page.reload()
-    page.click("button[role=tab]:has-text('Precision')")
+    open_tab(page, "Precision")
     page.wait_for_selector("#precision_result .fw-table")
 
 
 def test_a_comparison_shows_its_report_on_the_page(page: sync_api.Page, services: Services) -> None:
-    page.click("button[role=tab]:has-text('Compare pictures')")
+    open_tab(page, "Precision", "Compare pictures")
     page.fill("#precision_prompts textarea", "a red cat")
     page.fill("#precision_steps input[type=number]", "2")
+    page.click("#precision_tabs button:has-text('More'):visible")
+    for name in ("width", "height"):
+        page.fill(f"#precision_{name} input", str(SIDE))
     for label in ("fp8 e4m3fn, one scale a row", "fp8 e4m3fn, plain", "fp8 e5m2, plain"):
         page.click(f"#precision_formats label:has-text('{label}')")
     page.click("#precision_compare")
@@ -119,6 +134,6 @@ def test_a_comparison_shows_its_report_on_the_page(page: sync_api.Page, services
 
 
 def test_saving_under_no_name_is_refused_in_a_sentence(page: sync_api.Page) -> None:
-    page.click("button[role=tab]:has-text('Save as')")
+    open_tab(page, "Precision", "Save as")
     page.click("#precision_convert")
     page.wait_for_selector("#precision_result .fw-error:has-text('is no name for a checkpoint')")

@@ -23,6 +23,7 @@ from modules.settings.values import Settings
 from tests.models.family_files import FAMILY_NAMES, write_family
 from tests.recordings import CONFIGS, cpu_machine
 
+LORA_OF = {"sd3": "transformer", "sd3.5": "transformer", "sdxl-pruned": "pruned"}  # the others have a middle block
 FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row")
 
 
@@ -38,6 +39,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
         ("first", "lora_te1_text_model_encoder_layers_0_self_attn_q_proj", 64),
         ("second", "lora_te2_text_model_encoder_layers_0_self_attn_q_proj", 128),
         ("unet", "lora_unet_middle_block_1_transformer_blocks_0_attn1_to_q", 64),
+        ("pruned", "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q", 64),
         ("transformer", "lora_unet_transformer_blocks_0_attn_to_q", 128),
     ):
         torch.manual_seed(1)
@@ -85,13 +87,25 @@ def test_each_family_makes_a_picture_that_follows_the_prompt(engine: Engine, fam
 
 
 @pytest.mark.parametrize("storage", FORMATS)
-@pytest.mark.parametrize("family", ["sd2", "sdxl", "sdxl-refiner", "sd1-inpainting", "sd3", "sd3.5"])
-def test_each_family_is_stored_in_each_format(engine: Engine, family: str, storage: str, plain: Plain) -> None:
-    result = picture(engine, family, fp8_storage="Enable", fp8_format=storage)
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_each_family_is_stored_in_each_format_and_takes_a_lora(
+    engine: Engine, family: str, storage: str, plain: Plain
+) -> None:
+    fp8 = {"fp8_storage": "Enable", "fp8_format": storage}
+    result = picture(engine, family, **fp8)
     facts = engine.status.model
     assert facts is not None and storage in facts.storage.replace(" ", "_")
     assert facts.stored_bytes < 2.5 * facts.parameters
     assert pixels(result) != plain(family, "Disable")
+    with_lora = picture(engine, family, f"a red cat<lora:{LORA_OF.get(family, 'unet')}:1>", **fp8)
+    assert pixels(with_lora) != pixels(result)
+    assert pixels(picture(engine, family, **fp8)) == pixels(result)
+
+
+@pytest.mark.parametrize("family", FAMILY_NAMES)
+def test_each_family_takes_a_lora_in_16_bit(engine: Engine, family: str, plain: Plain) -> None:
+    with_lora = picture(engine, family, f"a red cat<lora:{LORA_OF.get(family, 'unet')}:1>")
+    assert pixels(with_lora) != plain(family, "Disable")
 
 
 @pytest.mark.parametrize("storage", ["Disable", "Enable"])

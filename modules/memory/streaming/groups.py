@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -117,6 +117,21 @@ def make_groups(
             if slots:
                 groups.append(Group(len(groups), path, slots, alone=level is Level.COMPONENT))
     return groups
+
+
+def regrouped(
+    groups: Sequence[Group], name: str, root: nn.Module, level: Level, largest_block_bytes: int | None = None
+) -> list[Group]:
+    """`groups` with those of the component `root` cut anew, at `level`; of the very same slots."""
+    inside = {id(layer) for layer in root.modules()}
+    others = [group for group in groups if id(group.slots[0].layer) not in inside]
+    known = {(id(slot.layer), slot.name): slot for group in groups for slot in group.slots}
+    sources = {key: slot.source for key, slot in known.items()}
+    made = make_groups({name: root}, sources, {name: level}, largest_block_bytes=largest_block_bytes)
+    for group in made:
+        group.slots = [known[id(slot.layer), slot.name] for slot in group.slots]
+        group.arrange()
+    return [*others, *made]
 
 
 def _slots(path: str, layer: nn.Module, sources: Resting) -> Iterator[Slot]:

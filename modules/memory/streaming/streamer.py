@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,27 +39,27 @@ class Streamer:
     def __init__(self, groups: Sequence[Group], link: Link, place: RestingPlace, ahead_bytes: int, kept_bytes: int):
         """`ahead_bytes`: what may be under way beside the present group. `kept_bytes`: groups of so many bytes
         together stay once they are there."""
-        self.groups = tuple(groups)
         self.counts = StreamCounts()
         self.failed = False  # weights cannot be had any more
         self._link = link
         self._place = place
-        self._ahead_bytes = ahead_bytes
+        self._elsewhere: dict[Group, Link] = {}  # groups that go by another link than the others
         self._order = Order()
-        self._slots = {(id(slot.layer), slot.name): (slot, group) for group in groups for slot in group.slots}
         self._live: dict[Group, _Live] = {}
         self._coming: dict[Group, list[Parcel]] = {}
         self._current: Group | None = None
-        self._kept: set[Group] = set()
+        kept = set()
         for group in groups:
             if not group.alone and group.size_bytes <= kept_bytes:
                 kept_bytes -= group.size_bytes
-                self._kept.add(group)
+                kept.add(group)
         self._lock = threading.RLock()
+        self._move(groups, ahead_bytes, kept)
 
     # -- what layers ask (the protocol `Fetch`) ----------------------------------------------------------------------
 
-    @torch.compiler.disable  # a compiled graph must ask every time, and never run this with tensors that hold nothing
+    # A compiled graph must ask every time, and never run this with tensors that hold nothing.
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # PyTorch leaves its type open
     def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
         """Stored data and scale of a parameter, on the device that computes. For `torch.compile` a break in the
         graph."""
@@ -139,6 +139,44 @@ class Streamer:
                 self._forget(group)
             self._order.forget()
 
+    @property
+    def spends(self) -> bool:
+        """Whether anything is there before its use or after it, for speed."""
+        return self._ahead_bytes > 0 or bool(self._kept)
+
+    def regroup(self, groups: Sequence[Group]) -> Callable[[], None]:
+        """From now on move these groups, of the same slots, with nothing brought ahead and nothing kept; returns the
+        way back."""
+        with self._lock:
+            old = (self.groups, self._ahead_bytes, self._kept)
+            sources = [(group, [slot.source for slot in group.slots]) for group in self.groups]
+            self._move(groups, 0, set())
+
+        def back() -> None:
+            with self._lock:
+                for group, before in sources:
+                    if any(slot.source is not source for slot, source in zip(group.slots, before, strict=True)):
+                        group.arrange()  # a weight was replaced meanwhile
+                self._move(*old)
+
+        return back
+
+    def redirect(self, groups: Sequence[Group], link: Link) -> Callable[[], None]:
+        """Bring these groups by another link (to another device) from now on; returns the way back, which closes it."""
+        with self._lock:
+            for group in groups:
+                self._forget(group)
+                self._elsewhere[group] = link
+
+        def back() -> None:
+            with self._lock:
+                for group in groups:
+                    self._forget(group)
+                    self._elsewhere.pop(group, None)
+            link.close()
+
+        return back
+
     def close(self) -> None:
         """Let go and wait for what is under way. Nothing can be fetched afterwards."""
         self.let_go()
@@ -146,6 +184,18 @@ class Streamer:
         self._place.close()
 
     # -- moving ------------------------------------------------------------------------------------------------------
+
+    def _move(self, groups: Sequence[Group], ahead_bytes: int, kept: set[Group]) -> None:
+        """Let go of what is there; these are the groups from now on."""
+        self.let_go()
+        for index, group in enumerate(groups):
+            group.index = index
+        self.groups, self._ahead_bytes, self._kept = tuple(groups), ahead_bytes, kept
+        self._slots = {(id(slot.layer), slot.name): (slot, group) for group in groups for slot in group.slots}
+
+    def _send(self, group: Group, ahead: bool) -> list[Parcel]:
+        link = self._elsewhere.get(group, self._link)
+        return [link.send(piece, ahead) for piece in group.pieces]
 
     def _use(self, group: Group) -> None:
         """Have a group there, let go of what is not needed next, and begin to bring what is."""
@@ -162,13 +212,13 @@ class Streamer:
         self._current = group
         for coming in chain:
             if coming not in self._live and coming not in self._coming:
-                self._coming[coming] = [self._link.send(piece, ahead=True) for piece in coming.pieces]
+                self._coming[coming] = self._send(coming, ahead=True)
 
     def _arrive(self, group: Group) -> None:
         try:
             parcels = self._coming.pop(group, None)
             if parcels is None:
-                parcels = [self._link.send(piece, ahead=False) for piece in group.pieces]
+                parcels = self._send(group, ahead=False)
             flats = [parcel.wait() for parcel in parcels]
         except FeatherweightError:
             self.failed = True
@@ -199,8 +249,9 @@ class Streamer:
         if live is not None:
             flats, live.flats = live.flats, []
             live.tensors.clear()
+            link = self._elsewhere.get(group, self._link)
             while flats:
-                self._link.release(flats.pop())
+                link.release(flats.pop())
         if self._current is group:
             self._current = None
 

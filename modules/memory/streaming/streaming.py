@@ -11,7 +11,7 @@ weight without calling its layer gets it too, and an exception in a forward pass
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,8 @@ from modules.errors import InvalidValueError
 from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
 from modules.memory.layer import STATE, manage, stored_state
-from modules.memory.streaming.groups import Group, Level, make_groups
+from modules.memory.moving import move
+from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
 from modules.memory.streaming.link import Link, ReadingLink, StreamLink, pin
 from modules.memory.streaming.rest import RestingPlace
 from modules.memory.streaming.streamer import StreamCounts, Streamer
@@ -63,6 +64,7 @@ class StreamHandle:
     components: dict[str, nn.Module]
     device: torch.device
     streamer: Streamer
+    levels: dict[str, Level]  # of each component
     _only_streamed: set[int] = field(default_factory=set)  # ids of layers that are managed for no other reason
     _hooks: list[Any] = field(default_factory=list)
 
@@ -89,6 +91,39 @@ class StreamHandle:
     def let_go(self) -> None:
         """Free the device of all streamed weights; the next use brings them back."""
         self.streamer.let_go()
+
+    def make_finer(self, name: str, level: Level, largest_block_bytes: int | None = None) -> Callable[[], None] | None:
+        """Stream one component at this level from now on, with nothing of any brought ahead of its use and nothing
+        kept; returns the way back, None where it is done so already, or more finely."""
+        order, before = list(Level), self.levels
+        now, wanted = order.index(before[name]), order.index(level)
+        if now > wanted or (now == wanted and not self.streamer.spends):
+            return None
+        groups = self.groups
+        if now < wanted:
+            groups = tuple(regrouped(groups, name, self.components[name], level, largest_block_bytes))
+        regroup_back = self.streamer.regroup(groups)
+        self.levels = {**before, name: level}
+
+        def back() -> None:
+            regroup_back()
+            self.levels = before
+
+        return back
+
+    def compute_on(self, name: str, device: torch.device, dtype: torch.dtype | None = None) -> Callable[[], None]:
+        """Have one component compute on another device (and in another dtype, as `moving.move`), with its weights
+        streamed there; returns the way back."""
+        inside = {id(layer) for layer in self.components[name].modules()}
+        groups = [group for group in self.groups if id(group.slots[0].layer) in inside]
+        redirect_back = self.streamer.redirect(groups, ReadingLink(device))
+        move_back = move(self.components[name], device, dtype)
+
+        def back() -> None:
+            move_back()
+            redirect_back()
+
+        return back
 
     def remove(self) -> None:
         """Put every weight back into its layer, on the device, bit for bit. Safe to call twice."""
@@ -137,14 +172,14 @@ def stream(
 
     `level` says how finely, for each component. Weights that `place` has taken already (while a file was loaded) stay
     where they rest; the others go there now. Without a place they rest in main memory. Gradients for streamed weights
-    there are none: raises `InvalidValueError` for parameters that require them, and for modules that are streamed
-    already.
+    there are none: raises `InvalidValueError` for parameters that require them and are not too small to be streamed,
+    and for modules that are streamed already.
     """
     named = {"": components} if isinstance(components, nn.Module) else dict(components)
     levels = dict.fromkeys(named, level) if isinstance(level, Level) else dict(level)
     options = options or StreamOptions()
     place = place or RestingPlace()
-    _refuse(named.values())
+    _refuse(named.values(), place)
     for root in named.values():
         for layer in root.modules():
             for name in layer._parameters:
@@ -156,21 +191,22 @@ def stream(
     if ahead is None:
         ahead = max((group.size_bytes for group in groups if not group.alone), default=0)
     streamer = Streamer(groups, link or _link(device, options, ahead), place, ahead, options.kept_bytes)
-    handle = StreamHandle(named, device, streamer)
+    handle = StreamHandle(named, device, streamer, levels)
     _attach(handle)
     if device.type in WITH_STREAMS and options.own_stream and link is None:
         pin(groups, options.pinned_bytes)
     return handle
 
 
-def _refuse(roots: Iterable[nn.Module]) -> None:
+def _refuse(roots: Iterable[nn.Module], place: RestingPlace) -> None:
     for root in roots:
         for path, layer in root.named_modules():
             state = stored_state(layer)
             if state is not None and state.fetch is not None:
                 raise InvalidValueError(f"{path or 'The module'} is streamed already. Remove that first.")
             for name, parameter in layer._parameters.items():
-                if parameter is not None and parameter.requires_grad:
+                trained = parameter is not None and parameter.requires_grad
+                if trained and place.wants(parameter.shape, parameter.dtype):
                     where = f"{path}.{name}" if path else name
                     raise InvalidValueError(
                         f"{where} requires a gradient, and streamed weights cannot be trained. "

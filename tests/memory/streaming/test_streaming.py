@@ -330,7 +330,7 @@ def test_every_error() -> None:
     handle.remove()
     copy.deepcopy(module)
     with pytest.raises(InvalidValueError, match="own requires a gradient"):
-        stream(Toy(), CPU)
+        stream(Toy(), CPU, place=everything())
     for wrong in ({"ahead_bytes": -1}, {"kept_bytes": -1}, {"pinned_bytes": -1}):
         with pytest.raises(InvalidValueError, match="must be 0 or more"):
             StreamOptions(**wrong)  # type: ignore[arg-type]
@@ -354,6 +354,51 @@ def test_compiled_it_computes_the_same_and_stays_usable(storage: str | None, lev
             assert torch.equal(module(x, (0, 1), True), expected)
         assert torch.equal(module(x, (0, 1), True), expected)
     torch._dynamo.reset()
+
+
+def test_streaming_may_become_finer_and_go_back() -> None:
+    module = Blocks()
+    x = torch.randn(1, 32)
+    with torch.inference_mode():
+        expected = module(x)
+        with stream(module, CPU, Level.COMPONENT, StreamOptions(kept_bytes=1 << 20), everything()) as handle:
+            whole, sizes, undos = handle.groups, [handle.rest_bytes], []
+            for level in (Level.BLOCK, Level.LAYER):
+                undo = handle.make_finer("", level)
+                assert undo is not None and handle.make_finer("", level) is None
+                undos.append(undo)
+                for _ in range(2):
+                    assert torch.equal(module(x), expected)
+                assert handle.live_bytes <= max(
+                    group.size_bytes for group in handle.groups
+                )  # nothing ahead, nothing kept
+                sizes.append(max(group.size_bytes for group in handle.groups))
+            assert handle.make_finer("", Level.BLOCK) is None  # it is finer already
+            assert sizes == sorted(sizes, reverse=True) and sizes[0] > sizes[1]
+            put(module.entry, "weight", torch.ones(32, 32), None)
+            changed = module(x)
+            while undos:
+                undos.pop()()
+                assert torch.equal(module(x), changed)
+            assert handle.groups == whole
+        assert torch.equal(module(x), changed)
+
+
+def test_a_component_may_compute_elsewhere_in_another_dtype() -> None:
+    """Two modules streamed together; one leaves for a while (here to the same device, in a wider dtype)."""
+    first, second = Blocks().half(), Blocks()
+    x = torch.randn(1, 32)
+    with torch.inference_mode():
+        wide, narrow, other = copy.deepcopy(first).float()(x), first(x.half()), second(x)
+        with stream({"a": first, "b": second}, CPU, Level.BLOCK, place=everything()):
+            assert torch.equal(first(x.half()), narrow)
+        with stream({"a": first, "b": second}, CPU, Level.BLOCK, place=everything()) as handle:
+            back = handle.compute_on("a", CPU, torch.float32)
+            for _ in range(2):
+                assert torch.equal(first(x), wide) and torch.equal(second(x), other)
+            back()
+            assert torch.equal(first(x.half()), narrow) and torch.equal(second(x), other)
+        assert first.entry.weight.dtype == torch.float16
 
 
 def test_threads_share_a_module() -> None:

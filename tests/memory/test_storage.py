@@ -299,6 +299,18 @@ def test_the_compiler_finds_no_break(storage: str) -> None:
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_stored_model_can_be_exported(strict: bool) -> None:
+    model = Toy().requires_grad_(False)
+    apply_storage(model, everything("fp8_e4m3fn_row"), torch.float32)
+    expected = run(model)
+    with torch.no_grad():
+        program = torch.export.export(model, toy_inputs(), strict=strict)
+    assert torch.float8_e4m3fn in {tensor.dtype for tensor in program.state_dict.values()}  # what is stored
+    for ours, theirs in zip(program.module()(*toy_inputs()), expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
 def test_signature_and_name_stay() -> None:
     layer = nn.Linear(64, 64)
     before = inspect.signature(layer.forward)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from PIL import Image
@@ -146,11 +147,12 @@ class HiresPass:
         name = self.hires.upscaler
         if name in LATENT_UPSCALE_MODES:
             mode = LATENT_UPSCALE_MODES.get(name)
-            return upscale_latents(latents, mode, width // model.downscale, height // model.downscale)
+            sides = (width // model.downscale, height // model.downscale)
+            return model.recovery.run("enlarge", lambda: upscale_latents(latents, mode, *sides))
         enlarged = []
         for index in range(latents.shape[0]):
-            (image,) = to_images(model.decode(latents[index : index + 1]))
-            enlarged.append(from_images([enlarge(image, name, (width, height))]))
+            decoded = model.decode(latents[index : index + 1])
+            enlarged.append(model.recovery.run("enlarge", partial(_larger, decoded, name, (width, height), enlarge)))
         return enlarged
 
     def _cut(self, latents: Tensor) -> Tensor:
@@ -158,6 +160,12 @@ class HiresPass:
         cut_x, cut_y = self.size.cut
         height, width = latents.shape[2:]
         return latents[:, :, cut_y // 2 : height - (cut_y + 1) // 2, cut_x // 2 : width - (cut_x + 1) // 2]
+
+
+def _larger(decoded: Tensor, name: str, size_px: tuple[int, int], enlarge: Enlarge) -> Tensor:
+    """A decoded picture [1,3,h,w] in -1..1 through an upscaler on pixels."""
+    (image,) = to_images(decoded)
+    return from_images([enlarge(image, name, size_px)])
 
 
 def _encoded(model: LoadedModel, pictures: list[Tensor]) -> Tensor:

@@ -18,6 +18,7 @@ from modules.processing.tiling import circular_padding
 from modules.processing.tiny_vae import using_tiny_vae
 from modules.processing.token_merging import merged_tokens
 from modules.processing.vae_rules import vae_rules_of
+from modules.upscalers.limits import UpscalerLimits
 
 
 class ModelInUse:
@@ -34,6 +35,7 @@ class ModelInUse:
         self._merging = ExitStack()
         self._merging_ratio = 0.0
         self.has_merged_tokens = False  # of any model so far
+        self.upscaling = UpscalerLimits()
         self._recovered: dict[str, None] = {}  # in order
         self._notices: dict[str, None] = {}
 
@@ -75,7 +77,7 @@ class ModelInUse:
         contexts.enter_context(circular_padding(model.modules, self._request.tiling))
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
         contexts.enter_context(using_split_feed_forward(model.unet, settings.text("split_feed_forward")))
-        contexts.enter_context(recovering(model, way.attention))
+        contexts.enter_context(recovering(model, way.attention, self.upscaling))
         self._merge_tokens()
 
     @contextmanager

@@ -1,14 +1,14 @@
 """What a job does when memory runs out: the rungs for a diffusion model, and what is said about those it climbed.
 
 In the order of what they cost: the other networks wait in main memory, attention in slices, feed-forwards in slices,
-the batch in pieces, the VAE in tiles, the UNet's blocks streamed, and in the end the processor. None of them changes
-what is computed, only in which pieces and where.
+the batch in pieces, the VAE and the upscaler in tiles, weights streamed by blocks and then by layers, and in the end
+the processor. None of them changes what is computed, only in which pieces and where.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -26,6 +26,7 @@ from modules.memory.streaming.groups import Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
 from modules.processing.attention import using_attention
+from modules.upscalers.limits import UpscalerLimits
 
 CPU = torch.device("cpu")
 STAGES = {
@@ -41,6 +42,7 @@ SLICES = 64  # of pictures, heads and queries together
 TOKENS_AT_ONCE = 512
 LARGEST_BLOCK_BYTES = 256 << 20
 TILE_SIDES_PX = (512, 256, 128)
+UPSCALER_TILES_PX = (256, 128, 64)
 ADVICE = (
     "Choose a smaller size or batch, FP8 weight, or start with --lowvram; other programs may hold memory as well. "
     "The program goes on as it is."
@@ -48,24 +50,33 @@ ADVICE = (
 
 
 @contextmanager
-def recovering(model: LoadedModel, attention: Attention | None, leave_device: bool | None = None) -> Iterator[Recovery]:
-    """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way.
+def recovering(
+    model: LoadedModel,
+    attention: Attention | None,
+    upscaling: UpscalerLimits | None = None,
+    leave_device: bool | None = None,
+) -> Iterator[Recovery]:
+    """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way, and
+    `upscaling` what its upscalers are held to.
 
     `leave_device` says whether networks may go to main memory and compute there; by default on everything but the
     processor. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
-    leave = leave and getattr(model, "streaming", None) is None  # streamed networks leave it by themselves
-    turns = _Turns(model)
+    turns, streams, upscaling = _Turns(model), _Streams(model, leave), upscaling or UpscalerLimits()
 
     def free() -> None:
         gc.collect()
         release_memory(model.device)
 
-    rungs = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model)]
+    rungs = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
+    if leave and model.streaming is None:  # streamed networks leave the device by themselves
+        rungs.insert(0, turns.rung())
+    for level in (Level.BLOCK, Level.LAYER):
+        rungs.append(streams.rung(("unet",), "UNet", level, "denoise"))
+    rungs.append(streams.rung(tuple(model.text_encoders), "text encoder", Level.LAYER, "text"))
     if leave:
-        blocks = _Blocks(model)
-        rungs = [turns.rung(), *rungs, blocks.rung(), _unet_on_cpu(model, blocks.stop), _vae_on_cpu(model)]
+        rungs += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
     before = (model.recovery, model.vae_runner.rules)
     model.vae_runner.rules = replace(model.vae_runner.rules, tiles_after_oom=False)
     recovery = Recovery(rungs, free, turns.begin, ADVICE)
@@ -165,41 +176,67 @@ def _tiles(model: LoadedModel) -> Rung:
     return Rung("tiled VAE", frozenset({"decode", "encode"}), climb)
 
 
-class _Blocks:
-    """The UNet's weights rest in main memory, and come to the device block by block."""
+class _Streams:
+    """Networks whose weights come piece by piece: those that were streamed all along, more finely, and on devices that
+    can be left those that lay there."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, leave: bool) -> None:
         self._model = model
-        self._handle: StreamHandle | None = None
-        self._was_on = False
+        self._leave = leave
+        self._own: dict[str, StreamHandle] = {}  # by component: streamed since memory ran out
 
-    def rung(self) -> Rung:
+    def handle(self, name: str) -> StreamHandle | None:
+        """What streams a component now."""
+        return self._own.get(name, self._model.streaming)
+
+    def rung(self, names: Sequence[str], whose: str, level: Level, stage: str) -> Rung:
+        """Stream these components, used in this stage, at least as finely as `level`."""
+
         def climb() -> Step | None:
-            if self._was_on:
-                return None
-            self._was_on = True
-            options = StreamOptions(ahead_bytes=0, largest_block_bytes=LARGEST_BLOCK_BYTES)
-            self._handle = stream(self._model.unet, self._model.device, Level.BLOCK, options)
-            return Step("with the UNet's blocks streamed", self.stop)
+            undos = [undo for undo in (self._make_finer(name, level) for name in names) if undo is not None]
 
-        return Rung("streamed blocks", frozenset({"denoise"}), climb)
+            def undo() -> None:
+                while undos:
+                    undos[-1]()
+                    undos.pop()
 
-    def stop(self) -> None:
-        """Put the weights back."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+            return Step(f"with the {whose}'s {level.value}s streamed", undo) if undos else None
+
+        return Rung(f"streamed {level.value}s", frozenset({stage}), climb)
+
+    def _make_finer(self, name: str, level: Level) -> Callable[[], None] | None:
+        handle = self.handle(name)
+        if handle is not None:
+            return handle.make_finer(name, level, LARGEST_BLOCK_BYTES)
+        if not self._leave:
+            return None
+        options = StreamOptions(ahead_bytes=0, largest_block_bytes=LARGEST_BLOCK_BYTES)
+        own = stream({name: self._part(name)}, self._model.device, level, options)
+        self._own[name] = own
+
+        def undo() -> None:
+            own.remove()
+            del self._own[name]
+
+        return undo
+
+    def on_cpu(self, name: str, dtype: torch.dtype) -> Callable[[], None]:
+        """Have a component compute on the processor; returns the way back."""
+        handle = self.handle(name)
+        return move(self._part(name), CPU, dtype) if handle is None else handle.compute_on(name, CPU, dtype)
+
+    def _part(self, name: str) -> nn.Module:
+        return next(part.module for part in self._model.components if part.name == name)
 
 
-def _unet_on_cpu(model: LoadedModel, stop_streaming: Callable[[], None]) -> Rung:
+def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
     runner = model.unet_runner
 
     def climb() -> Step | None:
         if runner.device is not None:
             return None
-        stop_streaming()
         dtype = _dtype_on_cpu(model.plan.rest_dtype)
-        back = move(model.unet, CPU, dtype)
+        back = streams.on_cpu("unet", dtype)
         runner.device, runner.dtype = CPU, dtype
 
         def undo() -> None:
@@ -211,7 +248,7 @@ def _unet_on_cpu(model: LoadedModel, stop_streaming: Callable[[], None]) -> Rung
     return Rung("processor", frozenset({"denoise"}), climb)
 
 
-def _vae_on_cpu(model: LoadedModel) -> Rung:
+def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
     runner = model.vae_runner
     is_there = False
 
@@ -221,7 +258,7 @@ def _vae_on_cpu(model: LoadedModel) -> Rung:
             return None
         old = (runner.device, runner.dtype)
         dtype = _dtype_on_cpu(runner.dtype)
-        back = move(model.vae, CPU, dtype)
+        back = streams.on_cpu("vae", dtype)
         runner.device, runner.dtype, is_there = CPU, dtype, True
 
         def undo() -> None:
@@ -231,6 +268,38 @@ def _vae_on_cpu(model: LoadedModel) -> Rung:
         return Step("with the VAE on the processor", undo)
 
     return Rung("VAE on the processor", frozenset({"decode", "encode"}), climb)
+
+
+def _upscaler_tiles(limits: UpscalerLimits) -> Rung:
+    """The upscaler on smaller squares."""
+
+    def climb() -> Step | None:
+        smaller = [side for side in UPSCALER_TILES_PX if side < limits.used_px]
+        if not smaller:
+            return None
+        old, limits.most_px = limits.most_px, smaller[0]
+        limits.used_px = smaller[0]  # where the next attempt fails before it gets that far
+
+        def undo() -> None:
+            limits.most_px = old
+
+        return Step(f"with the upscaler in tiles of {smaller[0]} pixels", undo)
+
+    return Rung("tiled upscaler", frozenset({"enlarge"}), climb)
+
+
+def _upscaler_on_cpu(limits: UpscalerLimits) -> Rung:
+    def climb() -> Step | None:
+        if limits.on_cpu:
+            return None
+        limits.on_cpu = True
+
+        def undo() -> None:
+            limits.on_cpu = False
+
+        return Step("with the upscaler on the processor", undo)
+
+    return Rung("upscaler on the processor", frozenset({"enlarge"}), climb)
 
 
 def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:

@@ -338,7 +338,8 @@ class _Job:
             self.events.phase(f"enlarging, tile {index + 1} of {count}")
 
         began = time.monotonic()
-        image = self.engine.upscalers.enlarge(image, name, size_px, self.request.settings, on_tile)
+        settings, limits = self.request.settings, self.in_use.upscaling
+        image = self.engine.upscalers.enlarge(image, name, size_px, settings, on_tile, limits)
         self._count_time("enlarge", began)
         self.events.phase("sampling larger")
         return image
@@ -502,7 +503,8 @@ class _Job:
         if not self.request.settings.flag("textual_inversion_add_hashes_to_infotext"):
             return
         used = self.conditioner.embeddings_in(*self.encoded_texts)
-        used = [item for item in used if item.name not in bundled]
+        if not self.request.settings.flag("lora_bundled_ti_to_infotext"):
+            used = [item for item in used if not item.bundled_in]
         if used:
             self.facts.extra["TI hashes"] = ", ".join(f"{item.name}: {item.short_hash}" for item in used)
 

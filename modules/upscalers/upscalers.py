@@ -16,6 +16,7 @@ from PIL import Image
 from modules.errors import UnknownNameError
 from modules.settings.values import Settings
 from modules.upscalers.catalogue import UpscalerCatalogue, UpscalerInfo
+from modules.upscalers.limits import UpscalerLimits
 
 if TYPE_CHECKING:
     import torch
@@ -47,25 +48,34 @@ class Upscalers:
         self._loaded: _Loaded | None = None
 
     def enlarge(
-        self, image: Image.Image, name: str, size_px: tuple[int, int], settings: Settings, on_tile: OnTile
+        self,
+        image: Image.Image,
+        name: str,
+        size_px: tuple[int, int],
+        settings: Settings,
+        on_tile: OnTile,
+        limits: UpscalerLimits | None = None,
     ) -> Image.Image:
         """The image in exactly `size_px` (width, height): through the network until it is large enough, then Lanczos.
 
-        `on_tile(index, count)` comes before each tile and may raise to stop. Raises `UnknownNameError`, and
-        `CheckpointError` that names a file which cannot be used.
+        `on_tile(index, count)` comes before each tile and may raise to stop. `limits` hold it to less memory than the
+        settings ask for. Raises `UnknownNameError`, and `CheckpointError` that names a file which cannot be used; when
+        memory runs out the image is as it was, and the call may be made again.
         """
         from modules.upscalers.tiles import run_network
 
         info = self.catalogue.find(name)
         if info is None:
             raise UnknownNameError.of("upscaler", name, self.catalogue.names)
+        limits = limits or UpscalerLimits()
         width, height = size_px
         if width > image.width or height > image.height:
             with self._lock:
-                loaded = self._load(info)
+                loaded = self._load(info, limits.on_cpu)
                 for _ in range(MAX_PASSES):
                     before = image.size
-                    image = run_network(loaded.network, image, info.kind.tiling(settings), loaded.device, on_tile)
+                    tiling = limits.apply(info.kind.tiling(settings), image.size)
+                    image = run_network(loaded.network, image, tiling, loaded.device, on_tile)
                     if image.size == before or (image.width >= width and image.height >= height):
                         break
         return image if image.size == size_px else image.resize(size_px, Image.Resampling.LANCZOS)
@@ -75,10 +85,12 @@ class Upscalers:
         with self._lock:
             self._loaded = None
 
-    def _load(self, info: UpscalerInfo) -> _Loaded:
+    def _load(self, info: UpscalerInfo, on_cpu: bool) -> _Loaded:
+        import torch
+
         from modules.upscalers.loading import load_network
 
-        device = self._find_device(info.kind.part)
+        device = torch.device("cpu") if on_cpu else self._find_device(info.kind.part)
         mtime_ns = info.path.stat().st_mtime_ns if info.path.is_file() else 0
         loaded = self._loaded
         if loaded is None or (loaded.info, loaded.mtime_ns, loaded.device) != (info, mtime_ns, device):

@@ -1,16 +1,20 @@
 """Hires fix with an upscaler file, from the request to the picture, on the tiny model."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from modules.errors import CheckpointError, UnknownNameError
+from modules.errors import CheckpointError, MemoryShortageError, UnknownNameError
+from modules.images.infotext import parse_infotext
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.output import Output
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
+from modules.upscalers import tiles
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 from tests.recordings import cpu_machine, tiny_engine
@@ -58,6 +62,38 @@ def test_the_picture_is_enlarged_by_the_file_and_says_so(engine: Engine, tmp_pat
     assert "enlarging, tile 4 of 4" in events.phases and "enlarge" in result.timings_s
     lanczos = txt2img(request_with("Lanczos"), engine, Output(tmp_path), Silent())
     assert lanczos.samples[0].image.tobytes() != picture.image.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("times", "recovered"), [(1, None), (2, "tiled upscaler"), (3, None)], ids=["freed", "tiles", "nothing helps"]
+)
+def test_memory_that_runs_out_in_the_upscaler_means_smaller_tiles(
+    times: int, recovered: str | None, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, sides, left = tiles._run, [], times
+
+    def failing(network: Any, square: Any, device: Any) -> Any:
+        nonlocal left
+        sides.append(max(square.shape[:2]))
+        if left:
+            left -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return real(network, square, device)
+
+    monkeypatch.setattr("modules.processing.recovery.UPSCALER_TILES_PX", (32,))
+    monkeypatch.setattr(tiles, "_run", failing)
+    if times == 3:
+        with pytest.raises(MemoryShortageError, match=r"enlarge: CUDA out of memory.*in tiles of 32 pixels"):
+            txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
+        return
+    result = txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
+    assert result.samples[0].image.size == (96, 96)
+    assert parse_infotext(result.samples[0].infotext).get("Memory recovery") == recovered
+    assert any("while enlarging the picture" in notice for notice in result.notices)
+    assert sides[: times + 1] == [48] * (times if recovered else times + 1) + [32] * (recovered is not None)
+    sides.clear()
+    txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
+    assert sides == [48] * 4  # nothing of it is left for the next job
 
 
 def test_a_broken_file_and_an_unknown_name_are_said(engine: Engine, tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ from modules.models.unet_running import UnetRunner, rows_of
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.output import Output
+from modules.processing.precision import PrecisionWish
 from modules.processing.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
+from modules.settings.values import Settings
 from tests.processing.recorded import request_of
 from tests.recordings import tiny_engine
 
@@ -95,6 +97,7 @@ STAGES = {
     "denoise": ("modules.models.loaded:LoadedModel._predict", PAYLOAD),
     "encode": ("modules.models.vae_running:VaeRunner._moments", HIRES),
     "decode": ("modules.models.vae_running:VaeRunner._decode", PAYLOAD),
+    "enlarge": ("modules.processing.hires_pass:_larger", HIRES),
     "save": ("modules.processing.txt2img:to_images", PAYLOAD),
 }
 
@@ -153,7 +156,14 @@ def test_each_rung_while_decoding_gives_the_same_picture(
     assert ("tiled VAE" in names) == (times > 2)
 
 
-@pytest.mark.parametrize(("times", "last"), [(7, "streamed blocks"), (8, "streamed blocks, processor")])
+@pytest.mark.parametrize(
+    ("times", "last"),
+    [
+        (7, "streamed blocks"),
+        (8, "streamed blocks, streamed layers"),
+        (9, "streamed blocks, streamed layers, processor"),
+    ],
+)
 def test_the_device_is_left_step_by_step_and_everything_comes_back(
     times: int, last: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +174,7 @@ def test_the_device_is_left_step_by_step_and_everything_comes_back(
     real = recovering
     monkeypatch.setattr(
         "modules.processing.model_in_use.recovering",
-        lambda model, attention: real(model, attention, leave_device=True),
+        lambda model, attention, upscaling: real(model, attention, upscaling, leave_device=True),
     )
     fail(monkeypatch, STAGES["denoise"][0], times)
     result = make(engine, tmp_path, PAYLOAD)
@@ -205,6 +215,69 @@ def test_fp8_weights_recover_too(engine: Engine, tmp_path: Path, monkeypatch: py
     result = make(engine, tmp_path, payload, fp8)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
     assert "halved batch" in str(parse_infotext(result.samples[0].infotext)["Memory recovery"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"split_feed_forward": "2"},
+        {"split_feed_forward": "Automatic"},
+        {"cross_attention_optimization": "Doggettx"},
+        {"token_merging_ratio": 0.5},
+        {"stream_weights": "Parts"},
+        {"stream_weights": "Blocks", "fp8_storage": "Enable"},
+        {"stream_weights": "Layers", "split_feed_forward": "2"},
+    ],
+    ids=str,
+)
+def test_recovery_under_other_techniques(
+    settings: dict[str, Any], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = make(engine, tmp_path, PAYLOAD, settings)
+    finer = {"Parts": ["blocks", "layers"], "Blocks": ["blocks", "layers"], "Layers": ["layers"]}
+    streamed = finer.get(settings.get("stream_weights", ""), [])
+    with monkeypatch.context() as patch:
+        fail(patch, STAGES["denoise"][0], 5 + len(streamed), after=1)
+        result = make(engine, tmp_path, PAYLOAD, settings)
+    assert np.abs(pixels(result) - pixels(expected)).max() <= 1
+    names = ["query slices", "split feed-forward", "halved batch", *(f"streamed {word}" for word in streamed)]
+    assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == ", ".join(names)
+    again = make(engine, tmp_path, PAYLOAD, settings)
+    assert np.array_equal(pixels(again), pixels(expected)) and again.notices == expected.notices
+
+
+@pytest.mark.usefixtures("fresh_prompts")
+def test_text_encoders_stream_their_layers_when_memory_runs_out(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"stream_weights": "Parts"}
+    expected = make(engine, tmp_path, PAYLOAD, settings)
+    engine.conditioner(NAME, PrecisionWish.of(Settings().with_changes(settings))).clear()
+    with monkeypatch.context() as patch:
+        fail(patch, STAGES["text"][0], 2)
+        result = make(engine, tmp_path, PAYLOAD, settings)
+    assert np.array_equal(pixels(result), pixels(expected))
+    assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == "streamed layers"
+
+
+def test_a_streamed_model_can_compute_on_the_processor(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"stream_weights": "Parts"}
+    expected = make(engine, tmp_path, PAYLOAD, settings)
+    real = recovering
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "modules.processing.model_in_use.recovering",
+            lambda model, attention, upscaling: real(model, attention, upscaling, leave_device=True),
+        )
+        fail(patch, STAGES["denoise"][0], 8)
+        fail(patch, STAGES["decode"][0], 5)
+        result = make(engine, tmp_path, PAYLOAD, settings)
+    assert np.abs(pixels(result) - pixels(expected)).max() <= 1
+    names = str(parse_infotext(result.samples[0].infotext)["Memory recovery"])
+    assert names.endswith("streamed blocks, streamed layers, processor, tiled VAE, VAE on the processor")
+    assert np.array_equal(pixels(make(engine, tmp_path, PAYLOAD, settings)), pixels(expected))
 
 
 def test_other_errors_are_not_taken_for_memory(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import gc
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +24,14 @@ from modules.processing.model_shelf import SPARE_BYTES, KeepWish, KeptModel, Mod
 from modules.processing.networks import Networks
 from modules.processing.precision import Machine, PrecisionWish, resolve
 from modules.processing.status import EngineState, EngineStatus, ModelFacts
+from modules.processing.streaming_wish import StreamWish, finer_wishes
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 
 if TYPE_CHECKING:
+    from modules.models.families.family import ModelFamily
     from modules.models.loaded import LoadedModel
+    from modules.models.precision import PrecisionPlan
     from modules.networks.embeddings import Embedding
     from modules.processing.conditioning import Conditioner
 
@@ -37,6 +41,7 @@ NO_ROOM = (
     "Switch FP8 weight on (half the memory), set Stream weights in Settings > Optimizations, close other programs, or "
     "choose a smaller checkpoint."
 )
+STREAMED = "{} did not fit into memory; its weights are streamed (Stream weights: {})."
 
 
 class Engine:
@@ -77,6 +82,7 @@ class Engine:
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
         self._last: str | None = None
+        self._finer: dict[tuple[object, ...], StreamWish] = {}  # for models that did not fit as they were wished for
         self._loading: list[threading.Thread] = []
         self._closed = False
         self._on_loaded: list[Callable[[LoadedModel], object]] = []
@@ -167,7 +173,7 @@ class Engine:
         if model.streaming is not None and model.streaming.streamer.failed:
             log.info("%s is loaded again: its weights could not be streamed any more.", info.name)
             return False
-        plan = resolve(wish, self.machine, model.family)
+        plan = self._plan(info, wish, model.family)
         if plan.load_key != model.plan.load_key:
             log.info("%s is loaded again: from %s to %s.", info.name, model.plan.label, plan.label)
             return False
@@ -175,6 +181,18 @@ class Engine:
             self._conditioner = None
         model.plan = plan
         return True
+
+    def fitting(self, info: CheckpointInfo, wish: PrecisionWish) -> PrecisionWish:
+        """The wish as this checkpoint is loaded by it: with weights streamed where *Automatic* found that they do not
+        fit."""
+        finer = self._finer.get(_fit_key(info, wish))
+        return wish if finer is None else replace(wish, streaming=finer)
+
+    def kept_bytes(self, info: CheckpointInfo) -> tuple[int, int]:
+        """Bytes of the models that are set aside, but this checkpoint's: on the device that computes, and in main
+        memory. Never waits."""
+        count = self._shelf.bytes_but(info.path)
+        return (0, count) if self._moves(self._current_keep()) else (count, 0)
 
     def conditioner(self, wanted: str | None, wish: PrecisionWish | None = None) -> Conditioner:
         """The prompt encoder of this checkpoint's model, with its cache."""
@@ -226,6 +244,7 @@ class Engine:
         """Free the model and the upscaler; the next picture loads them again."""
         with self.lock:
             self.upscalers.release()
+            self._finer.clear()
             self._drop()
             if self._shelf.clear():
                 self._release()
@@ -260,22 +279,30 @@ class Engine:
     def _load(self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> LoadedModel:
         from modules.models.loading import load_model
 
-        machine = self.machine
         return load_model(
             info,
             self._configs_dir,
-            lambda family: resolve(wish, machine, family),
+            lambda family: self._plan(info, wish, family),
             self._default_yaml,
             vae,
             self.catalogue.cache,
         )
 
+    def _plan(self, info: CheckpointInfo, wish: PrecisionWish, family: ModelFamily) -> PrecisionPlan:
+        """The plan for a checkpoint; says where weights are streamed though nobody asked for it."""
+        fitting = self.fitting(info, wish)
+        plan = resolve(fitting, self.machine, family)
+        if fitting is wish:
+            return plan
+        return replace(plan, notes=(*plan.notes, STREAMED.format(info.name, fitting.streaming.weights)))
+
     def _load_with_room(
         self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None, keep: KeepWish
     ) -> LoadedModel:
         """Load, after models set aside have made room where they lie on the device; if memory runs out all the same,
-        once more without them. Raises `MemoryShortageError` when that does not help."""
-        from modules.memory.recovery import Recovery
+        once more without them, and then (unless the user has chosen) with weights streamed, ever more finely. Raises
+        `MemoryShortageError` when that does not help."""
+        from modules.memory.recovery import Recovery, Rung, Step
 
         device = self.machine.device
         if not self._moves(keep):
@@ -286,7 +313,22 @@ class Engine:
             self._shelf.clear()
             self._release()
 
-        return Recovery(free=free, advice=NO_ROOM).run("load", lambda: self._load(info, wish, vae))
+        key, wishes = _fit_key(info, wish), finer_wishes(wish.streaming, self.machine.streaming)
+
+        def climb() -> Step | None:
+            now = self._finer.get(key)
+            left = wishes if now is None else wishes[wishes.index(now) + 1 :]
+            if not left:
+                return None
+            self._finer[key] = left[0]
+            return Step(f"with weights streamed ({left[0].weights})", lambda: None)
+
+        rung = Rung("streamed weights", frozenset({"load"}), climb)
+        try:
+            return Recovery((rung,), free, advice=NO_ROOM).run("load", lambda: self._load(info, wish, vae))
+        except BaseException:
+            self._finer.pop(key, None)  # what did not help is not kept: the next time there may be more room
+            raise
 
     def _moves(self, keep: KeepWish) -> bool:
         """Whether models that are set aside leave the device."""
@@ -353,3 +395,8 @@ class Engine:
             streamed_bytes=model.streaming.rest_bytes if model.streaming else 0,
         )
         return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
+
+
+def _fit_key(info: CheckpointInfo, wish: PrecisionWish) -> tuple[object, ...]:
+    """What a model's size in memory depends on."""
+    return info.path, info.mtime_ns, replace(wish, lora_mode="", cache_fp16_weight=False)

@@ -100,6 +100,10 @@ class ModelShelf:
         """Bytes of the weights of all kept models."""
         return sum(kept.model.stored_bytes for kept in self._kept.values())
 
+    def bytes_but(self, path: Path) -> int:
+        """Bytes of the weights of all kept models but this file's; any thread may ask."""
+        return sum(kept.model.stored_bytes for kept in tuple(self._kept.values()) if kept.model.info.path != path)
+
     def make_room(self, needed_bytes: int, free: Callable[[], int | None], release: Callable[[], None]) -> bool:
         """Drop models until so many bytes are free; whether they are, in the end. `release` gives what was dropped back
         to the system. Where `free` cannot tell (None), no model is dropped and the answer is yes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -69,6 +69,17 @@ class StreamWish:
         return cls(
             settings.text("stream_weights"), settings.number("stream_keep_gb"), settings.number("offload_quota_gb")
         )
+
+
+def finer_wishes(wish: StreamWish, flags: StreamFlags) -> tuple[StreamWish, ...]:
+    """What *Automatic* may go on to where a model does not fit, from whole parts to layers, beyond what the command
+    line asks for already; nothing where the user has chosen."""
+    if wish.weights != AUTOMATIC:
+        return ()
+    words = tuple(LEVELS)
+    if flags.level is not None and not flags.large_only:
+        words = words[list(LEVELS.values()).index(flags.level) + 1 :]
+    return tuple(replace(wish, weights=word) for word in words)
 
 
 def stream_plan(wish: StreamWish, flags: StreamFlags, device: torch.device, is_large: bool) -> StreamPlan | None:

@@ -1,18 +1,22 @@
 import gc
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.errors import CheckpointError, Interrupted, NumericalError, Skipped
+from modules.errors import CheckpointError, Interrupted, MemoryShortageError, NumericalError, Skipped
+from modules.models import loading
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.output import Output
+from modules.processing.precision import PrecisionWish
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.status import EngineState
+from modules.processing.streaming_wish import StreamFlags, StreamWish, finer_wishes
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, TINY, cpu_machine
@@ -81,6 +85,56 @@ def test_a_bad_checkpoint_is_reported_and_the_next_good_one_loads(folder: Path) 
     assert "bad.safetensors" in engine.status.message
     engine.model("a")
     assert state_of(engine) is EngineState.READY
+
+
+@pytest.mark.parametrize(("times", "word"), [(1, None), (2, "Parts"), (3, "Blocks"), (4, "Layers"), (5, None)])
+def test_a_model_that_does_not_fit_is_streamed(
+    times: int, word: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(folder)
+    expected = txt2img(request(checkpoint="a"), engine, Output(tmp_path), Silent())
+    engine.unload()
+    tries = _fail_to_load(monkeypatch, times)
+    if times == 5:
+        with pytest.raises(MemoryShortageError, match=r"with weights streamed \(Layers\)\. Switch FP8"):
+            engine.model("a")
+        assert len(tries) == 5 and state_of(engine) is EngineState.FAILED
+        assert engine.model("a").streaming is None  # there is room again
+        return
+    result = txt2img(request(checkpoint="a"), engine, Output(tmp_path), Silent())
+    assert result.samples[0].image.tobytes() == expected.samples[0].image.tobytes()
+    said = f"a.safetensors did not fit into memory; its weights are streamed (Stream weights: {word})."
+    assert (said in engine.status.message) == (said in result.notices) == (word is not None)
+    facts = engine.status.model
+    assert facts is not None and bool(facts.streaming) == (word is not None)
+    txt2img(request(checkpoint="a"), engine, Output(tmp_path), Silent())
+    assert len(tries) == times + 1  # nothing is tried again for the next picture
+    engine.unload()
+    assert engine.model("a").streaming is None
+
+
+def test_what_the_user_chose_is_not_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(folder)
+    tries = _fail_to_load(monkeypatch, 2)
+    with pytest.raises(MemoryShortageError, match="with freed memory"):
+        engine.model("a", PrecisionWish(streaming=StreamWish("Off")))
+    assert len(tries) == 2
+    flags = StreamFlags(large_only=False, level="block")
+    assert [wish.weights for wish in finer_wishes(StreamWish(), flags)] == ["Layers"]
+
+
+def _fail_to_load(monkeypatch: pytest.MonkeyPatch, times: int) -> list[object]:
+    """Have loading run out of memory so many times; the list grows by one a try."""
+    real, tries = loading.load_model, list[object]()
+
+    def load(*args: Any) -> Any:
+        tries.append(args)
+        if len(tries) <= times:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return real(*args)
+
+    monkeypatch.setattr(loading, "load_model", load)
+    return tries
 
 
 def test_a_file_that_changed_on_disk_is_loaded_again(folder: Path) -> None:

@@ -141,7 +141,7 @@ SETTINGS = (
         ("Automatic", "Off", "Parts", "Blocks", "Layers"),
         hint="The device holds only what is at work: a part of the model, a block or a layer. The pictures stay the "
         "same. On a graphics card the rest lies in main memory; on the processor it is read from the checkpoint file. "
-        "Automatic: as --medvram or --lowvram say.",
+        "Automatic: as --medvram or --lowvram say, and more finely where a model does not fit.",
     ),
     OPTIMIZATIONS.number(
         "stream_keep_gb",

@@ -12,7 +12,7 @@ Modes (the setting `lora_mode`):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -40,6 +40,7 @@ from modules.memory.formats.names import dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
 from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
 from modules.memory.scratch import release_scratch
+from modules.networks.fitting import check_missing, check_shapes, left_out
 from modules.networks.kinds.adapter import Adapter
 from modules.networks.kinds.rows import rows_of
 from modules.networks.network_file import NetworkError, NetworkFile
@@ -47,7 +48,6 @@ from modules.networks.targets import Target, TargetTable
 
 NAMES = ("weight", "bias")
 DELTA_BUDGET_BYTES = 512 << 20
-LISTED = 8
 WORST = 3
 
 
@@ -173,8 +173,8 @@ class NetworkApplier:
     ) -> None:
         """Make exactly these networks effective, in this order; `files` by hash.
 
-        Every network applies wholly or not at all: raises `NetworkError` that lists the layers a file has and the
-        model has not, or whose shapes differ, and leaves the model without networks. With `keep_masters` the full
+        No network is applied by halves: raises `NetworkError` for one with a layer of another shape, or of which more
+        than a tenth of the layers are not in the model (fewer are listed in `notices`). With `keep_masters` the full
         precision weights of touched layers stay in main memory.
         """
         wanted = (tuple(uses), mode, keep_masters)
@@ -276,14 +276,14 @@ class NetworkApplier:
             adapters = files[use.file_hash].adapters
             found = [pair for name, adapter in adapters.items() for pair in self._found(use.name, name, adapter)]
             missing = [name for name in adapters if self._table.find(name) is None and not self._table.parts(name)]
-            if len(missing) > len(found):
-                raise NetworkError(_unmatched(use.name, missing, len(found)))
+            switched_off = [name for name in missing if self._table.is_switched_off(name)]
+            check_missing(use.name, len(adapters), len(missing) - len(switched_off), missing)
             if missing:
-                self.notices.append(_leftover(use.name, missing))
+                self.notices.append(left_out(use.name, missing))
             for target, adapter in found:
                 key = (target.component, target.path)
                 change = adapter.at(_strength(use, target), use.dynamic_rank)
-                _check_shapes(use.name, target, change)
+                check_shapes(use.name, target, change)
                 planned.setdefault(key, (target, []))[1].append(change)
                 parts.setdefault(key, (target, []))[1].append((number, adapter))
         self._planned = parts
@@ -305,6 +305,7 @@ class NetworkApplier:
     def _merge(self, target: Target, changes: list[LayerChange], total: _Sum, keep: bool) -> None:
         for name in NAMES:
             if target.layer._parameters.get(name) is None:
+                self._bias_beside(target, changes, total)
                 continue
             base = self._master_of(target, name, keep).to(self._device, torch.float32)
             merged = self._changed(name, base, changes)
@@ -323,6 +324,7 @@ class NetworkApplier:
     def _merge_into_stored(self, target: Target, changes: list[LayerChange], total: _Sum, stochastic: bool) -> None:
         for name in NAMES:
             if target.layer._parameters.get(name) is None:
+                self._bias_beside(target, changes, total)
                 continue
             first = current = self._effective(target.layer, name)
             wanted = self._changed(name, first, changes) - first
@@ -341,6 +343,18 @@ class NetworkApplier:
                 share = total.add(f"{target.path}.{name}", wanted, current - first)
                 if len(numbers) == 1:
                     total.add_network(numbers[0], *share)
+
+    def _bias_beside(self, target: Target, changes: list[LayerChange], total: _Sum) -> None:
+        """A layer without a bias has none to merge into: what is added stands beside it, as in mode exact."""
+        bias = changed_bias(None, changes)
+        if bias is None:
+            return
+        _managed_whole(target.layer).branches = AllBranches((), bias.to(self._device))
+        total.add(f"{target.path}.bias", bias, bias)
+        for number, change in zip(self._numbers(target), changes, strict=True):
+            own = change.bias_delta(None)
+            if own is not None:
+                total.add_network(number, *_share(own, torch.zeros_like(own)))
 
     def _numbers(self, target: Target) -> list[int]:
         """The numbers of the networks that change a layer, in the order of their changes."""
@@ -404,9 +418,13 @@ def _storage_of(layer: nn.Module, name: str) -> StorageFormat:
     return FORMATS.get(dtype_name(parameter.dtype))
 
 
-def _plain_formats(layer: nn.Module) -> dict[str, StorageFormat]:
-    """Formats under which a layer that is not stored in any can be managed: its parameters' own dtypes."""
-    return {name: FORMATS.get(dtype_name(p.dtype)) for name, p in layer._parameters.items() if p is not None}
+def _plain_formats(layer: nn.Module, known: Collection[str] = ()) -> dict[str, StorageFormat]:
+    """The formats of the parameters as they are, without those whose format is known."""
+    return {
+        name: FORMATS.get(dtype_name(parameter.dtype))
+        for name, parameter in layer._parameters.items()
+        if parameter is not None and name not in known
+    }
 
 
 def beside(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, device: torch.device) -> None:
@@ -429,10 +447,11 @@ def beside(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, dev
 
 def _managed_whole(layer: nn.Module) -> Stored:
     """Have the layer managed with all of its parameters, so that each can be changed on its way to use."""
-    known, plain = stored_state(layer), _plain_formats(layer)
+    known = stored_state(layer)
     if known is None:
-        return manage(layer, plain, _dtype_of(layer), cast_inputs=False)
-    if set(plain) <= set(known.formats):
+        return manage(layer, _plain_formats(layer), _dtype_of(layer), cast_inputs=False)
+    plain = _plain_formats(layer, known.formats)
+    if not plain:
         return known
     return manage(layer, {**plain, **known.formats}, known.compute_dtype, known.device, known.cast_inputs)
 
@@ -442,45 +461,9 @@ def _dtype_of(layer: nn.Module) -> torch.dtype:
 
 
 def _fits(branch: SideBranch, layer: nn.Module) -> bool:
-    """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs)."""
+    """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs), and
+    is no convolution beside a matrix."""
     weight = layer._parameters["weight"]
-    return weight is not None and weight.ndim > 1 and branch.down.shape[1] == weight.shape[1]
-
-
-def _check_shapes(network: str, target: Target, change: LayerChange) -> None:
-    """Refuse a change whose shape the layer does not have."""
-    weight = target.layer._parameters["weight"]
-    assert weight is not None
-    try:
-        branch = change.branch()
-        if branch is not None:
-            count = (
-                branch.up.shape[0] * branch.down[0].numel() * (1 if branch.mid is None else branch.mid[0, 0].numel())
-            )
-            fits = branch.up.shape[0] == weight.shape[0] and (count == weight.numel() or weight.ndim == 4)
-        else:
-            delta = change.weight_delta(torch.zeros(weight.shape))
-            fits = delta is None or delta.shape == weight.shape
-    except RuntimeError:  # the factors do not even fit each other
-        fits = False
-    if not fits:
-        raise NetworkError(
-            f"{network}: its change to {target.path} does not fit the layer's {list(weight.shape)}. "
-            "It was made for another kind of model; choose a checkpoint of that kind."
-        )
-
-
-def _unmatched(network: str, missing: Sequence[str], found: int) -> str:
-    return (
-        f"{network} was made for another kind of model: {len(missing)} of its {len(missing) + found} layers are not in "
-        f"this one ({_some(missing)}). Choose a checkpoint of the kind it was trained on."
-    )
-
-
-def _leftover(network: str, missing: Sequence[str]) -> str:
-    return f"{network}: {len(missing)} of its layers are not in this model and were left out: {_some(missing)}."
-
-
-def _some(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:LISTED])
-    return listed if len(names) <= LISTED else f"{listed} and {len(names) - LISTED} more"
+    if weight is None or weight.ndim < 2 or branch.down.shape[1] != weight.shape[1]:
+        return False
+    return branch.mid is None or weight.ndim == 4

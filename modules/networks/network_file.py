@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.errors import CheckpointError, FeatherweightError
+from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.models.tensor_file import TensorFile
 from modules.networks.kinds import read_adapter
 from modules.networks.kinds.adapter import Adapter
@@ -20,6 +20,7 @@ from modules.networks.kinds.adapter import Adapter
 SUFFIXES = (".safetensors", ".pt", ".ckpt", ".bin")
 HASH_CHUNK_BYTES = 1 << 20
 BUNDLE = "bundle_emb."
+FLAT_STARTS = ("lora_", "oft_", "lycoris_")
 FRONT_BYTES = 1 << 16
 HEADER_START = struct.Struct("<Q")
 METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
@@ -45,6 +46,8 @@ def read_network(path: Path) -> NetworkFile:
     layers: dict[str, dict[str, Tensor]] = {}
     bundled: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() == 1:
+            tensor = tensor.to(torch.float16)  # which has every number of the 8-bit formats
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise NetworkError(f"{path.name}: {key} holds NaN or infinite numbers. The file is damaged: get it again.")
         if key.startswith(BUNDLE):
@@ -58,7 +61,12 @@ def read_network(path: Path) -> NetworkFile:
     adapters: dict[str, Adapter] = {}
     unknown = []
     for layer, factors in layers.items():
-        adapter = read_adapter(factors)
+        try:
+            adapter = read_adapter(factors)
+        except InvalidValueError as error:
+            raise NetworkError(
+                f"{path.name}: {layer}: {error}. The file is damaged, or of a kind that this program does not know."
+            ) from error
         if adapter is None:
             unknown.append(f"{layer} ({', '.join(sorted(factors))})")
             continue
@@ -75,7 +83,7 @@ def read_network(path: Path) -> NetworkFile:
 
 def split_key(key: str) -> tuple[str, str]:
     """A tensor's name as layer and end: at the first dot for kohya's names, before the known ends for dotted ones."""
-    if "." not in key or key.startswith("lora_"):
+    if "." not in key or key.startswith(FLAT_STARTS):
         layer, _, end = key.partition(".")
         return layer, end
     for end in DOTTED_ENDS:
@@ -86,6 +94,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 DOTTED_ENDS = (
+    "lora_magnitude_vector.weight",
     *("lora_up.weight", "lora_down.weight", "lora_mid.weight", "lora_A.weight", "lora_B.weight"),
     *("lora.up.weight", "lora.down.weight", "lora_linear_layer.up.weight", "lora_linear_layer.down.weight"),
     *("a1.weight", "a2.weight", "b1.weight", "b2.weight"),

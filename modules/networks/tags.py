@@ -1,5 +1,6 @@
 """`<lora:name:te:unet:dyn=N>` as numbers."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from modules.errors import InvalidValueError
@@ -18,34 +19,51 @@ class LoraTag:
     dynamic_rank: int | None = None
 
 
-def lora_tags(tags: NetworkTags) -> tuple[list[LoraTag], list[str]]:
-    """The LoRA tags of a prompt, and sentences about those that cannot be read (they are left out)."""
-    wanted: list[LoraTag] = []
-    problems: list[str] = []
-    for kind in LORA_KINDS:
-        for tag in tags.get(kind, ()):
-            try:
-                wanted.append(_read(tag))
-            except InvalidValueError as error:
-                problems.append(str(error))
-    return wanted, problems
+IsKnown = Callable[[str], bool]
+"""Whether there is a network of this name."""
 
 
-def hypernetwork_tags(tags: NetworkTags) -> tuple[list[LoraTag], list[str]]:
-    """The `<hypernet:name:strength>` tags, and sentences about those that cannot be read."""
+def _never(_: str) -> bool:
+    return False
+
+
+def lora_tags(tags: NetworkTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
+    """The LoRA tags of a prompt, and sentences about those that cannot be read (they are left out).
+
+    `is_known` tells names that hold colons or equals signs from strengths: the longest known one counts.
+    """
+    return _read_all([tag for kind in LORA_KINDS for tag in tags.get(kind, ())], is_known)
+
+
+def hypernetwork_tags(tags: NetworkTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
+    """The `<hypernet:name:strength>` tags, and sentences about those that cannot be read; as `lora_tags`."""
+    return _read_all(tags.get("hypernet", ()), is_known)
+
+
+def name_in(tag: NetworkTag, is_known: IsKnown) -> tuple[str, NetworkTag]:
+    """The longest known name at a tag's beginning, else its first part; and the tag with that as one part."""
+    for length in range(len(tag.items), 0, -1):
+        name = ":".join(tag.items[:length])
+        if (length > 1 or "=" in name) and is_known(name):
+            return name, NetworkTag(("", *tag.items[length:]))
+    return (tag.positional or ("",))[0], tag
+
+
+def _read_all(tags: Sequence[NetworkTag], is_known: IsKnown) -> tuple[list[LoraTag], list[str]]:
     wanted, problems = [], []
-    for tag in tags.get("hypernet", ()):
+    for tag in tags:
         try:
-            wanted.append(_read(tag))
+            wanted.append(_read(tag, is_known))
         except InvalidValueError as error:
             problems.append(str(error))
     return wanted, problems
 
 
-def _read(tag: NetworkTag) -> LoraTag:
+def _read(whole: NetworkTag, is_known: IsKnown) -> LoraTag:
     """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first."""
-    name, *rest = tag.positional or ("",)
-    text = f"<{':'.join(tag.items)}>"
+    name, tag = name_in(whole, is_known)
+    _, *rest = tag.positional or ("",)
+    text = f"<{':'.join(whole.items)}>"
     te = _number(tag.named.get("te", rest[0] if rest else "1"), text)
     unet = _number(tag.named.get("unet", rest[1] if len(rest) > 1 else str(te)), text)
     rank = tag.named.get("dyn", rest[2] if len(rest) > 2 else None)

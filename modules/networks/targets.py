@@ -8,8 +8,14 @@ from torch import nn
 
 from modules.models.open_clip_layout import original_name
 
-TEXT_PREFIXES = {"text_encoder": ("lora_te", "lora_te1"), "text_encoder_2": ("lora_te2",)}
+TEXT_PREFIXES = {
+    "text_encoder": ("lora_te", "lora_te1"),
+    "text_encoder_2": ("lora_te2",),
+    "text_encoder_3": ("lora_te3",),
+}
 DOTTED_TEXT_PREFIXES = {"text_encoder": "text_encoder", "text_encoder_2": "text_encoder_2"}
+SWITCHED = "text_encoder_3"
+STARTS = re.compile(r"^(oft|lycoris)_(?=unet_|transformer_|te[123]?_)")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class TargetTable:
         """`components`: the module of "unet", "text_encoder" ..., and the original name of one of its parameters."""
         self._names: dict[str, Target] = {}
         self._fused: dict[str, list[Part]] = {}
+        self._components = frozenset(components)
         for component, (module, to_original) in components.items():
             for path, layer in module.named_modules():
                 if not layer._parameters:
@@ -68,6 +75,10 @@ class TargetTable:
     def find(self, name: str) -> Target | None:
         """The layer that a file's name means."""
         return self._names.get(name) or self._names.get(_normalised(name))
+
+    def is_switched_off(self, name: str) -> bool:
+        """Whether a name means a text encoder that such models can do without, and this one does (SD3's T5)."""
+        return SWITCHED not in self._components and name.startswith(("lora_te3_", f"{SWITCHED}."))
 
     def __len__(self) -> int:
         return len(self._names)
@@ -107,7 +118,10 @@ def _kohya(prefix: str, path: str) -> str:
 
 
 def _normalised(name: str) -> str:
-    """Old spellings: `processor.to_q_lora` (diffusers before PEFT), `base_model.model.` (PEFT's own files)."""
+    """Other spellings: `oft_unet_` (kohya's OFT), `lycoris_` (LyCORIS around a network of diffusers),
+    `processor.to_q_lora` (diffusers before PEFT), `base_model.model.` (PEFT's own files)."""
+    name = STARTS.sub("lora_", name)
+    name = re.sub(r"^lycoris_", "lora_unet_", name)
     name = re.sub(r"^base_model\.model\.", "", name)
     name = re.sub(r"\.processor\.(to_[qkv])_lora$", r".\1", name)
     return re.sub(r"\.processor\.to_out_lora$", ".to_out.0", name)

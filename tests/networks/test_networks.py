@@ -91,6 +91,11 @@ def test_a_damaged_file_and_one_that_is_gone(tmp_path: Path) -> None:
         ("unet.down_blocks.0.to_k.lora_A.weight", "unet.down_blocks.0.to_k", "lora_A.weight"),
         ("unet.mid.to_q.lora.down.weight", "unet.mid.to_q", "lora.down.weight"),
         ("text_encoder.layers.0.fc1.alpha", "text_encoder.layers.0.fc1", "alpha"),
+        ("oft_unet_x.oft_blocks", "oft_unet_x", "oft_blocks"),
+        ("lycoris_x.lokr_w1", "lycoris_x", "lokr_w1"),
+        ("lycoris_x.lora_up.weight", "lycoris_x", "lora_up.weight"),
+        ("unet.mid.to_q.lora_magnitude_vector", "unet.mid.to_q", "lora_magnitude_vector"),
+        ("unet.mid.to_q.lora_magnitude_vector.weight", "unet.mid.to_q", "lora_magnitude_vector.weight"),
     ],
 )
 def test_names_of_tensors(key: str, layer: str, end: str) -> None:
@@ -139,6 +144,23 @@ def test_forms_of_the_tag(prompt: str, expected: LoraTag) -> None:
     assert lora_tags(extract_networks(prompt)[1]) == ([expected], [])
 
 
+@pytest.mark.parametrize("name", ["col:on", "a:b:c d", "x=1", "te=0.5", "[a] (b:1.2)", "Größe: 日本", "{x|y}"])
+def test_names_with_colons_and_other_signs_are_named_in_full(name: str, tmp_path: Path) -> None:
+    save_file(FACTORS, tmp_path / f"{name}.safetensors")
+    save_file(FACTORS, tmp_path / "col.safetensors")
+    catalogue = NetworkCatalogue((tmp_path,))
+    for tag, expected in (
+        (f"<lora:{name}>", LoraTag(name)),
+        (f"<lora:{name}:0.5:0.8:4>", LoraTag(name, 0.5, 0.8, 4)),
+        (f"<lora:{name}:te=0.1:unet=0.2>", LoraTag(name, 0.1, 0.2)),
+        ("<lora:col:0.5>", LoraTag("col", 0.5, 0.5)),
+    ):
+        text, tags = extract_networks(f"a cat {tag}, [b:c:0.5]")
+        assert text == "a cat , [b:c:0.5]"
+        assert lora_tags(tags, lambda known: catalogue.find(known) is not None) == ([expected], [])
+    assert catalogue.find(name) is not None
+
+
 @pytest.mark.parametrize("prompt", ["<lora:a:x>", "<lora:a:1:y>", "<lora:a:1:1:0.5>", "<lora:a:nan>", "<lora:a:inf>"])
 def test_tags_that_cannot_be_read_are_said(prompt: str) -> None:
     wanted, problems = lora_tags(extract_networks(prompt)[1])
@@ -164,6 +186,10 @@ def test_all_trainers_names_mean_the_same_layer() -> None:
         "base_model.model.unet.mid_block.to_k",
         "model.diffusion_model.middle_block.1.to_k",
         "unet.mid_block.processor.to_k_lora",
+        "oft_unet_mid_block_to_k",
+        "oft_unet_middle_block_1_to_k",
+        "lycoris_mid_block_to_k",
+        "lycoris_unet_mid_block_to_k",
     )
     for name in names:
         target = table.find(name)

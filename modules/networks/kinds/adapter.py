@@ -6,16 +6,26 @@ arXiv:2402.09353), OFT (Qiu et al. 2023, arXiv:2306.07280), BOFT (Liu et al. 202
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from modules.errors import InvalidValueError
 from modules.memory.changes import SideBranch
+from modules.memory.formats.names import dtype_name
 
 Factors = Mapping[str, Tensor]
 """The tensors of one layer in a file, by the end of their name ("lora_up.weight", "alpha" ...)."""
+
+SPARSE = ("bias_indices", "bias_values", "bias_size")
+MAGNITUDES = ("lora_magnitude_vector", "lora_magnitude_vector.weight")
+COMMON_ENDS = frozenset({"alpha", "scale", "dora_scale", "diff_b", *MAGNITUDES, *SPARSE})
+"""What may stand beside the tensors of any kind."""
+
+MOST_INPUT_CHANNELS = 33
+"""Of a first convolution: 16 of the latent, 16 of the masked picture's, the mask."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +33,8 @@ class Adapter(ABC):
     """One network's change to one layer; satisfies `LayerChange`.
 
     `rank` and `alpha` give the scale alpha / rank; without either it is 1. `fixed_scale` stands in some files instead.
-    `dynamic_rank` uses the first so many ranks of a LoRA only.
+    `dynamic_rank` uses the first so many ranks of a LoRA only. `added_weight` (of LyCORIS' old LoCon, there sparse) is
+    part of the delta, `added_bias` [out] is the bias's own.
     """
 
     strength: float = 1.0
@@ -31,6 +42,7 @@ class Adapter(ABC):
     alpha: float | None = None
     fixed_scale: float | None = None
     dora_scale: Tensor | None = None
+    added_weight: Tensor | None = None
     added_bias: Tensor | None = None
 
     @property
@@ -58,7 +70,7 @@ class Adapter(ABC):
 
     def plain_bias(self) -> Tensor | None:
         """The bias's delta at strength 1."""
-        return None
+        return self.added_bias
 
     def branch(self) -> SideBranch | None:
         """Only factorable kinds have one."""
@@ -67,8 +79,8 @@ class Adapter(ABC):
     def weight_delta(self, weight: Tensor) -> Tensor | None:
         """See `LayerChange`."""
         delta = _fit(self.plain_delta(weight).to(weight.device), weight).float()
-        if self.added_bias is not None:
-            delta = delta + self.added_bias.to(weight.device).float().reshape(delta.shape)
+        if self.added_weight is not None:
+            delta = delta + self.added_weight.to(weight.device).float().reshape(delta.shape)
         delta = delta * self.scale
         if self.dora_scale is not None:
             delta = _decomposed(weight, delta, self.dora_scale.to(weight.device).float())
@@ -85,13 +97,52 @@ class Adapter(ABC):
 
 
 def common(factors: Factors) -> dict[str, object]:
-    """The fields that any kind may carry."""
-    alpha, scale = factors.get("alpha"), factors.get("scale")
+    """The fields that any kind may carry. Raises `InvalidValueError`."""
     return {
-        "alpha": None if alpha is None else float(alpha),
-        "fixed_scale": None if scale is None else float(scale),
-        "dora_scale": factors.get("dora_scale"),
+        "alpha": number(factors, "alpha"),
+        "fixed_scale": number(factors, "scale"),
+        "dora_scale": _magnitude(factors),
+        "added_weight": _sparse(factors),
+        "added_bias": factors.get("diff_b"),
     }
+
+
+def number(factors: Factors, name: str) -> float | None:
+    """A tensor of one number; None if it is not there. Raises `InvalidValueError` for several numbers."""
+    tensor = factors.get(name)
+    if tensor is not None and tensor.numel() != 1:
+        raise InvalidValueError(f"{name} holds {tensor.numel()} numbers instead of one")
+    return None if tensor is None else float(tensor)
+
+
+def require(factors: Factors, names: Iterable[str], dimensions: int = 2) -> None:
+    """Raises `InvalidValueError` for those of these tensors that have fewer dimensions or are not of fractions."""
+    for name in names:
+        tensor = factors.get(name)
+        if tensor is None:
+            continue
+        if tensor.ndim < dimensions:
+            raise InvalidValueError(f"{name} has {tensor.ndim} dimensions instead of {dimensions} or more")
+        if not tensor.is_floating_point():
+            raise InvalidValueError(f"{name} holds {dtype_name(tensor.dtype)} numbers instead of fractions")
+
+
+def _magnitude(factors: Factors) -> Tensor | None:
+    """DoRA's magnitudes. PEFT's are always of the rows: [out], or [1, out, 1, 1] of a convolution."""
+    require(factors, ("dora_scale", *MAGNITUDES), 1)
+    rows = next((factors[name] for name in MAGNITUDES if name in factors), None)
+    return factors.get("dora_scale") if rows is None else rows.reshape(-1, 1)
+
+
+def _sparse(factors: Factors) -> Tensor | None:
+    """[*size], from the places [n, dimensions] in columns and the values there [n]."""
+    if not set(SPARSE) <= factors.keys():
+        return None
+    indices, values, size = (factors[name] for name in SPARSE)
+    try:
+        return torch.sparse_coo_tensor(indices, values, tuple(size.tolist()), check_invariants=True).to_dense()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InvalidValueError(f"{', '.join(SPARSE)} do not fit together") from error
 
 
 def product(up: Tensor, down: Tensor, rank: int | None = None) -> Tensor:
@@ -106,13 +157,18 @@ def tucker(core: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _fit(delta: Tensor, weight: Tensor) -> Tensor:
-    """A delta in the weight's shape. For UNets with more input channels (inpainting) the added ones get zero."""
-    if delta.numel() == weight.numel():
-        return delta.reshape(weight.shape)
-    if weight.ndim == 4 and delta.numel() < weight.numel():
-        delta = delta.reshape(weight.shape[0], -1, *weight.shape[2:])
-        return torch.nn.functional.pad(delta, (0, 0, 0, 0, 0, weight.shape[1] - delta.shape[1]))
-    return delta.expand(weight.shape)
+    """A delta [out, ...] in the weight's shape: as it is, or of a 1x1 convolution as a matrix and the reverse.
+
+    For UNets with more input channels (inpainting) the added ones get zero. Raises `InvalidValueError`.
+    """
+    same_kernel = delta.ndim != weight.ndim or delta.ndim < 3 or delta.shape[2:] == weight.shape[2:]
+    if delta.ndim and delta.shape[0] == weight.shape[0] and same_kernel:
+        if delta.numel() == weight.numel():
+            return delta.reshape(weight.shape)
+        if weight.ndim == 4 and weight.shape[1] <= MOST_INPUT_CHANNELS and delta.numel() < weight.numel():
+            delta = delta.reshape(weight.shape[0], -1, *weight.shape[2:])
+            return torch.nn.functional.pad(delta, (0, 0, 0, 0, 0, weight.shape[1] - delta.shape[1]))
+    raise InvalidValueError(f"{list(delta.shape)} does not fit {list(weight.shape)}")
 
 
 def _decomposed(weight: Tensor, delta: Tensor, magnitude: Tensor) -> Tensor:
@@ -125,5 +181,7 @@ def _decomposed(weight: Tensor, delta: Tensor, magnitude: Tensor) -> Tensor:
     else:
         norm = merged.transpose(0, 1).flatten(1).norm(dim=1)
         shape = (1, -1, *(1,) * (merged.ndim - 2))
+    if magnitude.numel() != norm.numel():
+        raise InvalidValueError(f"{magnitude.numel()} magnitudes for a weight of {list(weight.shape)}")
     decomposed: Tensor = merged * (magnitude.reshape(shape) / norm.reshape(shape)) - weight
     return decomposed

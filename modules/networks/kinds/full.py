@@ -1,37 +1,41 @@
 """Whole differences: of a layer's weight and bias, or of a norm's."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from modules.networks.kinds.adapter import Adapter, Factors, common
+from modules.networks.kinds.adapter import Adapter, Factors, common, require
+
+ENDS = frozenset({"diff", "diff_b", "w_norm", "b_norm"})
 
 
 @dataclass(frozen=True)
 class Full(Adapter):
-    """`weight` and `bias` as they are added."""
+    """`weight` as it is added; None: only the bias changes."""
 
-    weight: Tensor = field(default_factory=lambda: torch.empty(0))
-    bias: Tensor | None = None
+    weight: Tensor | None = None
 
     @property
     def sum_dtype(self) -> torch.dtype | None:
         """The file's own."""
-        return self.weight.dtype
+        return None if self.weight is None else self.weight.dtype
 
     def plain_delta(self, weight: Tensor) -> Tensor:
-        return self.weight.to(weight.device).float()
+        return torch.zeros_like(weight) if self.weight is None else self.weight.to(weight.device).float()
 
-    def plain_bias(self) -> Tensor | None:
-        return self.bias
+    def weight_delta(self, weight: Tensor) -> Tensor | None:
+        """See `LayerChange`."""
+        return None if self.weight is None else super().weight_delta(weight)
 
 
 def read_full(factors: Factors) -> Full | None:
     """None if the factors are not of this kind."""
-    for weight, bias in (("diff", "diff_b"), ("w_norm", "b_norm")):
-        if weight in factors:
-            fields: dict[str, Any] = common(factors)
-            return Full(**fields, weight=factors[weight], bias=factors.get(bias))
-    return None
+    if not ENDS & factors.keys():
+        return None
+    require(factors, ENDS, 1)
+    fields: dict[str, Any] = common(factors)
+    if "b_norm" in factors:
+        fields["added_bias"] = factors["b_norm"]
+    return Full(**fields, weight=factors.get("diff", factors.get("w_norm")))

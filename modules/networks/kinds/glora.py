@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.networks.kinds.adapter import Adapter, Factors, common
+from modules.networks.kinds.adapter import Adapter, Factors, common, require
 
 NAMES = ("a1.weight", "a2.weight", "b1.weight", "b2.weight")
+ENDS = frozenset(NAMES)
 
 
 @dataclass(frozen=True)
@@ -32,5 +33,6 @@ def read_glora(factors: Factors) -> Glora | None:
     """None if the factors are not of this kind."""
     if not set(NAMES) <= factors.keys():
         return None
+    require(factors, NAMES)
     fields: dict[str, Any] = common(factors)
     return Glora(**fields, parts={name: factors[name] for name in NAMES})

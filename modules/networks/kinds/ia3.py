@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.networks.kinds.adapter import Adapter, Factors, common
+from modules.errors import InvalidValueError
+from modules.networks.kinds.adapter import Adapter, Factors, common, number, require
+
+ENDS = frozenset({"weight", "on_input"})
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class Ia3(Adapter):
 
     def plain_delta(self, weight: Tensor) -> Tensor:
         factor = self.factor.to(weight.device).float()
+        if factor.numel() != weight.shape[1 if self.on_input else 0]:
+            raise InvalidValueError(f"{factor.numel()} factors for a weight of {list(weight.shape)}")
         if self.on_input:
             return weight * factor.reshape(1, -1, *(1,) * (weight.ndim - 2))
         return weight * factor.reshape(-1, *(1,) * (weight.ndim - 1))
@@ -25,7 +30,8 @@ class Ia3(Adapter):
 
 def read_ia3(factors: Factors) -> Ia3 | None:
     """None if the factors are not of this kind."""
-    if not {"weight", "on_input"} <= factors.keys():
+    if not factors.keys() >= ENDS:
         return None
+    require(factors, ("weight",), 1)
     fields: dict[str, Any] = common(factors)
-    return Ia3(**fields, factor=factors["weight"], on_input=bool(factors["on_input"].item()))
+    return Ia3(**fields, factor=factors["weight"], on_input=bool(number(factors, "on_input")))

@@ -6,8 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.networks.kinds.adapter import Adapter, Factors, common, product, tucker
+from modules.networks.kinds.adapter import Adapter, Factors, common, product, require, tucker
 
+HALVES = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
+CORES = ("hada_t1", "hada_t2")
+ENDS = frozenset({*HALVES, *CORES})
 NONE = torch.empty(0)
 
 
@@ -43,8 +46,9 @@ def _half(a: Tensor, b: Tensor, core: Tensor | None, weight: Tensor) -> Tensor:
 
 def read_loha(factors: Factors) -> Loha | None:
     """None if the factors are not of this kind."""
-    if not {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"} <= factors.keys():
+    if not set(HALVES) <= factors.keys():
         return None
+    require(factors, ENDS)
     fields: dict[str, Any] = common(factors)
     return Loha(
         **fields,

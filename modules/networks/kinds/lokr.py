@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.networks.kinds.adapter import Adapter, Factors, common, product, tucker
+from modules.networks.kinds.adapter import Adapter, Factors, common, product, require, tucker
+
+ENDS = frozenset(f"lokr_{name}" for name in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2"))
 
 
 @dataclass(frozen=True)
@@ -48,5 +50,6 @@ def read_lokr(factors: Factors) -> Lokr | None:
     has_first = "w1" in parts or {"w1_a", "w1_b"} <= parts.keys()
     if not has_first or not ("w2" in parts or {"w2_a", "w2_b"} <= parts.keys()):
         return None
+    require(factors, ENDS)
     fields: dict[str, Any] = common(factors)
     return Lokr(**fields, parts=parts)

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.networks.kinds.adapter import Adapter, Factors, common
+from modules.errors import InvalidValueError
+from modules.networks.kinds.adapter import Adapter, Factors, common, require
 
+ENDS = frozenset({"oft_blocks", "oft_diag", "rescale"})
 SMALL = 1e-8
 
 
@@ -27,11 +29,17 @@ class Oft(Adapter):
         return 1.0
 
     def plain_delta(self, weight: Tensor) -> Tensor:
+        *_, count, size, other_size = self.blocks.shape
+        if size != other_size or count * size != weight.shape[0] or not self._rescales(weight):
+            raise InvalidValueError(f"{count} blocks of {size} rows for a weight of {list(weight.shape)}")
         rotations = self._rotations(weight)
         rotated = _butterfly(rotations, weight) if rotations.ndim == 4 else _in_blocks(rotations, weight)
         if self.rescale is not None:
             rotated = rotated * self.rescale.to(weight.device).float().reshape(-1, *(1,) * (weight.ndim - 1))
         return rotated - weight
+
+    def _rescales(self, weight: Tensor) -> bool:
+        return self.rescale is None or self.rescale.numel() == weight.shape[0]
 
     def _rotations(self, weight: Tensor) -> Tensor:
         blocks = self.blocks.to(weight.device).float()
@@ -71,6 +79,8 @@ def read_oft(factors: Factors) -> Oft | None:
     blocks = factors.get("oft_blocks", factors.get("oft_diag"))
     if blocks is None:
         return None
+    require(factors, ("oft_blocks", "oft_diag"), 3)
+    require(factors, ("rescale",), 1)
     fields: dict[str, Any] = common(factors)
     alpha = fields.pop("alpha")
     return Oft(

@@ -101,7 +101,12 @@ LORAS: list[dict[str, Any]] = [
         "alias": "ink-v2",
         "path": "models/Lora/ink.safetensors",
         "metadata": {"ss_network_dim": "8"},
-        "survival": {"retention": 0.998, "mode": "merge from full precision"},
+        "survival": {
+            "retention": 0.998,
+            "mode": "merge from full precision",
+            "noise": 0.01,
+            "worst": [["down_blocks.0", 0.99]],
+        },
     }
 ]
 HYPERNETWORKS: list[dict[str, Any]] = [{"name": "portrait", "path": "models/hypernetworks/portrait.pt"}]

@@ -73,9 +73,15 @@ class NetworkCatalogue:
             if lowered in (info.name.lower(), info.alias.lower()):
                 return info
         if len(text) >= 8 and all(digit in "0123456789abcdef" for digit in lowered):
-            known = next((info for info in entries if self._known_hash(info).startswith(lowered)), None)
-            return known or next((info for info in entries if self.hash_of(info).startswith(lowered)), None)
+            return self.find_hash(lowered)
         return None
+
+    def find_hash(self, digest: str, read_files: bool = True) -> NetworkInfo | None:
+        """The file whose hash begins so; with `read_files` hashes that are not known yet are taken."""
+        known = next((info for info in self.entries if self._known_hash(info).startswith(digest)), None)
+        if known is not None or not read_files:
+            return known
+        return next((info for info in self.entries if self.hash_of(info).startswith(digest)), None)
 
     def hash_of(self, info: NetworkInfo) -> str:
         """sha256 of its tensors in hex as the file records it, else taken; "" for a file that cannot be read.

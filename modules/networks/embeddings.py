@@ -29,7 +29,10 @@ MAX_VECTORS = 75
 
 @dataclass(frozen=True)
 class Embedding:
-    """One embedding: for each text encoder's width its vectors [n, width], float32."""
+    """One embedding: for each text encoder's width its vectors [n, width], float32.
+
+    `bundled_in`: the network whose file brought it, by its name in the prompt.
+    """
 
     name: str
     file_hash: str
@@ -37,6 +40,7 @@ class Embedding:
     step: int | None = None
     checkpoint_name: str | None = None
     checkpoint_hash: str | None = None
+    bundled_in: str = ""
 
     @property
     def count(self) -> int:
@@ -45,8 +49,8 @@ class Embedding:
 
     @property
     def short_hash(self) -> str:
-        """The first 12 digits, as infotexts have them."""
-        return self.file_hash[:SHORT_HASH]
+        """The first 12 digits, as infotexts have them; of a bundled one they have the network's name in their place."""
+        return self.bundled_in or self.file_hash[:SHORT_HASH]
 
 
 class EmbeddingStore:

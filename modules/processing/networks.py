@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.networks.catalogue import SHORT_HASH, NetworkCatalogue, NetworkInfo
-from modules.networks.tags import lora_tags
+from modules.networks.tags import lora_tags, name_in
+from modules.processing.pasted_networks import plain_name
 from modules.prompting.cache import NetworkUse
 from modules.prompting.extra_networks import NetworkTag, NetworkTags
 from modules.settings.values import Settings
@@ -40,10 +42,15 @@ class ActiveNetworks:
 
 @dataclass(frozen=True)
 class Arrived:
-    """How much of a network arrived in the weights when it was last used: 1 is all of it."""
+    """How much of a network arrived in the weights when it was last used: 1 is all of it.
+
+    `noise` and the `worst` layers are those of all networks of that picture together, see `Survival`.
+    """
 
     retention: float
     mode: str
+    noise: float = 0.0
+    worst: tuple[tuple[str, float], ...] = ()
 
 
 class Networks:
@@ -71,7 +78,7 @@ class Networks:
         """
         from modules.networks.applying import LoraMode, Use
 
-        wanted, notices = lora_tags(self._with_setting(tags, settings))
+        wanted, notices = lora_tags(self._with_setting(tags, settings), lambda name: _knows(self.catalogue, name))
         notices += self._activate_hypernetworks(model, tags, settings)
         uses, names, infos = [], [], []
         for tag in wanted:
@@ -84,7 +91,7 @@ class Networks:
             digests = _digests(self.catalogue, info)
             self._load(info, digests.content)
             uses.append(Use(tag.name, digests.content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
-            names.append((tag.name, digests.tensors[:SHORT_HASH]))
+            names.append((plain_name(tag.name), digests.tensors[:SHORT_HASH]))
             infos.append(info)
         mode = lora_mode(model.plan)
         applier = self._applier(model)
@@ -135,7 +142,9 @@ class Networks:
         found = {}
         for use in uses:
             for name, data in self._files[use.file_hash].embeddings.items():
-                found[name] = Embedding(name, f"{use.file_hash}:{name}", vectors_of(name, data))
+                found[name] = Embedding(
+                    name, f"{use.file_hash}:{name}", vectors_of(name, data), bundled_in=plain_name(use.name)
+                )
         return found
 
     def _activate_hypernetworks(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> list[str]:
@@ -143,10 +152,10 @@ class Networks:
         from modules.networks.tags import hypernetwork_tags
 
         added = settings.text("sd_hypernetwork")
-        if added not in ("", NO_LORA) and not any(tag.items[:1] == (added,) for tag in tags.get("hypernet", ())):
+        if added not in ("", NO_LORA) and not _names(tags.get("hypernet", ()), added):
             strength = str(settings.number("extra_networks_default_multiplier"))
             tags = {**tags, "hypernet": [*tags.get("hypernet", ()), NetworkTag((added, strength))]}
-        wanted, notices = hypernetwork_tags(tags)
+        wanted, notices = hypernetwork_tags(tags, lambda name: _knows(self.hypernetworks, name))
         chosen = []
         for tag in wanted:
             info = _find(self.hypernetworks, tag.name)
@@ -163,7 +172,7 @@ class Networks:
     def _with_setting(self, tags: NetworkTags, settings: Settings) -> NetworkTags:
         """The setting "Add network to prompt" counts as a tag, unless the prompt names that network itself."""
         added = settings.text("sd_lora")
-        if added in ("", NO_LORA) or any(tag.items[:1] == (added,) for tag in tags.get("lora", ())):
+        if added in ("", NO_LORA) or _names(tags.get("lora", ()), added):
             return tags
         strength = str(settings.number("extra_networks_default_multiplier"))
         return {**tags, "lora": [*tags.get("lora", ()), NetworkTag((added, strength))]}
@@ -172,7 +181,8 @@ class Networks:
         """Keep for lists how much of each network arrived, and log what is new."""
         measured = survival.networks if survival is not None else ()
         for info, (name, retention) in zip(infos, measured, strict=True):
-            arrived = Arrived(retention, mode.value)
+            assert survival is not None
+            arrived = Arrived(retention, mode.value, survival.noise, survival.worst)
             if self.arrived.get(info.path) != arrived:
                 log.info("LoRA %s: %.1f %% arrived (%s).", name, retention * 100, mode.value)
             self.arrived[info.path] = arrived
@@ -223,6 +233,15 @@ def _find(catalogue: NetworkCatalogue, name: str) -> NetworkInfo | None:
         return info
     catalogue.refresh()
     return catalogue.find(name)
+
+
+def _names(tags: Sequence[NetworkTag], name: str) -> bool:
+    """Whether one of the tags is of this network."""
+    return any(name_in(tag, name.__eq__)[0] == name for tag in tags)
+
+
+def _knows(catalogue: NetworkCatalogue, name: str) -> bool:
+    return catalogue.find(name) is not None
 
 
 def _digests(catalogue: NetworkCatalogue, info: NetworkInfo) -> Digests:

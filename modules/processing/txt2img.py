@@ -503,7 +503,8 @@ class _Job:
         if not self.request.settings.flag("textual_inversion_add_hashes_to_infotext"):
             return
         used = self.conditioner.embeddings_in(*self.encoded_texts)
-        used = [item for item in used if item.name not in bundled]
+        if not self.request.settings.flag("lora_bundled_ti_to_infotext"):
+            used = [item for item in used if not item.bundled_in]
         if used:
             self.facts.extra["TI hashes"] = ", ".join(f"{item.name}: {item.short_hash}" for item in used)
 

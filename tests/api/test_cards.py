@@ -162,9 +162,10 @@ def test_a_checkpoint_is_chosen(client: TestClient, services: Services) -> None:
 def test_loras_say_how_much_of_them_arrived(client: TestClient, services: Services) -> None:
     networks = services.engine.networks
     ink = next(info for info in networks.catalogue.entries if info.name == "ink")
-    networks.arrived[ink.path] = Arrived(0.998, "merge into fp8")
+    networks.arrived[ink.path] = Arrived(0.998, "merge into fp8", 0.02, (("mid.to_q", 0.9),))
     found = {item["name"]: item["survival"] for item in client.get("/sdapi/v1/loras").json()}
-    assert found == {"ink": {"retention": 0.998, "mode": "merge into fp8"}, "plain": None}
+    said = {"retention": 0.998, "mode": "merge into fp8", "noise": 0.02, "worst": [["mid.to_q", 0.9]]}
+    assert found == {"ink": said, "plain": None}
 
 
 def test_the_order_of_the_tabs(services: Services) -> None:

@@ -30,7 +30,7 @@ class Master:
     """The weights as they are."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        self._weights: dict[str, Tensor] = {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
     def read(self, component: str, key: str) -> Tensor:
         return self._weights[key].clone()

@@ -116,7 +116,7 @@ def test_what_arrived_is_kept_and_logged_once(tmp_path: Path, caplog: pytest.Log
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             networks._note_survival([info], survival, LoraMode.MERGE)
-    assert networks.arrived == {info.path: Arrived(0.998, "merge from full precision")}
+    assert networks.arrived == {info.path: Arrived(0.998, "merge from full precision", 0.01)}
     assert [record.getMessage() for record in caplog.records] == [
         "LoRA style: 99.8 % arrived (merge from full precision)."
     ]

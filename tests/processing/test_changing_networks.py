@@ -103,3 +103,28 @@ def test_a_hypernetwork_that_is_rewritten_is_read_again(engine: Engine, tmp_path
 def state(width: int, size: float) -> dict[str, Tensor]:
     weight = torch.randn(width, width, generator=torch.Generator().manual_seed(width)) * size
     return {"linear.0.weight": weight, "linear.0.bias": torch.zeros(width)}
+
+
+def test_an_embedding_inside_of_a_network_is_recorded_by_the_networks_name(engine: Engine, tmp_path: Path) -> None:
+    engine.networks = Networks((SOURCE.parent,))
+    payload = {**PROMPT, "prompt": "a tinybundled cat <lora:tiny-bundle:1>"}
+    written = [
+        parse_infotext(make(engine, tmp_path, payload, {"lora_bundled_ti_to_infotext": on}).samples[0].infotext)
+        for on in (True, False)
+    ]
+    assert [fields.get("TI hashes") for fields in written] == ["tinybundled: tiny-bundle", None]
+
+
+def test_names_with_colons_are_found_applied_and_recorded(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / "Lora"
+    folder.mkdir()
+    save_file(scaled(1), folder / "col:on, [x].safetensors")
+    engine.networks = Networks((folder,))
+    plain = make(engine, tmp_path, {**PROMPT, "prompt": "a red cat "}, {})
+    result = make(engine, tmp_path, {**PROMPT, "prompt": "a red cat <lora:col:on, [x]:0.8>"}, {})
+    assert not result.notices
+    assert (pixels(plain) != pixels(result)).any()
+    assert parse_infotext(result.samples[0].infotext)["Lora hashes"] == f"colon [x]: {RECORDED[:12]}"
+    added = {"sd_lora": "col:on, [x]"}
+    again = make(engine, tmp_path, {**PROMPT, "prompt": "a red cat <lora:col:on, [x]:0.8>"}, added)
+    assert (pixels(again) == pixels(result)).all()

@@ -192,8 +192,10 @@ def test_an_embedding_goes_where_the_cursor_was(cards: sync_api.Page) -> None:
 def test_the_survival_of_each_lora_is_shown(page: sync_api.Page) -> None:
     open_tab(page, "Generation")
     page.evaluate(
-        "featherweight.showSurvival({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]]})"
+        "featherweight.showSurvival({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]],"
+        " worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
     )
     text = page.inner_text(".fw-survival")
     assert "LoRA ink: 99.8 % arrived" in text and "LoRA pen: 41.0 % arrived" in text
+    assert "Worst layers: mid.to_q 20.0 %" in text and "to_k" not in text
     assert "LoRA x: 100 % arrived" in text and "noise 20.0 %" in text

@@ -18,6 +18,12 @@ SETTINGS = (
         hint="The name of a hypernetwork that every picture gets. None: none.",
     ),
     NETWORKS.flag("lora_add_hashes_to_infotext", "Add Lora hashes to infotext", True),
+    NETWORKS.flag(
+        "lora_bundled_ti_to_infotext",
+        "Add Lora name as TI hashes for embeddings inside of Lora files",
+        True,
+        hint="Only together with the hashes of textual inversion embeddings.",
+    ),
     NETWORKS.number(
         "extra_networks_default_multiplier",
         "Default multiplier for extra networks",
@@ -120,7 +126,6 @@ SETTINGS = (
     *NETWORKS.reserved(
         {
             "textual_inversion_print_at_load": False,
-            "lora_bundled_ti_to_infotext": True,
             "lora_in_memory_limit": 0,
             "lora_not_found_warning_console": False,
             "lora_not_found_gradio_warning": False,

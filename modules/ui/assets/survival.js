@@ -20,6 +20,12 @@
         fw.element("span", { textContent: survival.noise >= 0.005 ? `noise ${fw.percent(survival.noise)}` : "" }),
       );
     }
+    const weak = survival.worst.filter(([, share]) => share < PLENTY);
+    if (weak.length > 0) {
+      const listed = weak.map(([layer, share]) => `${layer} ${fw.percent(share)}`).join(", ");
+      const worst = fw.element("span", { className: "fw-survival-worst", textContent: `Worst layers: ${listed}` });
+      box.append(worst);
+    }
     place.append(box);
   };
 })();

@@ -1,0 +1,65 @@
+"""Networks of old infotexts are found by hash after their files were renamed, on the page and in the API."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from modules.images.infotext import parse_infotext
+from modules.networks.catalogue import NetworkCatalogue
+from modules.networks.network_file import network_hash
+from modules.processing.pasted_networks import recorded_hashes, with_names_of_now
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> NetworkCatalogue:
+    for number, name in enumerate(("new: name", "other", "third")):
+        save_file({"a.diff": torch.full((2, 2), float(number))}, tmp_path / f"{name}.safetensors")
+    return NetworkCatalogue((tmp_path,))
+
+
+def short(catalogue: NetworkCatalogue, name: str) -> str:
+    info = catalogue.find(name)
+    assert info is not None
+    return network_hash(info.path)[:12]
+
+
+def pasted(prompt: str, hashes: str, catalogue: NetworkCatalogue) -> str:
+    text = f'{prompt}\nSteps: 20, Sampler: Euler, Seed: 1, Size: 64x64, Lora hashes: "{hashes}"'
+    return str(with_names_of_now(parse_infotext(text), catalogue)["Prompt"])
+
+
+@pytest.mark.parametrize(
+    ("tag", "recorded", "expected"),
+    [
+        ("<lora:old:0.8>", "old", "<lora:new: name:0.8>"),
+        ("<lora:old>", "old", "<lora:new: name>"),
+        ("<lyco:old:te=1:unet=0.5:dyn=4>", "old", "<lyco:new: name:te=1:unet=0.5:dyn=4>"),
+        ("<lora:o:l,d:0.8>", "old", "<lora:new: name:0.8>"),
+        ("<lora:third:0.8>", "third", "<lora:third:0.8>"),  # not read for it: its own name is there
+        ("<lora:new: name:0.8>", "new name", "<lora:new: name:0.8>"),
+    ],
+)
+def test_a_renamed_network_is_called_by_its_name_of_now(
+    tag: str, recorded: str, expected: str, catalogue: NetworkCatalogue
+) -> None:
+    hashes = f"{recorded}: {short(catalogue, 'new: name')}"
+    assert pasted(f"a cat {tag}, a dog", hashes, catalogue) == f"a cat {expected}, a dog"
+
+
+def test_two_files_that_swapped_their_names(catalogue: NetworkCatalogue) -> None:
+    for info in catalogue.entries:
+        catalogue.digests(info)
+    hashes = f"other: {short(catalogue, 'third')}, third: {short(catalogue, 'other')}"
+    assert pasted("<lora:other:1><lora:third:0.5>", hashes, catalogue) == "<lora:third:1><lora:other:0.5>"
+
+
+@pytest.mark.parametrize("hashes", ["old: 0123456789ab", "old: ", "old", "else: 0123456789ab", "old: xyz", ":::,,:"])
+def test_what_no_file_has_stays_as_it_is(hashes: str, catalogue: NetworkCatalogue) -> None:
+    assert pasted("<lora:old:0.8>", hashes, catalogue) == "<lora:old:0.8>"
+
+
+def test_recorded_hashes() -> None:
+    field = "a: 0123456789AB, b c: 0123456789ac, broken: 12, : 0123456789ab"
+    assert recorded_hashes(field) == {"a": "0123456789ab", "b c": "0123456789ac"}

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import nn
 
-from modules.memory.streaming.groups import Level
+from modules.memory.streaming.groups import Level, make_groups
+from modules.memory.streaming.rest import SMALL_BYTES
+from modules.memory.streaming.source import RamSource, Source
 from modules.models.architecture import LdmArchitecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.families.family import Component, ModelFamily
@@ -17,6 +20,8 @@ from modules.models.filling import SMALLEST_TABLE_BYTES
 from modules.models.loading import architecture_of, detect_family
 from modules.models.open_clip_layout import open_checkpoint
 from modules.models.precision import PrecisionPlan
+from modules.models.resting import LARGEST_BLOCK_BYTES
+from modules.models.stream_plan import StreamPlan
 from modules.models.tensor_file import TensorEntry
 
 SCALE_BYTES = 4
@@ -33,6 +38,9 @@ class ModelSketch:
     entries: Mapping[str, TensorEntry]
     has_offsets: bool
     _known: dict[PrecisionPlan, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
+    _cut: dict[tuple[PrecisionPlan, str], tuple[int, list[int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def module(self, component: str) -> nn.Module:
         """The network of that name."""
@@ -80,27 +88,65 @@ class ModelSketch:
 
     def resident_bytes(self, plan: PrecisionPlan, stage: str) -> int:
         """Bytes of weights on the device in a stage ("text", "denoise", "decode" ...); less than all where weights
-        are streamed: the networks at work, or twice (the next is on its way) their largest block or layer."""
+        are streamed: what is too small for it, and of the networks at work all, or twice (the next is on its way) their
+        largest block or layer."""
         weights = self.weights(plan)
+        everything = sum(sum(sizes.values()) for sizes in weights.values())
         if plan.streaming is None:
-            return sum(sum(sizes.values()) for sizes in weights.values())
+            return everything
         total = plan.streaming.kept_bytes
-        for name, sizes in weights.items():
-            if not _works(stage, name):
-                continue
-            level = plan.streaming.level_of(name)
-            groups: dict[str, int] = {}
-            for key, size in sizes.items():
-                group = _group_of(key, level)
-                groups[group] = groups.get(group, 0) + size
-            largest = max(groups.values(), default=0)
-            total += min(sum(sizes.values()), largest if level is Level.COMPONENT else 2 * largest)
-        return total
+        for name in weights:
+            stays, groups = self._groups(plan, plan.streaming, name)
+            total += stays
+            if _works(stage, name):
+                beside = 1 if plan.streaming.level_of(name) is Level.COMPONENT else 2
+                total += min(sum(groups), beside * max(groups, default=0))
+        return min(total, everything)
+
+    def resting_bytes(self, plan: PrecisionPlan) -> int:
+        """Bytes of weights in main memory that wait there for the device: of streamed ones, unless they rest on
+        disk."""
+        if plan.streaming is None or plan.streaming.on_disk:
+            return 0
+        return sum(sum(self._groups(plan, plan.streaming, name)[1]) for name in self.weights(plan))
+
+    def _groups(self, plan: PrecisionPlan, streaming: StreamPlan, name: str) -> tuple[int, list[int]]:
+        """Of a streamed component the bytes that stay on the device, and those of each group that moves."""
+        if (plan, name) not in self._cut:
+            component = next(item for item in self.components if item.name == name)
+            module, sources, stays = component.module, dict[tuple[int, str], Source](), 0
+            rest = plan.vae_dtype if name == "vae" else plan.rest_dtype
+            for key, size in self.weights(plan)[name].items():
+                path, _, own = key.rpartition(".")
+                layer = module.get_submodule(path)
+                parameter = layer._parameters.get(own)
+                if parameter is not None and size >= SMALL_BYTES:
+                    if streaming.on_disk and size == parameter.numel() * rest.itemsize:
+                        size = self._bytes_in_file(component, key) or size  # read in place, and converted on its way
+                    sources[id(layer), own] = RamSource(torch.empty(size, dtype=torch.uint8, device="meta"))
+                else:
+                    stays += size
+            levels = {name: streaming.level_of(name)}
+            groups = make_groups({name: module}, sources, levels, largest_block_bytes=LARGEST_BLOCK_BYTES)
+            self._cut[plan, name] = (stays, [group.size_bytes for group in groups])
+        return self._cut[plan, name]
+
+    def _bytes_in_file(self, component: Component, key: str) -> int:
+        """Of a weight in 16 or 32 bits that can be read where it lies; else 0."""
+        original = component.keymap.to_original(key)
+        entry = self.entries.get(original) if original and self.has_offsets else None
+        plain = entry is not None and entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+        return entry.size_bytes if entry is not None and plain else 0
+
+    def _is_narrower_in_file(self, plan: PrecisionPlan) -> bool:
+        """Whether weights that are read in place come in fewer bits than they are computed with."""
+        if plan.streaming is None or not plan.streaming.on_disk or not self.has_offsets:
+            return False
+        return any(1 < entry.dtype.itemsize < plan.compute_dtype.itemsize for entry in self.entries.values())
 
     def scratch_bytes(self, plan: PrecisionPlan, component: str) -> int:
-        """The largest weight of a component decoded to the compute dtype; 0 where none is stored in 8 bits."""
-        rules = plan.rules(component)
-        if rules is None:
+        """The largest weight of a component decoded to the compute dtype; 0 where none needs it."""
+        if plan.rules(component) is None and not self._is_narrower_in_file(plan):
             return 0
         sizes = (tensor.numel() for tensor in self.module(component).state_dict().values() if tensor.ndim > 1)
         return max(sizes, default=0) * plan.compute_dtype.itemsize
@@ -126,10 +172,3 @@ def _works(stage: str, component: str) -> bool:
     if stage == "text":
         return component.startswith("text_encoder")
     return component == ("unet" if stage.startswith("denoise") else "vae")
-
-
-def _group_of(key: str, level: Level) -> str:
-    if level is Level.COMPONENT:
-        return ""
-    path = key.rpartition(".")[0]
-    return path if level is Level.LAYER else ".".join(path.split(".")[:2])

@@ -19,7 +19,11 @@ def plan_reply(plan: MemoryPlan, proposals: tuple[Proposal, ...]) -> dict[str, A
         "worst": plan.worst,
         "weights": plan.weights_bytes,
         "learnt_from": plan.learnt_from,
-        "stages": [{"stage": stage.stage, "needs": stage.needs_bytes} for stage in plan.stages],
+        "main_needs": plan.main_bytes,
+        "main_available": plan.main_available_bytes,
+        "stages": [
+            {"stage": stage.stage, "needs": stage.needs_bytes, "main": stage.main_bytes} for stage in plan.stages
+        ],
         "proposals": [
             {
                 "title": item.change.title,
@@ -35,7 +39,13 @@ def plan_reply(plan: MemoryPlan, proposals: tuple[Proposal, ...]) -> dict[str, A
 
 
 def plan_line(plan: MemoryPlan) -> str:
-    """For people: "needs 3.2 of 4.0 GB"."""
-    if plan.available_bytes is None:
-        return f"needs {plan.needs_bytes / GB:.1f} GB"
-    return f"needs {plan.needs_bytes / GB:.1f} of {plan.available_bytes / GB:.1f} GB"
+    """For people: "needs 3.2 of 4.0 GB"; with a graphics card ", main memory 2.1 of 16.0 GB" too."""
+    line = f"needs {_of(plan.needs_bytes, plan.available_bytes)}"
+    if plan.main_available_bytes is None:
+        return line
+    return f"{line}, main memory {_of(plan.main_bytes, plan.main_available_bytes)}"
+
+
+def _of(needs_bytes: int, available_bytes: int | None) -> str:
+    there = "" if available_bytes is None else f" of {available_bytes / GB:.1f}"
+    return f"{needs_bytes / GB:.1f}{there} GB"

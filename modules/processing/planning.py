@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,10 @@ log = logging.getLogger(__name__)
 KEPT_SKETCHES = 2
 KEPT_REHEARSALS = 256
 TOKENS = 77
+REPLACING = ("load", "text", "decode")
+"""Stages that a model which takes another's place in the middle of a job has, besides the passes it makes."""
+IN_MAIN_MEMORY = ("load", "networks", "save")
+"""Stages whose temporaries are in main memory, wherever the model computes: files are read, pictures are made."""
 CLIENT_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
 KERNELS_ON_TOP = {"cpu": 0.35}
@@ -48,18 +52,21 @@ KERNELS_ON_TOP = {"cpu": 0.35}
 
 @dataclass(frozen=True)
 class StageNeed:
-    """The most memory of the device that computes during one stage, weights and program included, in bytes."""
+    """The most memory during one stage, weights and program included, in bytes: `needs_bytes` of the device that
+    computes, `main_bytes` of main memory. On the processor these are the same."""
 
     stage: str
     needs_bytes: int
+    main_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
     """What a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
 
-    On the processor that is main memory, with everything that the program holds. `learnt_from` counts the jobs of
-    this kind that the numbers rest on. `available_bytes` None: the device does not tell.
+    On the processor that is main memory, with everything that the program holds; with a graphics card
+    `main_available_bytes` is what there is of main memory beside it. `learnt_from` counts the jobs of this kind that
+    the numbers rest on. None: not known.
     """
 
     device: str
@@ -67,11 +74,23 @@ class MemoryPlan:
     weights_bytes: int
     available_bytes: int | None
     learnt_from: int
+    main_available_bytes: int | None = None
 
     @property
     def needs_bytes(self) -> int:
         """Of the worst stage."""
         return max(stage.needs_bytes for stage in self.stages)
+
+    @property
+    def main_bytes(self) -> int:
+        """Of main memory, at the stage that needs the most of it."""
+        return max(stage.main_bytes for stage in self.stages)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What is not there, of the device and of main memory."""
+        wanted = ((self.needs_bytes, self.available_bytes), (self.main_bytes, self.main_available_bytes))
+        return sum(max(0, needs - there) for needs, there in wanted if there is not None)
 
     @property
     def worst(self) -> str:
@@ -81,18 +100,20 @@ class MemoryPlan:
     @property
     def fits(self) -> bool:
         """Whether it is there."""
-        return self.available_bytes is None or self.needs_bytes <= self.available_bytes
+        return self.missing_bytes == 0
 
 
 @dataclass(frozen=True)
 class _Case:
-    """Everything that the memory of a job's stages depends on."""
+    """Everything that the memory of a job's stages depends on. `stages`: those that this model takes part in; None:
+    all."""
 
     sketch: ModelSketch
     plan: PrecisionPlan
     attention: str
     upcast: bool
     request: Txt2ImgRequest
+    stages: frozenset[str] | None = None
 
 
 class Planner:
@@ -120,36 +141,65 @@ class Planner:
         Raises `FeatherweightError` for a checkpoint that is not there or cannot be used.
         """
         with self._lock:
-            case = self._case(request)
+            cases = self._cases(request)
+            case, device = cases[0], cases[0].plan.device
             weights = sum(sum(sizes.values()) for sizes in case.sketch.weights(case.plan).values())
-            program = self._program(case.plan.device)
-            needs = []
-            for stage, predicted in self._stages(case).items():
-                extra = round(predicted * KERNELS_ON_TOP.get(case.plan.device.type, 0.0))
-                on_top = self._corrections.correct(_keys(case, stage), predicted, extra)
-                resident = case.sketch.resident_bytes(case.plan, stage)
-                needs.append(StageNeed(stage, program + resident + on_top))
-            free = available(case.plan.device) if available_bytes is None else available_bytes
+            needs: dict[str, StageNeed] = {}
+            for each in cases:
+                for need in self._needs(each):
+                    needs[need.stage] = _most(needs.get(need.stage, need), need)
+            free = available(device) if available_bytes is None else available_bytes
+            main = None if device.type == "cpu" else available(_main_memory())
             count = self._corrections.count(_keys(case, "denoise")[0])
-            return MemoryPlan(describe(case.plan.device), tuple(needs), weights, free, count)
+            return MemoryPlan(describe(device), tuple(needs.values()), weights, free, count, main)
+
+    def _needs(self, case: _Case) -> Iterator[StageNeed]:
+        """Stage by stage, for one of a job's models."""
+        device = case.plan.device
+        on_cpu, program = device.type == "cpu", self._program(device)
+        for stage, predicted in self._stages(case).items():
+            if case.stages is not None and stage not in case.stages:
+                continue
+            extra = round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
+            on_device, in_main = self._held(case, stage)
+            needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
+            if on_cpu:
+                yield StageNeed(stage, program + needs, program + needs)
+                continue
+            main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
+            yield StageNeed(stage, needs, program + in_main + main)
+
+    def _held(self, case: _Case, stage: str) -> tuple[int, int]:
+        """Bytes of weights, of models that are set aside too: on the device that computes, and in main memory."""
+        on_device, in_main = self._engine.kept_bytes(case.sketch.info)
+        on_device += case.sketch.resident_bytes(case.plan, stage)
+        return on_device, in_main + case.sketch.resting_bytes(case.plan)
 
     def learn(self, request: Txt2ImgRequest, result: Result) -> None:
-        """Compare a finished job with its plan. Jobs that were interrupted or had to recover teach nothing."""
+        """Compare a finished job with its plan. Jobs that were interrupted, had to recover or used several checkpoints
+        teach nothing."""
         record = result.memory
         if record is None or result.interrupted or "Memory recovery" in result.info.extra_params:
             return
         with self._lock:
-            case = self._case(request)
+            case, *others = self._cases(request)
+            if others:
+                return
             device = case.plan.device
-            resident = {stage: case.sketch.resident_bytes(case.plan, stage) for stage in record.summary()}
-            program = self._learn_program(record, resident, device)
+            on_cpu = device.type == "cpu"
+            held = {stage: self._held(case, stage) for stage in record.summary()}
+            in_main = {stage: on_device if on_cpu else main for stage, (on_device, main) in held.items()}
+            program = self._learn_program(record, in_main, device)
             for stage, predicted in self._stages(case).items():
                 peak = record.peak(stage)
-                measured = peak.rss if device.type == "cpu" else peak.allocated
+                measured = peak.rss if on_cpu else peak.allocated
                 if stage == "load" or measured is None:
                     continue
-                on_top = max(0, measured - program - resident[stage])
+                on_top = max(0, measured - held[stage][0] - (program if on_cpu else 0))
                 self._corrections.learn(_keys(case, stage), predicted, on_top)
+                if not on_cpu and peak.rss is not None:
+                    main = max(0, peak.rss - program - in_main[stage])
+                    self._corrections.learn((_main_key(device, stage),), _main_bytes(stage, predicted), main)
 
     def learn_later(self, request: Txt2ImgRequest, result: Result) -> None:
         """The same in the background, so that the next job need not wait; what goes wrong is logged. Where jobs come
@@ -182,33 +232,43 @@ class Planner:
             except Exception:
                 log.exception("learning from a job failed")
 
-    def _learn_program(self, record: MemoryRecord, resident: dict[str, int], device: torch.device) -> int:
-        """What the process holds besides weights, as it was before its first job: later ones find memory that earlier
-        ones have left to the heap, and use it again."""
-        if device.type != "cpu":
-            return 0
+    def _learn_program(self, record: MemoryRecord, held: dict[str, int], device: torch.device) -> int:
+        """What the process holds of main memory besides weights (`held`, by stage), as it was before its first job:
+        later ones find memory that earlier ones have left to the heap, and use it again."""
         first = next((item for item in record.stages if item.stage != "load"), None)
         if self._program_bytes is None and first is not None and first.begin.rss is not None:
-            self._program_bytes = max(0, first.begin.rss - resident[first.stage])
+            self._program_bytes = max(0, first.begin.rss - held[first.stage])
             self._corrections.learn((_program_key(device),), 0, self._program_bytes)
         return self._program(device)
 
     def _program(self, device: torch.device) -> int:
-        if device.type != "cpu":
-            return 0
         if self._program_bytes is not None:
             return self._program_bytes
         return self._corrections.correct((_program_key(device),), 0, CLIENT_BYTES)
 
     # -- what is to be rehearsed -----------------------------------------------------------------------------------
 
-    def _case(self, request: Txt2ImgRequest) -> _Case:
+    def _cases(self, request: Txt2ImgRequest) -> list[_Case]:
+        """The job's model, and those that take its place for a while: a refiner, a hires checkpoint."""
+        from modules.processing.refiner import refines
+
+        found = [self._case(request, request.checkpoint or request.settings.text("sd_model_checkpoint") or None)]
+        passes = {"denoise": False, "denoise larger": True}
+        refined = [stage for stage, is_hires in passes.items() if refines(request, is_hires)]
+        if refined:
+            found.append(self._case(request, request.refiner_checkpoint, (*REPLACING, *refined)))
+        if request.hires is not None and request.hires.checkpoint:
+            found.append(self._case(request, request.hires.checkpoint, (*REPLACING, "denoise larger")))
+        first = found[0].sketch.info.path
+        return [case for case in found if case is found[0] or case.sketch.info.path != first]
+
+    def _case(self, request: Txt2ImgRequest, checkpoint: str | None, stages: Iterable[str] | None = None) -> _Case:
         from modules.processing.attention import choose_attention
 
         settings, machine = request.settings, self._engine.machine
-        info = self._engine.catalogue.default(request.checkpoint or settings.text("sd_model_checkpoint") or None)
+        info = self._engine.catalogue.default(checkpoint)
         sketch = self._sketch(info, settings.flag("sd3_enable_t5"))
-        plan = resolve(PrecisionWish.of(settings), machine, sketch.family)
+        plan = resolve(self._engine.fitting(info, PrecisionWish.of(settings)), machine, sketch.family)
         choice = choose_attention(
             settings.text("cross_attention_optimization"),
             settings.flag("upcast_attn"),
@@ -216,7 +276,8 @@ class Planner:
             plan.device,
             plan.compute_dtype,
         )
-        return _Case(sketch, plan, choice.name, settings.flag("upcast_attn"), request)
+        taking_part = None if stages is None else frozenset(stages)
+        return _Case(sketch, plan, choice.name, settings.flag("upcast_attn"), request, taking_part)
 
     def _sketch(self, info: CheckpointInfo, with_t5: bool) -> ModelSketch:
         from modules.models.sketch import sketch_model
@@ -276,7 +337,7 @@ class Planner:
         return 4 * case.request.batch_size * TOKENS * min(widest, 16384) * case.plan.compute_dtype.itemsize
 
     def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
-        key = ("denoise", *_model_key(case), case.plan.rest_dtype, rows, height, width)
+        key = ("denoise", *_model_key(case), case.plan.rest_dtype, rows, height, width, _split(case))
         return self._remember(key, lambda: self._rehearse_unet(case, rows, height, width))
 
     def _preview_bytes(self, case: _Case, height: int, width: int) -> int:
@@ -326,6 +387,8 @@ class Planner:
     def _rehearse_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         import torch
 
+        from modules.processing.feed_forward import using_split_feed_forward
+
         rehearsal, unet, device = self._stage_hands(), case.sketch.module("unet"), case.plan.device
         dtype = case.plan.rest_dtype
         rehearsal.place(unet, device, dtype)
@@ -342,7 +405,7 @@ class Planner:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
                 return family.run(unet, x, times, context, vector).float()
 
-        with _attending(case, unet):
+        with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
             return rehearsal.measure(run).get(device.type, 0)
 
     def _rehearse_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
@@ -422,7 +485,34 @@ def _keys(case: _Case, stage: str) -> tuple[str, ...]:
     else:
         streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
         own = f"{plan.unet_storage or 'plain'}/{streaming}"
+        if stage.startswith("denoise") and _split(case) != "Off":
+            own, kin = f"{own}/split {_split(case)}", f"{kin}/split {_split(case)}"
     return f"{kin}/{case.sketch.family.label}/{case.attention}/{own}", kin
+
+
+def _split(case: _Case) -> str:
+    return case.request.settings.text("split_feed_forward")
+
+
+def _most(first: StageNeed, second: StageNeed) -> StageNeed:
+    """Of one stage, with one model and with another."""
+    main = max(first.main_bytes, second.main_bytes)
+    return StageNeed(first.stage, max(first.needs_bytes, second.needs_bytes), main)
+
+
+def _main_memory() -> torch.device:
+    import torch
+
+    return torch.device("cpu")
+
+
+def _main_bytes(stage: str, predicted: int) -> int:
+    """What a stage takes of main memory where a graphics card computes."""
+    return predicted if stage in IN_MAIN_MEMORY else 0
+
+
+def _main_key(device: torch.device, stage: str) -> str:
+    return f"{describe(device)}/main memory/{stage}"
 
 
 def _program_key(device: torch.device) -> str:

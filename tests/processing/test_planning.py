@@ -1,5 +1,6 @@
 """Plans of jobs: weights from the header alone, stages rehearsed, corrections learnt."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,17 @@ import pytest
 import torch
 
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
+from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.sketch import sketch_model
 from modules.processing.engine import Engine
+from modules.processing.plan_words import plan_line
 from modules.processing.planning import CLIENT_BYTES, Planner, available, container_bytes
 from modules.processing.precision import PrecisionWish, resolve
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.results import GenerationInfo, Result
 from modules.settings.values import Settings
-from tests.recordings import CONFIGS, tiny_engine
+from tests.models.family_files import write_family
+from tests.recordings import CONFIGS, TINY, cpu_machine, tiny_engine
 
 NAME = "tiny-sd1.safetensors"
 MB = 1_000_000
@@ -158,3 +162,109 @@ def test_a_containers_limit(tmp_path: Path) -> None:
     assert container_bytes(tmp_path) == 2000
     free = available(torch.device("cpu"))
     assert free is None or free > 100 * MB
+
+
+def test_split_feed_forward_needs_less_and_learns_by_itself(engine: Engine) -> None:
+    planner = Planner(engine, CONFIGS)
+    size = {"width": 256, "height": 256, "batch_size": 4}
+    split = {"split_feed_forward": "8"}
+    whole, cut = (needs(planner, request(settings, **size))["denoise"] for settings in ({}, split))
+    assert cut < whole
+    planner.learn(request(split, **size), result_of({"text": 610 * MB, "denoise": 900 * MB}, 600 * MB))
+    assert needs(planner, request(split, **size))["denoise"] == 900 * MB
+    assert planner.plan(request(**size)).learnt_from == 0
+
+
+@pytest.mark.parametrize("word", ["Parts", "Blocks", "Layers"])
+def test_streamed_weights_are_foretold_by_the_groups_that_move(
+    word: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on blocks that takes those of the tiny model apart, as 96 MB do those of a large one."""
+    monkeypatch.setattr("modules.models.resting.LARGEST_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("modules.models.sketch.LARGEST_BLOCK_BYTES", 1 << 20)
+    wish = PrecisionWish.of(Settings().with_changes({"stream_weights": word}))
+    sketch = sketch_model(engine.catalogue.get(NAME), CONFIGS)
+    plan = resolve(wish, engine.machine, sketch.family)
+    handle = engine.model(NAME, wish).streaming
+    assert handle is not None
+    inside = {id(layer) for layer in handle.components["unet"].modules()}
+    groups = [group.size_bytes for group in handle.groups if id(group.slots[0].layer) in inside]
+    small = sum(
+        parameter.numel() * 4
+        for module in handle.components.values()
+        for parameter in (*module.parameters(), *module.buffers())
+        if not parameter.is_meta and parameter.numel() * 4 < 1 << 16
+    )
+    beside = 1 if word == "Parts" else 2
+    assert sketch.resident_bytes(plan, "denoise") == pytest.approx(small + beside * max(groups), rel=0.01)
+    assert plan.streaming is not None
+    in_memory = replace(plan, streaming=replace(plan.streaming, on_disk=False))
+    assert sketch.resting_bytes(plan) == 0
+    everything = sum(sum(sizes.values()) for sizes in sketch.weights(in_memory).values())
+    assert sketch.resting_bytes(in_memory) == pytest.approx(everything, rel=0.05)  # all but what is small
+
+
+def test_a_refiner_and_a_hires_checkpoint_count(tmp_path: Path) -> None:
+    shutil.copy(TINY, tmp_path)
+    shutil.copy(TINY.with_suffix(".yaml"), tmp_path)
+    large = write_family(tmp_path, "sdxl").name
+    catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
+    planner = Planner(Engine(catalogue, CONFIGS, cpu_machine), CONFIGS)
+    alone = needs(planner, request())
+    refined = needs(planner, request(refiner_checkpoint=large, refiner_switch_at=0.5))
+    assert list(refined) == list(alone)
+    own = needs(planner, request(checkpoint=large))
+    for stage in ("load", "text", "denoise", "decode"):
+        assert refined[stage] == max(alone[stage], own[stage])
+    assert refined["save"] == alone["save"]
+    hires = needs(planner, request(hires=HiresRequest(scale=2.0, checkpoint=large)))
+    other = needs(planner, request(checkpoint=large, hires=HiresRequest(scale=2.0)))
+    assert hires["denoise larger"] == max(
+        other["denoise larger"], needs(planner, request(hires=HiresRequest(scale=2.0)))["denoise larger"]
+    )
+    assert hires["denoise"] == needs(planner, request(hires=HiresRequest(scale=2.0)))["denoise"]
+    wanted = request(refiner_checkpoint=large, refiner_switch_at=0.5)
+    planner.learn(wanted, result_of({"text": 610 * MB, "denoise": 9000 * MB}, 600 * MB))
+    assert planner.plan(wanted).learnt_from == 0  # whose memory it was cannot be told
+
+
+def test_models_that_are_set_aside_count(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner(engine, CONFIGS)
+    before = needs(planner, request())
+    monkeypatch.setattr(engine._shelf, "bytes_but", lambda path: 50 * MB)
+    after = needs(planner, request())
+    assert {stage: after[stage] - before[stage] for stage in before} == dict.fromkeys(before, 50 * MB)
+    monkeypatch.setattr(engine, "kept_bytes", lambda info: (0, 0))
+    assert needs(planner, request()) == before
+
+
+@pytest.mark.parametrize(("words", "rests"), [({}, False), ({"stream_weights": "Blocks"}, True)])
+def test_with_a_card_main_memory_is_foretold_too(
+    words: dict[str, str], rests: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a card that is not there."""
+    card = replace(engine.machine, device=torch.device("cuda", 0))
+    monkeypatch.setattr("modules.processing.planning.describe", lambda device: f"some {device.type}")
+    planner = Planner(engine, CONFIGS)
+    monkeypatch.setattr(planner, "_remember", lambda key, run: 20 * MB)  # what a rehearsal there would give
+    monkeypatch.setattr(engine, "_machine", card)
+    plan = planner.plan(request(words), available_bytes=4000 * MB)
+    sketch = sketch_model(engine.catalogue.get(NAME), CONFIGS)
+    weights = plan.weights_bytes if rests else 0
+    by_stage = {stage.stage: stage for stage in plan.stages}
+    assert by_stage["load"].main_bytes == pytest.approx(CLIENT_BYTES + weights + sketch.largest_tensor_bytes, rel=0.01)
+    assert by_stage["denoise"].main_bytes == pytest.approx(CLIENT_BYTES + weights, rel=0.01)
+    assert by_stage["denoise"].needs_bytes < CLIENT_BYTES  # the program is not on the card
+    assert plan.main_available_bytes is not None and plan.fits and "main memory" in plan_line(plan)
+    peaks = {"text": 910 * MB, "denoise": 950 * MB}
+    planner.learn(request(words), on_card(result_of(peaks, 900 * MB), 170 * MB))
+    learnt = {stage.stage: stage for stage in planner.plan(request(words), available_bytes=4000 * MB).stages}
+    assert {stage: learnt[stage].main_bytes for stage in peaks} == peaks
+    assert learnt["denoise"].needs_bytes == 170 * MB
+
+
+def on_card(result: Result, allocated: int) -> Result:
+    """The same job, with so much allocated on a card in each stage."""
+    assert result.memory is not None
+    stages = tuple(replace(item, peak=replace(item.peak, allocated=allocated)) for item in result.memory.stages)
+    return replace(result, memory=replace(result.memory, stages=stages))

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modules.processing.planning import MemoryPlan
 from modules.processing.requests import Txt2ImgRequest
-from modules.settings.definitions import SETTINGS
+from modules.processing.streaming_wish import AUTOMATIC, LEVELS, OFF
 
 MOST_PROPOSALS = 3
 SMALLEST_SIDE_PX = 256
 SIDE_STEP_PX = 64
+DENOISING, PIXELS = "denoise", "pixels"
+"""Where a change helps: while denoising, or where the VAE runs."""
 
 Plan = Callable[[Txt2ImgRequest], MemoryPlan]
 
 
 @dataclass(frozen=True)
 class Change:
-    """`settings` and `fields` (of a txt2img body) that differ; `title` says it to a user."""
+    """`settings` and `fields` (of a txt2img body) that differ; `title` says it to a user. `helps`: where; "" is
+    everywhere."""
 
     title: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
+    helps: str = ""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """What it sets. Of two changes that set the same, one takes the place of the other."""
+        return frozenset((*self.settings, *self.fields))
+
+    def may_help(self, plan: MemoryPlan) -> bool:
+        """Whether the stage that needs the most could need less with it."""
+        if self.helps == DENOISING:
+            return plan.worst.startswith("denoise")
+        return self.helps != PIXELS or plan.worst in ("decode", "denoise", "denoise larger")
 
     def applied_to(self, request: Txt2ImgRequest) -> Txt2ImgRequest:
         """The request with the change."""
@@ -31,11 +46,16 @@ class Change:
         values = {names.get(name, name): value for name, value in self.fields.items()}
         return replace(request, settings=request.settings.with_changes(dict(self.settings)), **values)
 
-    def joined(self, other: Change) -> Change:
-        """Both."""
-        return Change(
-            f"{self.title}; {other.title}", {**self.settings, **other.settings}, {**self.fields, **other.fields}
-        )
+
+def joined(parts: Sequence[Change]) -> Change:
+    """All of them as one; of those that set the same things the last, in the place of the first."""
+    by_keys = {part.keys: part for part in parts}
+    settings: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for part in by_keys.values():
+        settings |= part.settings
+        fields |= part.fields
+    return Change("; ".join(part.title for part in by_keys.values()), settings, fields)
 
 
 @dataclass(frozen=True)
@@ -49,53 +69,88 @@ class Proposal:
 def propose(request: Txt2ImgRequest, plan: MemoryPlan, plan_again: Plan) -> tuple[Proposal, ...]:
     """Changes with which a job that does not fit would, the cheapest first; nothing for one that fits.
 
-    Single changes first. Where none is enough, they are added up in their order until the job fits, or the last sum
-    is given with what it would still need.
+    Single changes first. Where none is enough, they are added up in their order until the job fits, and what the sum
+    can do without is left out again; or the last sum is given with what it would still need.
     """
     if plan.fits:
         return ()
     found: list[Proposal] = []
-    sums: Change | None = None
-    summed: Proposal | None = None
-    for change in changes(request, plan):
+    for change in changes(request):
+        if not change.may_help(plan):
+            continue
         alone = Proposal(change, plan_again(change.applied_to(request)))
         if alone.plan.fits:
             found.append(alone)
             if len(found) == MOST_PROPOSALS:
                 break
-        if alone.plan.needs_bytes < plan.needs_bytes and not found:
-            sums = change if sums is None else sums.joined(change)
-            summed = Proposal(sums, plan_again(sums.applied_to(request)))
-            if summed.plan.fits and summed.change is not change:
-                found.append(summed)
-    return tuple(found) or ((summed,) if summed is not None else ())
+    if found:
+        return tuple(found)
+    return _summed(request, plan, plan_again)
 
 
-def changes(request: Txt2ImgRequest, plan: MemoryPlan) -> Iterator[Change]:
+def _summed(request: Txt2ImgRequest, plan: MemoryPlan, plan_again: Plan) -> tuple[Proposal, ...]:
+    parts: list[Change] = []
+    now = plan
+    is_better = True
+    while is_better and not now.fits:  # what did not help may do so when another stage needs the most
+        is_better = False
+        for change in changes(request):
+            if change in parts or not change.may_help(now):
+                continue
+            tried = [part for part in parts if part.keys != change.keys] + [change]
+            then = plan_again(joined(tried).applied_to(request))
+            if then.missing_bytes < now.missing_bytes:
+                parts, now, is_better = tried, then, True
+            if now.fits:
+                break
+    if now.fits:
+        parts, now = _without_idle(request, parts, now, plan_again)
+    order = [change.title for change in changes(request)]
+    parts.sort(key=lambda part: order.index(part.title))
+    return (Proposal(joined(parts), now),) if parts else ()
+
+
+def _without_idle(
+    request: Txt2ImgRequest, parts: list[Change], plan: MemoryPlan, plan_again: Plan
+) -> tuple[list[Change], MemoryPlan]:
+    """Without the changes that are not needed beside the others, the last first, and the plan then."""
+    for part in reversed(list(parts)):
+        others = [other for other in parts if other is not part]
+        if not others:
+            break
+        then = plan_again(joined(others).applied_to(request))
+        if then.fits:
+            parts, plan = others, then
+    return parts, plan
+
+
+def changes(request: Txt2ImgRequest) -> Iterator[Change]:
     """What can be changed about this request, the cheapest first: the same picture slower, then fewer bits for the
-    weights, then another picture."""
+    weights, then weights that come from elsewhere, then another picture."""
     settings = request.settings
-    if plan.worst in ("decode", "denoise larger") and not settings.whole("vae_tile_size"):
-        yield Change("VAE in tiles", {"vae_tile_size": 512})
-    if plan.worst.startswith("denoise"):
-        if settings.text("cross_attention_optimization") in ("None", "V1"):
-            yield Change("attention in slices", {"cross_attention_optimization": "Doggettx"})
-        if settings.flag("batch_cond_uncond"):
-            yield Change("prompt and negative prompt one after the other", {"batch_cond_uncond": False})
+    if not settings.whole("vae_tile_size"):
+        yield Change("VAE in tiles", {"vae_tile_size": 512}, helps=PIXELS)
+    if settings.text("cross_attention_optimization") in ("None", "V1"):
+        yield Change("attention in slices", {"cross_attention_optimization": "Doggettx"}, helps=DENOISING)
+    if settings.text("split_feed_forward") == "Off":
+        yield Change("feed-forwards in slices", {"split_feed_forward": "8"}, helps=DENOISING)
+    if settings.flag("batch_cond_uncond"):
+        title = "prompt and negative prompt one after the other"
+        yield Change(title, {"batch_cond_uncond": False}, helps=DENOISING)
     if request.batch_size > 1:
         count = request.batch_count * request.batch_size
         yield Change("batch size 1, more batches", fields={"batch_size": 1, "n_iter": count})
     if settings.text("fp8_storage") != "Enable":
         yield Change("FP8 weight", {"fp8_storage": "Enable"})
-    if "stream_weights" in SETTINGS and settings.text("stream_weights") in ("Automatic", "Off", "Parts"):
-        for word in ("Parts", "Blocks"):
-            if settings.text("stream_weights") != word:
-                yield Change(f"stream weights: {word.lower()}", {"stream_weights": word})
+    now = settings.text("stream_weights")
+    words = tuple(LEVELS)
+    for word in words if now in (AUTOMATIC, OFF) else words[words.index(now) + 1 :]:
+        yield Change(f"stream weights: {word.lower()}", {"stream_weights": word})
     if request.hires is None:
-        yield from _sizes(request, plan)
+        yield from _sizes(request)
 
 
-def _sizes(request: Txt2ImgRequest, plan: MemoryPlan) -> Iterator[Change]:
+def _sizes(request: Txt2ImgRequest) -> Iterator[Change]:
     """Smaller pictures of about the same shape."""
     width, height = request.size_px
     for percent in (84, 71, 59, 50):

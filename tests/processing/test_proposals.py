@@ -1,11 +1,13 @@
 """Proposals: the cheapest change that makes a job fit comes first."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from modules.processing.plan_words import plan_line
 from modules.processing.planning import MemoryPlan, StageNeed
-from modules.processing.proposals import propose
+from modules.processing.proposals import changes, propose
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
 
@@ -55,7 +57,7 @@ def test_a_large_batch_becomes_several() -> None:
 
 def test_changes_are_added_up_where_none_is_enough() -> None:
     found = titles(700, job())
-    assert "VAE in tiles" in found[0] and "FP8 weight" in found[0]
+    assert found == ["VAE in tiles; FP8 weight"]  # and nothing that is not needed beside these
 
 
 def test_the_best_sum_where_nothing_is_enough() -> None:
@@ -63,6 +65,66 @@ def test_the_best_sum_where_nothing_is_enough() -> None:
     plan = plan_of(100, request)
     (only,) = propose(request, plan, lambda changed: plan_of(100, changed))
     assert not only.plan.fits and only.plan.needs_bytes < plan.needs_bytes
+    assert only.change.title.count("pixels") == 1 and only.change.title.endswith("512x384 pixels")
+
+
+def streamed(available_mb: int, request: Txt2ImgRequest) -> MemoryPlan:
+    """As above, where weights can be streamed: the finer, the less of them is there."""
+    plan = plan_of(available_mb, request)
+    share = {"Parts": 4, "Blocks": 10, "Layers": 50}.get(request.settings.text("stream_weights"), 1)
+    slices = 30 * MB if request.settings.text("split_feed_forward") == "8" else 0
+    gone = plan.weights_bytes - plan.weights_bytes // share
+    stages = tuple(
+        StageNeed(stage.stage, stage.needs_bytes - gone - (slices if stage.stage == "denoise" else 0))
+        for stage in plan.stages
+    )
+    return replace(plan, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("available_mb", "rest"),
+    [
+        (250, "FP8 weight; stream weights: parts"),
+        (180, "stream weights: blocks"),  # without fewer bits, where finer streaming does
+        (100, "stream weights: layers"),
+        (90, "FP8 weight; stream weights: layers"),
+        (60, "stream weights: layers; 704x512 pixels"),
+    ],
+)
+def test_in_a_sum_the_later_value_takes_the_place_of_the_earlier(available_mb: int, rest: str) -> None:
+    request = job()
+    plan = streamed(available_mb, request)
+    found = propose(request, plan, lambda changed: streamed(available_mb, changed))
+    (text,) = [item.change.title for item in found]
+    assert text == f"VAE in tiles; prompt and negative prompt one after the other; {rest}"
+
+
+def test_main_memory_counts_too() -> None:
+    request = job({"stream_weights": "Parts"})
+    stages = (StageNeed("denoise", 3 * MB, 10 * MB),)
+    plan = MemoryPlan("card", stages, MB, 4 * MB, 0, main_available_bytes=8 * MB)
+    assert plan.missing_bytes == 2 * MB and not plan.fits
+    half = replace(plan, stages=(StageNeed("denoise", 3 * MB, 5 * MB),))
+    found = propose(request, plan, lambda changed: half if changed.settings.text("fp8_storage") == "Enable" else plan)
+    assert [item.change.title for item in found] == ["FP8 weight"]
+    assert plan_line(plan) == "needs 0.0 of 0.0 GB, main memory 0.0 of 0.0 GB"
+
+
+@pytest.mark.parametrize(
+    ("now", "offered"),
+    [
+        ("Automatic", ["parts", "blocks", "layers"]),
+        ("Off", ["parts", "blocks", "layers"]),
+        ("Blocks", ["layers"]),
+        ("Layers", []),
+    ],
+)
+def test_finer_streaming_is_offered(now: str, offered: list[str]) -> None:
+    names = [change.title for change in changes(job({"stream_weights": now}))]
+    assert [name.removeprefix("stream weights: ") for name in names if name.startswith("stream")] == offered
+    assert "feed-forwards in slices" in names
+    others = [change.title for change in changes(job({"split_feed_forward": "Automatic"}))]
+    assert "feed-forwards in slices" not in others
 
 
 @pytest.mark.parametrize("settings", [{"vae_tile_size": 512}, {"fp8_storage": "Enable"}])

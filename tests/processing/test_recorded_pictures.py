@@ -1,6 +1,7 @@
 """Same seed, same picture: every recorded txt2img request of the reference UI, made again in fp32 on the CPU."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.hires_pass import Enlarge, HiresPass
 from modules.processing.output import Output
+from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
 from tests.recordings import REFERENCE, tiny_engine
@@ -29,14 +31,24 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("case", txt2img_cases(), ids=lambda case: str(case["id"]))
-def test_the_recorded_picture_is_made_again(case: dict[str, Any], engine: Engine, tmp_path: Path) -> None:
-    result = txt2img(request_of(case["payload"]), engine, Output(tmp_path), Silent())
+CASES = {str(case["id"]): case for case in txt2img_cases()}
+
+
+@pytest.fixture(scope="module")
+def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
+    """What we make of a case; each is made once."""
+    output = Output(tmp_path_factory.mktemp("pictures"))
+    return cache(lambda name: txt2img(request_of(CASES[name]["payload"]), engine, output, Silent()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_recorded_picture_is_made_again(name: str, made: Callable[[str], Result]) -> None:
+    case, result = CASES[name], made(name)
     assert len(result.samples) == len(case["images"])
     for picture, recorded in zip(result.samples, case["images"], strict=True):
         apart = levels_apart(picture.image, recorded["file"])
-        if case["id"] in CHAOTIC:
-            assert apart.max() <= CHAOTIC[case["id"]]
+        if name in CHAOTIC:
+            assert apart.max() <= CHAOTIC[name]
         else:
             assert_same(apart)
 
@@ -49,7 +61,7 @@ def assert_same(apart: np.ndarray[Any, np.dtype[np.int64]]) -> None:
 def test_the_second_pass_is_the_same_from_the_recorded_first_pass(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = next(case for case in txt2img_cases() if case["id"] == "hires/resize-crop-lanczos")
+    case = CASES["hires/resize-crop-lanczos"]
     first_pass = torch.from_numpy(np.load(REFERENCE / "latents.npz")["hires/resize-crop-lanczos:latent0"])
     enlarged = HiresPass.enlarged
 
@@ -66,13 +78,8 @@ def test_the_second_pass_is_the_same_from_the_recorded_first_pass(
 RECORDS_MORE = ("size/70x65", "churn/", "unipc/")
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in txt2img_cases() if not case["id"].startswith(RECORDS_MORE)][::4],
-    ids=lambda case: str(case["id"]),
-)
-def test_the_infotext_has_the_recorded_fields_in_order(case: dict[str, Any], engine: Engine, tmp_path: Path) -> None:
-    result = txt2img(request_of(case["payload"]), engine, Output(tmp_path), Silent())
-    for picture, recorded in zip(result.samples, case["info"]["infotexts"], strict=True):
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(RECORDS_MORE)])
+def test_the_infotext_has_the_recorded_fields_in_order(name: str, made: Callable[[str], Result]) -> None:
+    for picture, recorded in zip(made(name).samples, CASES[name]["info"]["infotexts"], strict=True):
         ours = picture.infotext.replace(".0,", ",")
         assert ours == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0").replace(".0,", ",")

@@ -11,12 +11,15 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from modules.api.app import build_api
+from modules.api.requests import request_from
+from modules.api.schemas import Txt2ImgBody
 from modules.processing.networks import Arrived
 from modules.processing.requests import Txt2ImgRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.ui.card_routes import CARD, CARD_SETTINGS, DETAILS, LIST
 from modules.ui.extra_networks import ordered_pages
+from modules.ui.form import form_values, pasted_fields
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services
 from tests.networks.test_cards import network, picture
@@ -166,6 +169,16 @@ def test_loras_say_how_much_of_them_arrived(client: TestClient, services: Servic
     found = {item["name"]: item["survival"] for item in client.get("/sdapi/v1/loras").json()}
     said = {"retention": 0.998, "mode": "merge into fp8", "noise": 0.02, "worst": [["mid.to_q", 0.9]]}
     assert found == {"ink": said, "plain": None}
+
+
+def test_a_renamed_lora_of_an_infotext_is_found_by_its_hash(services: Services) -> None:
+    catalogue = services.engine.networks.catalogue
+    ink = next(info for info in catalogue.entries if info.name == "ink")
+    digest = catalogue.digests(ink).tensors[:12]
+    text = f"a cat <lora:quill:0.5>\nSteps: 2, Sampler: Euler, Seed: 1, Size: 64x64, Lora hashes: quill: {digest}"
+    body = Txt2ImgBody.model_validate({"infotext": text})
+    assert request_from(body, services).prompt == "a cat <lora:ink:0.5>"
+    assert form_values(pasted_fields(text, services), services)["prompt"] == "a cat <lora:ink:0.5>"
 
 
 def test_the_order_of_the_tabs(services: Services) -> None:

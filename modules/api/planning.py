@@ -13,18 +13,23 @@ from modules.services import Services
 
 EXAMPLE: dict[str, Any] = {
     "device": "NVIDIA GeForce GTX 1650",
-    "line": "needs 4.3 of 4.0 GB",
+    "line": "needs 4.3 of 4.0 GB, main memory 2.1 of 12.8 GB",
     "needs": 4_310_000_000,
     "available": 4_000_000_000,
     "fits": False,
     "worst": "decode",
     "weights": 2_132_000_000,
     "learnt_from": 2,
-    "stages": [{"stage": "denoise", "needs": 2_980_000_000}, {"stage": "decode", "needs": 4_310_000_000}],
+    "main_needs": 2_100_000_000,
+    "main_available": 12_800_000_000,
+    "stages": [
+        {"stage": "denoise", "needs": 2_980_000_000, "main": 1_900_000_000},
+        {"stage": "decode", "needs": 4_310_000_000, "main": 1_900_000_000},
+    ],
     "proposals": [
         {
             "title": "VAE in tiles",
-            "line": "needs 3.0 of 4.0 GB",
+            "line": "needs 3.0 of 4.0 GB, main memory 2.1 of 12.8 GB",
             "needs": 2_980_000_000,
             "fits": True,
             "settings": {"vae_tile_size": 512},

@@ -33,7 +33,7 @@ PROMPTS = (
 )
 NAMES = ("blueprint", "balloon")
 STEPS = 12
-SEEDS = 4  # of each prompt
+SEEDS = 8  # of each prompt
 CPU = torch.device("cpu")
 
 

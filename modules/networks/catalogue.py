@@ -13,6 +13,7 @@ from modules.networks.previews import EMBEDDED
 
 log = logging.getLogger(__name__)
 SHORT_HASH = 12
+RECORDED_HASH = "sshs_model_hash"
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class NetworkCatalogue:
     def find_hash(self, digest: str, read_files: bool = True) -> NetworkInfo | None:
         """The file whose hash begins so; with `read_files` hashes that are not known yet are taken."""
         known = next((info for info in self.entries if self._known_hash(info).startswith(digest)), None)
+        recorded = (info for info in self.entries if info.metadata.get(RECORDED_HASH, "").startswith(digest))
+        known = known or next(recorded, None)  # other programs' infotexts have what the file says of itself
         if known is not None or not read_files:
             return known
         return next((info for info in self.entries if self.hash_of(info).startswith(digest)), None)
@@ -97,6 +100,10 @@ class NetworkCatalogue:
             log.warning("%s has no hash: %s", info.path.name, error)
             return ""
 
+    def has_hash(self, info: NetworkInfo, digest: str) -> bool:
+        """Whether its hash begins so, the one that was taken or the one that the file records."""
+        return self.hash_of(info).startswith(digest) or info.metadata.get(RECORDED_HASH, "").startswith(digest)
+
     def short_hash_of(self, info: NetworkInfo) -> str:
         """The first 12 digits, as infotexts have them."""
         return self.hash_of(info)[:SHORT_HASH]
@@ -111,7 +118,7 @@ class NetworkCatalogue:
     def _known_hash(self, info: NetworkInfo) -> str:
         """The hash that was taken from the bytes before, else the one that the file itself records; else ""."""
         digests = self._digests.get((info.path, info.size_bytes, info.mtime_ns))
-        return digests.tensors if digests else info.metadata.get("sshs_model_hash", "")
+        return digests.tensors if digests else info.metadata.get(RECORDED_HASH, "")
 
     def _describe(self, entry: os.DirEntry[str]) -> NetworkInfo | None:
         path = Path(entry.path)

@@ -53,6 +53,6 @@ def with_names_of_now(parsed: Mapping[str, Any], catalogue: NetworkCatalogue) ->
 def _file(name: str, digest: str, catalogue: NetworkCatalogue) -> NetworkInfo | None:
     """The file that is to be named instead; None: leave the name."""
     named = catalogue.find(name)
-    if named is not None and catalogue.hash_of(named).startswith(digest):
+    if named is not None and catalogue.has_hash(named, digest):
         return None
     return catalogue.find_hash(digest, read_files=named is None)

@@ -60,6 +60,19 @@ def test_what_no_file_has_stays_as_it_is(hashes: str, catalogue: NetworkCatalogu
     assert pasted("<lora:old:0.8>", hashes, catalogue) == "<lora:old:0.8>"
 
 
+def test_the_hash_that_a_file_records_finds_it_even_if_it_is_not_its_own(tmp_path: Path) -> None:
+    wrong = "0123456789ab" + 52 * "0"
+    save_file({"a.diff": torch.ones(2, 2)}, tmp_path / "mine.safetensors", {"sshs_model_hash": wrong})
+    catalogue = NetworkCatalogue((tmp_path,))
+    (info,) = catalogue.entries
+    for _ in range(2):
+        assert catalogue.find(wrong[:12]) == info
+        assert pasted("<lora:old:1><lora:mine:1>", f"old: {wrong[:12]}, mine: {wrong[:12]}", catalogue) == (
+            "<lora:mine:1><lora:mine:1>"
+        )
+        assert catalogue.find(catalogue.digests(info).tensors[:12]) == info
+
+
 def test_recorded_hashes() -> None:
     field = "a: 0123456789AB, b c: 0123456789ac, broken: 12, : 0123456789ab"
     assert recorded_hashes(field) == {"a": "0123456789ab", "b c": "0123456789ac"}

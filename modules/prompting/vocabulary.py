@@ -4,7 +4,7 @@ import gzip
 import importlib.util
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from modules.errors import CheckpointError
@@ -46,13 +46,19 @@ def read_package_vocabulary() -> Vocabulary:
     for folder in folders:
         path = Path(folder) / _PACKAGE_FILE
         if path.is_file():
-            return _from_merge_lines(gzip.decompress(path.read_bytes()).decode("utf-8").splitlines())
+            return _read_package_file(path)
     reason = f"has no file {_PACKAGE_FILE}" if folders else "is not installed"
     raise CheckpointError(
         f"CLIP's vocabulary is missing: the package open_clip_torch, which carries it, {reason}. "
         "Install it with: pip install --no-deps open_clip_torch==3.3.0, or put vocab.json and merges.txt in a folder "
         "beside the checkpoint."
     )
+
+
+@lru_cache(maxsize=1)
+def _read_package_file(path: Path) -> Vocabulary:
+    """Read once, because every model that is loaded asks for it and it takes a fifth of a second."""
+    return _from_merge_lines(gzip.decompress(path.read_bytes()).decode("utf-8").splitlines())
 
 
 def read_folder_vocabulary(folder: Path) -> Vocabulary:

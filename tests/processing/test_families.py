@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -91,7 +92,7 @@ def test_each_family_makes_a_picture_that_follows_the_prompt(engine: Engine, fam
 def test_each_family_is_stored_in_each_format_and_takes_a_lora(
     engine: Engine, family: str, storage: str, plain: Plain
 ) -> None:
-    fp8 = {"fp8_storage": "Enable", "fp8_format": storage}
+    fp8: dict[str, Any] = {"fp8_storage": "Enable", "fp8_format": storage}
     result = picture(engine, family, **fp8)
     facts = engine.status.model
     assert facts is not None and storage in facts.storage.replace(" ", "_")

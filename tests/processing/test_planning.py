@@ -166,7 +166,7 @@ def test_a_containers_limit(tmp_path: Path) -> None:
 
 def test_split_feed_forward_needs_less_and_learns_by_itself(engine: Engine) -> None:
     planner = Planner(engine, CONFIGS)
-    size = {"width": 256, "height": 256, "batch_size": 4}
+    size: dict[str, Any] = {"width": 256, "height": 256, "batch_size": 4}
     split = {"split_feed_forward": "8"}
     whole, cut = (needs(planner, request(settings, **size))["denoise"] for settings in ({}, split))
     assert cut < whole

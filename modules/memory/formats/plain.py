@@ -12,6 +12,8 @@ from torch import Tensor
 from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import FORMATS, Encoded, finite_peak
 
+SLICE_ELEMENTS = 1 << 20  # fewer, larger steps: on a busy processor each costs its threads a meeting
+
 
 @dataclass(frozen=True)
 class PlainFormat:
@@ -31,9 +33,20 @@ class PlainFormat:
         if peak > largest:
             saturated = int((weight.abs() > largest).sum())
             weight = weight.clamp(-largest, largest)
-        if self.through is not None and weight.element_size() > 2:
-            weight = weight.to(self.through)
-        return Encoded(weight.to(self.dtype), saturated=saturated)
+        if self.through is None:
+            return Encoded(weight.to(self.dtype), saturated=saturated)
+        return Encoded(self._narrowed(weight), saturated=saturated)
+
+    def _narrowed(self, weight: Tensor) -> Tensor:
+        """In slices by way of float32: on the processor PyTorch casts that to 8 bits nine times as fast as float16."""
+        data = torch.empty_like(weight, dtype=self.dtype)
+        if not weight.ndim:
+            return data.copy_(weight.to(self.through).float())
+        step = max(1, SLICE_ELEMENTS * weight.shape[0] // max(1, weight.numel()))
+        for begin in range(0, weight.shape[0], step):
+            part = weight[begin : begin + step]
+            data[begin : begin + step] = part.to(self.through).float()
+        return data
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         assert scale is None, f"{self.name} has no scale"

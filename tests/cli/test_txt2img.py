@@ -112,7 +112,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest
 
 
 def test_control_c_stops_within_a_step_and_says_so(tmp_path: Path) -> None:
-    command = "import sys; from modules.cli.txt2img import main; sys.exit(main(sys.argv[1:]))"
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # tests may run in the background
+    command = f"{heard}; import sys; from modules.cli.txt2img import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", command, *arguments(tmp_path, "--steps", "1000", "--sampler", "Euler")],
         cwd=ROOT,

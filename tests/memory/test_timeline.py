@@ -1,5 +1,6 @@
 """The memory timeline: peaks of stages, samples, JSON."""
 
+import gc
 import json
 import sys
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 import torch
 
+from modules.devices import release_memory
 from modules.memory.timeline import MOST_SAMPLES, MemoryTimeline, Reading, resident_bytes
 
 CPU = torch.device("cpu")
@@ -14,6 +16,13 @@ LARGE = 160_000_000  # bytes
 SLACK = 40_000_000
 
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of main memory")
+
+
+@pytest.fixture(autouse=True)
+def nothing_freed_is_kept() -> None:
+    """What earlier tests freed would be used again, and no new memory be seen."""
+    gc.collect()
+    release_memory(CPU)
 
 
 def hold(size: int) -> None:

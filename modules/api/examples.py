@@ -145,6 +145,7 @@ ENGINE: dict[str, Any] = {
     "line": "SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda:0",
     "hashing": "",
     "size": 512,
+    "switch_seconds": 2.31,
     "settings": {"show_progressbar": True, "live_preview_refresh_period": 1000},
 }
 TOKEN_COUNT: dict[str, Any] = {"text": "9/75", "count": 9, "limit": 75}

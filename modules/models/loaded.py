@@ -44,7 +44,7 @@ class LoadedModel:
     saturated: dict[str, int] = field(default_factory=dict)
     components: tuple[Component, ...] = ()
     sources: dict[tuple[str, str], Assignment] = field(default_factory=dict)  # by component and our key
-    load_seconds: float = 0.0
+    switch_seconds: float = 0.0  # until it was ready the last time
     streaming: StreamHandle | None = None  # None: all weights lie on the device
     vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
     tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses in place of the VAE

@@ -127,7 +127,6 @@ def load_model(
         saturated=report.saturated,
         components=tuple(components),
         sources={(item.component.name, item.key): item for item in assignments},
-        load_seconds=seconds,
         streaming=streaming,
     )
     if architecture.prediction_type == PROBE:

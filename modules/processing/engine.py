@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,7 @@ class Engine:
         and says so.
         """
         with self.lock:
+            began = time.monotonic()
             info = self.catalogue.default(wanted)
             self._last = wanted
             wish = wish or self._current_wish()
@@ -140,7 +142,7 @@ class Engine:
             if kept is not None:
                 plan = kept.model.plan
                 if self._is_usable(kept.model, info, wish, vae):
-                    return self._take_back(kept, same_plan=kept.model.plan == plan)
+                    return self._take_back(kept, began, same_plan=kept.model.plan == plan)
                 kept = None
                 self._release()
             self._status = EngineStatus(EngineState.LOADING, f"Loading {info.name} ...")
@@ -152,6 +154,7 @@ class Engine:
             except BaseException as error:
                 self._status = EngineStatus(EngineState.FAILED, f"Loading {info.name} failed: {error}")
                 raise
+            self._model.switch_seconds = time.monotonic() - began
             self._status = self._ready(self._model)
             if self._hashing:
                 self._hasher.begin(info)
@@ -358,10 +361,11 @@ class Engine:
         self._model = self._conditioner = None
         self._release()
 
-    def _take_back(self, kept: KeptModel, same_plan: bool) -> LoadedModel:
+    def _take_back(self, kept: KeptModel, began: float, same_plan: bool) -> LoadedModel:
         """Put a model that was set aside into use again, with its prompt encoder if that knows the plan."""
         move_weights(kept.model, kept.model.device)
         self._model, self._conditioner = kept.model, kept.conditioner if same_plan else None
+        kept.model.switch_seconds = time.monotonic() - began
         self._status = self._ready(kept.model)
         return kept.model
 
@@ -393,6 +397,7 @@ class Engine:
             default_size_px=model.default_size_px,
             streaming=plan.streaming.label if plan.streaming else "",
             streamed_bytes=model.streaming.rest_bytes if model.streaming else 0,
+            switch_seconds=model.switch_seconds,
         )
         return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
 

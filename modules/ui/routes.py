@@ -84,6 +84,7 @@ def page_routes(services: Services) -> APIRouter:
             "line": scales_line(status.model) if status.model else "",
             "hashing": hashing_line(services.engine.hashing),
             "size": status.model.default_size_px if status.model else None,
+            "switch_seconds": round(status.model.switch_seconds, 2) if status.model else None,
             "settings": page_settings(services.settings.current),
         }
 

@@ -69,7 +69,11 @@ def test_a_model_that_is_still_in_memory_is_used_again(engine: Engine, folder: P
     first = picture(engine, folder, "a")
     a, conditioner = engine.model("a"), engine.conditioner("a")
     b = engine.model("b")
+    assert a.switch_seconds > 0
+    a.switch_seconds = -1.0
     assert engine.model("a") is a
+    assert a.switch_seconds > 0, "measured at each switch"
+    assert engine.status.model is not None and engine.status.model.switch_seconds == a.switch_seconds
     assert engine.status.state is EngineState.READY
     assert engine.status.model is not None and engine.status.model.title.startswith("a.safetensors")
     assert engine.conditioner("a") is conditioner
@@ -174,7 +178,7 @@ def test_thirty_switches_among_three_families_do_not_grow(tmp_path: Path) -> Non
         engine.model(names[number % 3])
     first = _resident_bytes()
     for number in range(24):
-        assert engine.model(names[number % 3]).load_seconds > 0
+        assert engine.model(names[number % 3]).switch_seconds > 0
     assert _resident_bytes() < first * 1.05
     engine.close()
 

@@ -30,6 +30,7 @@
       follow();
       place.textContent = engine.state === "ready" ? engine.line : engine.message;
       place.className = `fw-${engine.state}`;
+      place.title = engine.switch_seconds ? `ready after ${engine.switch_seconds} s` : "";
       place.dataset.hashing = engine.hashing;
       // A page that is there before the model shows the size that the server guessed.
       if (!engine.size && knownSize === null) knownSize = shownSize();

@@ -13,7 +13,7 @@ from torch import Tensor
 from modules.memory.formats.decoding import decode_narrow
 from modules.memory.formats.format import FORMATS, Encoded, by_row, finite_peak
 
-SLICE_ELEMENTS = 1 << 20  # fewer, larger steps: on a busy processor each costs its threads a meeting
+SLICE_ELEMENTS = 1 << 18
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,18 @@
 Property tests draw a few examples by default, 2,000 with `--hypothesis-profile=thorough`.
 """
 
+from __future__ import annotations
+
 import gc
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from modules.processing.engine import Engine
 
 LONGEST_FIRST = ("tests/processing/", "tests/ui/", "tests/training/", "tests/models/")
 
@@ -37,3 +44,13 @@ def imported_stays() -> None:
     that is let go."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine that finds the recorded tiny checkpoint and its networks; files with other wants have their own."""
+    from tests.recordings import tiny_engine  # imports torch
+
+    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
+    yield engine
+    engine.unload()

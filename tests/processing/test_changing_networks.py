@@ -1,6 +1,5 @@
 """Network files that change between two jobs: what is used, cached and recorded is what the file holds now."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +12,12 @@ from modules.networks.network_file import digests_of, network_hash, read_metadat
 from modules.processing.engine import Engine
 from modules.processing.networks import Networks
 from tests.processing.test_fp8_pictures import PLAIN, make, pixels
-from tests.recordings import REFERENCE, tiny_engine
+from tests.recordings import REFERENCE
 
 SOURCE = REFERENCE / "models" / "Lora" / "tiny-lora-a.safetensors"
 RECORDED = network_hash(SOURCE)
 METADATA = {**read_metadata(SOURCE), "sshs_model_hash": RECORDED}
 PROMPT = {**PLAIN, "prompt": "a red cat <lora:mine:1>", "steps": 2}
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 def scaled(factor: float) -> dict[str, Tensor]:

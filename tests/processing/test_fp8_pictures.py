@@ -1,13 +1,11 @@
 """fp8 against the pictures that the reference UI made with its fp8 switch, and the switch itself."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
@@ -28,16 +26,6 @@ AS_THE_REFERENCE = {
     "compute_dtype": "bf16",
     "compute_mode": "Autocast",
 }
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 def make(engine: Engine, folder: Path, payload: dict[str, Any], settings: dict[str, Any]) -> Result:

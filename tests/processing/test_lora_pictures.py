@@ -1,6 +1,5 @@
 """Networks on 8-bit weights: as the reference UI where that is asked for, and with their full effect by default."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,6 @@ INTO_FP8 = {**AS_THE_REFERENCE, "lora_mode": "merge into fp8"}
 FROM_MASTER = {**AS_THE_REFERENCE, "lora_mode": "merge from full precision"}
 ROW = {"fp8_storage": "Enable"}
 PROMPT = "a red cat on a chair"
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 def with_prompt(prompt: str) -> dict[str, Any]:

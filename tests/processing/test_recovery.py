@@ -1,6 +1,6 @@
 """Jobs that run out of memory at every stage, once and again, and still give the same picture."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of
-from tests.recordings import tiny_engine
 
 PAYLOAD: dict[str, Any] = {
     "prompt": "a red cat on a chair",
@@ -37,16 +36,6 @@ HIRES = {**PAYLOAD, "enable_hr": True, "hr_upscaler": "Lanczos", "hr_scale": 2, 
 LORA = {**PAYLOAD, "prompt": "a red cat <lora:tiny-lora-a:0.8>"}
 RUNGS = 20  # more than there are
 NAME = "tiny-sd1.safetensors"
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """What an extension sees and changes at the moments of a job: hooks of scripts, and callbacks."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from modules import script_callbacks
@@ -16,19 +14,7 @@ from modules.images.metadata import read_metadata
 from modules.processing.engine import Engine
 from modules.processing.results import PictureKind
 from modules.scripts.callbacks import Moment
-from tests.recordings import tiny_engine
 from tests.scripts.toys import extension, run, small_hires, small_request
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
-
 
 HEAD = """
 import modules.scripts as scripts

@@ -1,13 +1,11 @@
 """Extensions' scripts: found, refused, run around and in place of jobs; and the X/Y/Z plot."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
@@ -25,7 +23,6 @@ from modules.scripts.program import Program
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of
-from tests.recordings import tiny_engine
 
 BUILT_IN = Path(__file__).parents[2] / "extensions-builtin"
 PAYLOAD = {
@@ -39,16 +36,6 @@ PAYLOAD = {
     "sampler_name": "Euler",
 }
 XYZ = "X/Y/Z plot"
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
-    yield engine
-    engine.unload()
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

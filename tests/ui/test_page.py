@@ -247,6 +247,21 @@ def test_weights_of_selections_networks_and_old_brackets_change(form: sync_api.P
         assert form.input_value(PROMPT) == after
 
 
+def test_a_selection_made_right_after_a_change_of_weight_stays(form: sync_api.Page) -> None:
+    form.fill(PROMPT, "a red cat")
+    selection = form.evaluate(
+        f"""async () => {{
+            const area = document.querySelector('{PROMPT}');
+            area.setSelectionRange(3, 3);
+            area.dispatchEvent(new KeyboardEvent("keydown", {{ key: "ArrowUp", ctrlKey: true, bubbles: true }}));
+            area.select();
+            await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+            return [area.value, area.selectionStart, area.selectionEnd];
+        }}"""
+    )
+    assert selection == ["a (red:1.1) cat", 0, len("a (red:1.1) cat")]
+
+
 def test_brackets_are_checked_with_escapes_and_without_angles(form: sync_api.Page) -> None:
     for text, is_wrong in (
         ("a > b <3", False),

@@ -164,7 +164,11 @@
     area.dispatchEvent(new Event("input", { bubbles: true }));
     area.focus();
     area.setSelectionRange(start, end);
-    requestAnimationFrame(() => area.setSelectionRange(start, end));
+    requestAnimationFrame(() => {
+      // Gradio writes the value once more, which sets the cursor behind it; any other selection is the user's.
+      const isBehindText = area.value === text && area.selectionStart === text.length;
+      if (isBehindText) area.setSelectionRange(start, end);
+    });
   }
 
   // -- dropped pictures ----------------------------------------------------------------------------------------------

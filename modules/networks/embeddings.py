@@ -1,11 +1,9 @@
 """Textual inversion embeddings on disk (Gal et al. 2022, arXiv:2208.01618): vectors that a word in a prompt stands for.
 
-Read from .pt and .bin (weights only), .safetensors, and pictures that carry one in the text chunk `sd-ti-embedding`.
+Read from .pt and .bin (weights only), .safetensors, and pictures that carry one, see `picture_embedding`.
 """
 
-import base64
 import hashlib
-import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -14,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from modules.networks.network_file import NetworkError, read_tensors
+from modules.networks.picture_embedding import read_picture
 
 log = logging.getLogger(__name__)
 TENSOR_SUFFIXES = (".pt", ".bin", ".safetensors")
 PICTURE_SUFFIXES = (".png", ".webp", ".jxl", ".avif")
-PICTURE_CHUNK = "sd-ti-embedding"
 SHORT_HASH = 12
 MAX_VECTORS = 75
 
@@ -113,13 +110,17 @@ class EmbeddingStore:
             return
         if embedding is not None:
             self._loaded[path] = embedding
+        elif not _is_preview(path):
+            self._broken[path] = (
+                f"{path.name}: a picture with no embedding in it, neither in a text chunk nor in its pixels."
+            )
 
 
 def read_embedding(path: Path) -> Embedding | None:
     """One file; None for a picture without an embedding. Raises `NetworkError`."""
     suffix = path.suffix.lower()
     if suffix in PICTURE_SUFFIXES:
-        data = _from_picture(path)
+        data = read_picture(path, with_pixels=not _is_preview(path))
         if data is None:
             return None
     elif suffix == ".safetensors":
@@ -135,9 +136,9 @@ def read_embedding(path: Path) -> Embedding | None:
         name=name,
         file_hash=digest,
         vectors=vectors_of(path.name, data),
-        step=data.get("step"),
-        checkpoint_name=data.get("sd_checkpoint_name"),
-        checkpoint_hash=data.get("sd_checkpoint"),
+        step=_whole(data.get("step")),
+        checkpoint_name=_words(data.get("sd_checkpoint_name")),
+        checkpoint_hash=_words(data.get("sd_checkpoint")),
     )
 
 
@@ -183,25 +184,17 @@ def _from_pickle(path: Path) -> dict[str, Any]:
     return data
 
 
-def _from_picture(path: Path) -> dict[str, Any] | None:
-    try:
-        with Image.open(path) as image:
-            text = image.info.get(PICTURE_CHUNK)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise NetworkError(f"{path.name}: is no picture that can be read.") from error
-    if not text:
-        return None
-    try:
-        found = json.loads(base64.b64decode(text), object_hook=_with_tensors)
-    except ValueError as error:
-        raise NetworkError(f"{path.name}: the embedding in the picture is damaged.") from error
-    if not isinstance(found, dict):
-        raise NetworkError(f"{path.name}: the embedding in the picture is damaged.")
-    return found
+def _is_preview(picture: Path) -> bool:
+    """Whether the picture shows an embedding that lies beside it under the same name."""
+    return any(picture.with_suffix(suffix).is_file() for suffix in TENSOR_SUFFIXES)
 
 
-def _with_tensors(table: dict[str, Any]) -> Any:
-    return torch.tensor(table["TORCHTENSOR"]) if "TORCHTENSOR" in table else table
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _words(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _stamp(path: Path) -> tuple[int, int]:

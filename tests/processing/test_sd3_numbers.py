@@ -1,32 +1,28 @@
 """Stable Diffusion 3 against diffusers: its converter, its transformer, its pipeline and its scheduler."""
 
-import warnings
 from typing import Any
 
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
-from diffusers.loaders import single_file_utils as convert
 from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.memory.attention import whole
 from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.loaded import LoadedModel
 from modules.models.network_context import NetworkContext
 from modules.processing.attention import using_attention
 from modules.processing.conditioning import EncodedPrompts
 from modules.processing.engine import Engine
-from modules.processing.sampling_pass import PassPlan, build_guidance, guided_network, noise_schedule, plan_first
 from modules.prompting.tokens import ClipTokenizer
-from modules.sampling.catalog import SAMPLERS
-from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
 from modules.settings.values import Settings
-from tests.models.family_files import TINY_SD3, family_tensors, write_family
+from tests.models.diffusers_sd3_folders import sd3_transformer
+from tests.models.family_files import family_tensors, write_family
+from tests.processing.guided_walk import walk
 from tests.recordings import CONFIGS, cpu_machine
 
 PROMPT, NEGATIVE = "a red cat on a wall", "blurry"
-STEPS = 6
+STEPS, CFG_SCALE = 6, 4.5
 
 
 @pytest.fixture(scope="module", params=["sd3", "sd3.5"])
@@ -44,25 +40,7 @@ def engine(name: str, tmp_path_factory: pytest.TempPathFactory) -> Engine:
 @pytest.fixture(scope="module")
 def theirs(name: str) -> SD3Transformer2DModel:
     """The file's transformer as diffusers itself reads it."""
-    sizes = TINY_SD3[name]
-    tensors = {key: tensor.float() for key, tensor in family_tensors(name).items() if key.startswith("model.diff")}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        converted = convert.convert_sd3_transformer_checkpoint_to_diffusers(tensors)
-    model = SD3Transformer2DModel(
-        sample_size=128,
-        num_layers=sizes.layers,
-        attention_head_dim=64,
-        num_attention_heads=sizes.width // 64,
-        joint_attention_dim=sizes.text_width,
-        caption_projection_dim=sizes.width,
-        pooled_projection_dim=192,
-        pos_embed_max_size=sizes.positions,
-        dual_attention_layers=tuple(sorted(sizes.dual)),
-        qk_norm="rms_norm" if sizes.head else None,
-    )
-    model.load_state_dict(converted)
-    return model.eval()
+    return sd3_transformer(name).float().eval()
 
 
 def encoded(engine: Engine) -> EncodedPrompts:
@@ -85,19 +63,6 @@ def test_latents_of_an_odd_side_keep_it(engine: Engine) -> None:
         assert engine.model(None).predict(torch.randn(1, 16, 7, 9), torch.tensor([5.0]), context).shape[2:] == (7, 9)
 
 
-def _sampled(model: LoadedModel, sampler: str, noise: Tensor, prompts: EncodedPrompts, cfg: float = 4.5) -> Tensor:
-    plan = PassPlan(
-        sampler=SAMPLERS.get(sampler), scheduler="Simple", steps=STEPS, cfg_scale=cfg, settings=Settings(), is_sdxl=True
-    )
-    schedule = noise_schedule(model, Settings())
-    walk = plan_first(plan, schedule)
-    network = guided_network(plan, model, schedule, prompts, (8, 8))
-    guidance = build_guidance(plan, network, lambda: None, True)
-    image_noise = ImageNoise(NoiseRequest(shape=(16, 8, 8), seeds=(1,)), torch.device("cpu"))
-    with torch.inference_mode():
-        return walk.run(guidance, walk.start(noise), GaussianNoise(image_noise), lambda _: None)
-
-
 def test_euler_is_the_pipeline_of_diffusers(engine: Engine, theirs: SD3Transformer2DModel) -> None:
     model, prompts = engine.model(None), encoded(engine)
     noise = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(7))
@@ -117,12 +82,12 @@ def test_euler_is_the_pipeline_of_diffusers(engine: Engine, theirs: SD3Transform
         negative_pooled_prompt_embeds=negative.vector[None],
         latents=noise,
         sigmas=schedule,
-        guidance_scale=4.5,
+        guidance_scale=CFG_SCALE,
         output_type="latent",
         height=64,
         width=64,
     ).images
-    ours = _sampled(model, "Euler", noise, prompts)
+    ours = walk(model, noise, prompts, STEPS, CFG_SCALE)
     torch.testing.assert_close(ours, reference, atol=2e-4, rtol=2e-4)
     with torch.inference_mode():
         picture = vae.decode(reference / 1.5305 + 0.0609, return_dict=False)[0]

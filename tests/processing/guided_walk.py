@@ -1,0 +1,39 @@
+"""A walk through the sampler with our guidance, from given noise and encoded prompts to latents."""
+
+import torch
+from torch import Tensor
+
+from modules.models.loaded import LoadedModel
+from modules.processing.conditioning import EncodedPrompts
+from modules.processing.sampling_pass import PassPlan, build_guidance, guided_network, noise_schedule, plan_first
+from modules.sampling.catalog import SAMPLERS
+from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
+from modules.settings.values import Settings
+
+
+def walk(
+    model: LoadedModel,
+    noise: Tensor,
+    prompts: EncodedPrompts,
+    steps: int,
+    cfg_scale: float,
+    sampler: str = "Euler",
+    scheduler: str = "Simple",
+) -> Tensor:
+    """Latents [1,C,h,w] like `noise`, float32."""
+    plan = PassPlan(
+        sampler=SAMPLERS.get(sampler),
+        scheduler=scheduler,
+        steps=steps,
+        cfg_scale=cfg_scale,
+        settings=Settings(),
+        is_sdxl=model.family.is_large,
+    )
+    channels, height, width = noise.shape[1:]
+    schedule = noise_schedule(model, Settings())
+    network = guided_network(plan, model, schedule, prompts, (height, width))
+    guidance = build_guidance(plan, network, lambda: None, True)
+    path = plan_first(plan, schedule)
+    on_the_way = ImageNoise(NoiseRequest(shape=(channels, height, width), seeds=(1,)), torch.device("cpu"))
+    with torch.inference_mode():
+        return path.run(guidance, path.start(noise), GaussianNoise(on_the_way), lambda _: None)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -36,7 +37,13 @@ TINY_FAMILIES = {
     "sd1-inpainting": replace(_SD1, unet=replace(_SD1.unet, in_channels=9)),
     "pix2pix": replace(_SD1, unet=replace(_SD1.unet, in_channels=8)),
     "sd2": _SD2,
+    "sd2-inpainting": replace(_SD2, unet=replace(_SD2.unet, in_channels=9)),
+    "sd2-v": _SD2,
+    "sd-turbo": replace(
+        _SD2, open_clip=("conditioner.embedders.0.model", _WIDE_TEXT), extras={"denoiser.sigmas": (1000,)}
+    ),
     "sdxl": _SDXL,
+    "sdxl-turbo": replace(_SDXL, extras={"denoiser.sigmas": (1000,)}),
     "sdxl-inpainting": replace(_SDXL, unet=replace(_SDXL.unet, in_channels=9)),
     "sdxl-v": replace(_SDXL, extras={"v_pred": (), "ztsnr": ()}),
     "sdxl-pruned": replace(
@@ -51,6 +58,8 @@ TINY_FAMILIES = {
 }
 TINY_SD3 = {"sd3": _SD3, "sd3.5": replace(_SD3, dual=frozenset({0, 1}), head=64)}
 FAMILY_NAMES = (*TINY_FAMILIES, *TINY_SD3)
+OUT_BIAS = "model.diffusion_model.out.2.bias"
+V_BIAS = -3.0  # so that the network's answer to noise lies far below it, as that of one that predicts v
 
 
 def family_shapes(name: str) -> Shapes:
@@ -70,6 +79,8 @@ def family_tensors(name: str) -> dict[str, Tensor]:
         spread = 0.05 if len(shape) < 2 else 1 / torch.Size(shape[1:]).numel() ** 0.5
         values = torch.randn(shape, generator=generator) * spread
         tensors[key] = (values + 1 if is_norm else values).half()
+    if name == "sd2-v":
+        tensors[OUT_BIAS].fill_(V_BIAS)
     return tensors
 
 
@@ -78,3 +89,21 @@ def write_family(folder: Path, name: str) -> Path:
     path = folder / f"{name}.safetensors"
     save_file(family_tensors(name), path)
     return path
+
+
+def write_yaml(path: Path, sizes: FileSizes, like: Path, parameterization: str) -> None:
+    """A description in the original form: `like` with the sizes of a tiny file, and what its network predicts."""
+    config = OmegaConf.load(like)
+    params = config.model.params
+    params.parameterization = parameterization
+    unet = sizes.unet
+    params.unet_config.params.update(
+        in_channels=unet.in_channels,
+        model_channels=unet.width,
+        channel_mult=list(unet.multipliers),
+        num_res_blocks=len(unet.depths[0]),
+        attention_resolutions=[2**level for level, depths in enumerate(unet.depths) if any(depths)],
+        context_dim=unet.context,
+    )
+    params.first_stage_config.params.ddconfig.ch = sizes.vae_width
+    OmegaConf.save(config, path)

@@ -21,10 +21,11 @@ from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
-from tests.models.family_files import FAMILY_NAMES, write_family
+from tests.models.family_files import FAMILY_NAMES, TINY_FAMILIES, write_family, write_yaml
 from tests.recordings import CONFIGS, cpu_machine
 
 LORA_OF = {"sd3": "transformer", "sd3.5": "transformer", "sdxl-pruned": "pruned"}  # the others have a middle block
+PREDICTIONS = {"v": "v_prediction", "eps": "epsilon"}  # by their names in a YAML
 FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row")
 
 
@@ -181,8 +182,30 @@ def test_v_prediction_with_a_noise_schedule_that_ends_in_noise(engine: Engine) -
     assert model.architecture.noise_schedule.zero_terminal_snr
 
 
-def test_what_a_network_predicts_is_probed_where_the_file_does_not_say(engine: Engine) -> None:
-    assert engine.model("sd2").architecture.prediction_type in ("epsilon", "v_prediction")
+@pytest.mark.parametrize(("family", "prediction"), [("sd2", "epsilon"), ("sd2-v", "v_prediction")])
+def test_what_a_network_predicts_is_probed_where_the_file_does_not_say(
+    engine: Engine, family: str, prediction: str
+) -> None:
+    model = engine.model(family)
+    assert model.architecture.prediction_type == prediction
+    assert model.default_size_px == (768 if prediction == "v_prediction" else 512)
+
+
+def test_a_yaml_says_what_the_probe_would_find_out(engine: Engine, tmp_path: Path, plain: Plain) -> None:
+    """The same file with a description in the original form beside it: the same picture. Said otherwise, another."""
+    write_family(tmp_path, "sd2-v")
+    for parameterization in ("v", "eps"):
+        write_yaml(tmp_path / "sd2-v.yaml", TINY_FAMILIES["sd2-v"], CONFIGS / "v2-inference.yaml", parameterization)
+        other = Engine(CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json")), CONFIGS, cpu_machine)
+        assert other.model("sd2-v").architecture.prediction_type == PREDICTIONS[parameterization]
+        assert (pixels(picture(other, "sd2-v")) == plain("sd2-v", "Disable")) is (parameterization == "v")
+
+
+@pytest.mark.parametrize("family", ["sd-turbo", "sdxl-turbo"])
+def test_a_distilled_model_needs_a_step_and_no_negative_prompt(engine: Engine, family: str) -> None:
+    result = refined(engine, checkpoint=family, refiner_checkpoint=None, steps=1, cfg_scale=1.0, sampler="Euler a")
+    assert len(set(pixels(result))) > 8
+    assert "Steps: 1, Sampler: Euler a" in result.samples[0].infotext
 
 
 REFINED = {"checkpoint": "sdxl", "refiner_checkpoint": "sdxl-refiner", "refiner_switch_at": 0.5, "steps": 4}

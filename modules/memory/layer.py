@@ -14,7 +14,7 @@ upcasting) and the reference UI's 14031 (fp8 storage, manual cast), neither of w
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -56,12 +56,40 @@ class SideBranches(Protocol):
         """The output of any layer with the branches'. `output` may be changed in place."""
 
 
+Kept = tuple[Tensor, Tensor | None]
+"""Stored data and its scale."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows (`dimension` 0) or columns (1) `start` to `stop` of a layer's parameter."""
+
+    layer: nn.Module
+    name: str
+    dimension: int
+    start: int
+    stop: int
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """A view of this part of the whole parameter."""
+        return tensor.narrow(self.dimension, self.start, self.stop - self.start)
+
+    def of_scale(self, scale: Tensor | None) -> Tensor | None:
+        """The scales (one for each row, or one for all) that belong to the part."""
+        if scale is None or self.dimension == 1 or scale.numel() == 1:
+            return scale
+        return scale[self.start : self.stop]
+
+
 class Fetch(Protocol):
     """Brings stored bytes that do not rest in the layer (they are in main memory, or on disk). In the layer is an empty
     shell of the weight's shape and stored dtype then; see `modules.memory.streaming`."""
 
     def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
         """Stored data and scale of a parameter, on any device. Data may be narrower than what the layer stores."""
+
+    def parts(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Stored data of some parts, to be used together; as little beside them as can be is brought."""
 
     def dtype(self, layer: nn.Module, name: str) -> torch.dtype | None:
         """In which dtype the data will come; None: it rests in the layer after all."""
@@ -188,41 +216,37 @@ def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tenso
     return weight
 
 
-Kept = tuple[Tensor, Tensor | None]
-"""Stored data and its scale."""
+def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:
+    """What of these rests elsewhere, brought here together, without the rest of its parameters; for `read_part`."""
+    brought: dict[Part, Kept] = {}
+    asked: dict[int, tuple[Fetch, list[Part]]] = {}
+    for part in parts:
+        state = stored_state(part.layer)
+        if state is None or state.fetch is None or part.name not in state.formats:
+            continue
+        if not _is_whole(part.layer, part.name, state):
+            asked.setdefault(id(state.fetch), (state.fetch, []))[1].append(part)
+    for fetch, wanted in asked.values():
+        for part, data in zip(wanted, fetch.parts(wanted), strict=True):
+            brought[part] = data, part.of_scale(part.layer._buffers.get(part.name + SCALE_SUFFIX))
+    return brought
 
 
-def fetch_stored(layer: nn.Module, name: str) -> Kept | None:
-    """What rests elsewhere, brought here once: for reading several slices of it. None for what lies in the layer."""
-    state = stored_state(layer)
-    if state is None or name not in state.formats or state.fetch is None or _is_whole(layer, name, state):
-        return None
-    return state.fetch(layer, name)
+def read_part(part: Part, brought: Kept | None = None) -> Tensor:
+    """A part of a parameter, usable; only that is decoded. Works for layers that are not managed.
 
-
-def read_rows(layer: nn.Module, name: str, start: int, stop: int, kept: Kept | None = None) -> Tensor:
-    """Rows `start` to `stop` of a parameter, usable; only those are decoded. Works for layers that are not managed.
-
-    `kept` is what `fetch_stored` gave.
+    `brought` is what `fetch_parts` gave of it.
     """
+    layer, name = part.layer, part.name
     state = stored_state(layer)
     if state is None or name not in state.formats or _is_whole(layer, name, state):
-        rows: Tensor = getattr(layer, name)[start:stop]
-        return rows
-    data, scale = kept or fetch_stored(layer, name) or stored_tensors(layer, name)
-    part = scale[start:stop] if scale is not None and scale.numel() > 1 else scale
-    return decode(state, name, data[start:stop], part)
-
-
-def read_columns(layer: nn.Module, name: str, start: int, stop: int, kept: Kept | None = None) -> Tensor:
-    """Columns `start` to `stop` (of the second dimension) of a parameter, usable; as `read_rows`."""
-    state = stored_state(layer)
-    if state is None or name not in state.formats or _is_whole(layer, name, state):
-        columns: Tensor = getattr(layer, name)[:, start:stop]
-        return columns
-    data, scale = kept or fetch_stored(layer, name) or stored_tensors(layer, name)
-    part = data[:, start:stop]
-    return decode(state, name, part if part.dtype == state.compute_dtype else part.contiguous(), scale)
+        whole: Tensor = getattr(layer, name)
+        return part.of(whole)
+    if brought is None:
+        data, scale = stored_tensors(layer, name) if state.fetch is None else state.fetch(layer, name)
+        brought = part.of(data), part.of_scale(scale)
+    data, scale = brought
+    return decode(state, name, data if data.dtype == state.compute_dtype else data.contiguous(), scale)
 
 
 def _is_whole(layer: nn.Module, name: str, state: Stored) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
 from modules.memory.formats import FORMATS
-from modules.memory.layer import read_rows, read_weight, stored_state
+from modules.memory.layer import Part, read_part, read_weight, stored_state
 from modules.memory.skip import SkipRules
 from modules.memory.storage import StorageRules, apply_storage, managed_layers, stored_bytes
 from tests.memory.toys import CONVOLUTIONS, Toy, convolution, toy_inputs
@@ -172,8 +172,9 @@ def test_whoever_reads_a_weight_gets_a_usable_one() -> None:
     assert model.attention.out_proj.weight.dtype == torch.bfloat16
     assert model.first._parameters["weight"] is not None
     assert model.first._parameters["weight"].dtype == torch.float8_e4m3fn
-    assert torch.equal(read_rows(model.first, "weight", 10, 20), model.first.weight[10:20])
-    assert torch.equal(read_rows(model.norm, "weight", 1, 3), model.norm.weight[1:3])
+    assert torch.equal(read_part(Part(model.first, "weight", 0, 10, 20)), model.first.weight[10:20])
+    assert torch.equal(read_part(Part(model.first, "weight", 1, 3, 9)), model.first.weight[:, 3:9])
+    assert torch.equal(read_part(Part(model.norm, "weight", 0, 1, 3)), model.norm.weight[1:3])
 
 
 def test_the_state_dict_is_what_is_stored_and_loads_again() -> None:

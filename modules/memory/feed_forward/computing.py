@@ -23,6 +23,7 @@ from modules.memory.feed_forward.weights import (
     is_readable,
     must_be_decoded,
 )
+from modules.memory.layer import fetch_parts
 
 
 @dataclass(frozen=True)
@@ -136,20 +137,23 @@ class _Readers:
         self.down = LayerReader(parts.down, keep)
 
     def slice(self, start: int, stop: int) -> _Slice:
-        pattern, factor = self.parts.pattern, None
+        """Weights that rest elsewhere are brought for this slice only, all at once."""
+        pattern = self.parts.pattern
+        reads = [(self.activated, pattern.activated.first + start, pattern.activated.first + stop)]
         if pattern.is_fused and stop - start == pattern.hidden:
-            return _Slice(self.parts, self.activated.rows(0, 2 * stop), None, self.down.columns(start, stop))
-        first = pattern.activated.first
-        if self.factor is not None and pattern.factor is not None:
-            factor = self.factor.rows(pattern.factor.first + start, pattern.factor.first + stop)
-        activated = self.activated.rows(first + start, first + stop)
-        return _Slice(self.parts, activated, factor, self.down.columns(start, stop))
+            reads = [(self.activated, 0, 2 * stop)]
+        elif self.factor is not None and pattern.factor is not None:
+            reads.append((self.factor, pattern.factor.first + start, pattern.factor.first + stop))
+        wanted = [part for reader, begin, end in reads for part in reader.row_parts(begin, end)]
+        brought = fetch_parts(wanted + self.down.column_parts(start, stop))
+        activated, *factor = [reader.rows(begin, end, brought) for reader, begin, end in reads]
+        return _Slice(self.parts, activated, factor[0] if factor else None, self.down.columns(start, stop, brought))
 
 
 def _without_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumulation: bool) -> Tensor:
     """Slices of the hidden dimension outside, tokens inside: each weight is read once. Sums are made in place."""
     readers = _Readers(parts, keep=True)
-    bias: Tensor | None = None
+    bias = readers.down.bias
     slices = hidden_slices(parts.pattern.hidden, pieces.splits)
     output = torch.empty(0)
     ranks: list[Tensor] = []
@@ -160,7 +164,6 @@ def _without_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumula
         if index == 0:
             sum_dtype = torch.float32 if fp32_accumulation and len(slices) > 1 else dtype
             output = x.new_empty(x.shape[0], weight.shape[0], dtype=sum_dtype)
-            bias = readers.down.bias
             bias = None if bias is None else bias.to(dtype)
             ranks = [x.new_zeros(x.shape[0], branch.down.shape[0], dtype=dtype) for branch in readers.down.branches]
         for begin in range(0, x.shape[0], pieces.chunk):
@@ -174,6 +177,7 @@ def _without_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumula
             for rank, branch in zip(ranks, readers.down.branches, strict=True):
                 _add_product(output, rank * branch.scale.to(dtype), branch.up.to(dtype), None, is_first=False)
             output = output.to(dtype)
+        del part, weight  # before the next ones are brought
     return output
 
 

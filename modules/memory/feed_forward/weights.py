@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.feed_forward.pattern import is_plain_linear
-from modules.memory.layer import Kept, SideBranches, fetch_stored, read_columns, read_rows, read_weight, stored_state
+from modules.memory.layer import Kept, Part, SideBranches, read_part, read_weight, stored_state
 from modules.memory.patching import has_foreign_forward, patches_of
 
 
@@ -56,33 +57,39 @@ def cast_input(layer: nn.Module, x: Tensor) -> Tensor:
     return x
 
 
+Brought = Mapping[Part, Kept]
+"""Parts of weights that rest elsewhere, brought here for one slice."""
+
+
 @dataclass
 class LayerReader:
-    """Reads one layer during one call. A weight that is streamed is brought here once, one with changes on it is
-    decoded once for all slices, unless gradients would keep it alive."""
+    """Reads one layer during one call, slice by slice. A weight with changes on it is decoded once for all slices,
+    unless gradients would keep it alive."""
 
     layer: Any
     keep: bool
     _whole: Tensor | None = None
-    _stored: dict[str, Kept | None] = field(default_factory=dict)
 
-    def rows(self, start: int, stop: int) -> RowSlice:
+    def row_parts(self, start: int, stop: int) -> list[Part]:
+        """What `rows` needs."""
+        return [Part(self.layer, name, 0, start, stop) for name in self.layer._parameters if self._has(name)]
+
+    def column_parts(self, start: int, stop: int) -> list[Part]:
+        """What `columns` needs."""
+        return [Part(self.layer, "weight", 1, start, stop)]
+
+    def rows(self, start: int, stop: int, brought: Brought) -> RowSlice:
         """What computes outputs `start` to `stop`."""
-        whole = self._kept()
-        weight = self._rows("weight", start, stop) if whole is None else whole[start:stop]
-        bias = None if self.layer._parameters.get("bias") is None else self._rows("bias", start, stop)
+        own = {part.name: self._read(part, brought) for part in self.row_parts(start, stop)}
         parts = tuple(replace(part, up=part.up[start:stop]) for part in self.branches)
         extra = self.branch_bias
-        return RowSlice(weight, bias, parts, None if extra is None else extra[start:stop])
+        return RowSlice(own["weight"], own.get("bias"), parts, None if extra is None else extra[start:stop])
 
-    def columns(self, start: int, stop: int) -> ColumnSlice:
+    def columns(self, start: int, stop: int, brought: Brought) -> ColumnSlice:
         """What takes inputs `start` to `stop` to all outputs; the bias is left out."""
-        weight = self._kept()
-        if weight is None:
-            weight = read_columns(self.layer, "weight", start, stop, self._brought("weight"))
-        else:
-            weight = weight[:, start:stop]
-        return ColumnSlice(weight, tuple(replace(part, down=part.down[:, start:stop]) for part in self.branches))
+        (part,) = self.column_parts(start, stop)
+        branches = tuple(replace(part, down=part.down[:, start:stop]) for part in self.branches)
+        return ColumnSlice(self._read(part, brought), branches)
 
     @property
     def bias(self) -> Tensor | None:
@@ -103,13 +110,12 @@ class LayerReader:
         state = stored_state(self.layer)
         return state.branches.bias if state is not None and isinstance(state.branches, AllBranches) else None
 
-    def _rows(self, name: str, start: int, stop: int) -> Tensor:
-        return read_rows(self.layer, name, start, stop, self._brought(name))
+    def _has(self, name: str) -> bool:
+        return self.layer._parameters[name] is not None
 
-    def _brought(self, name: str) -> Kept | None:
-        if self.keep and name not in self._stored:
-            self._stored[name] = fetch_stored(self.layer, name)
-        return self._stored.get(name)
+    def _read(self, part: Part, brought: Brought) -> Tensor:
+        whole = self._kept() if part.name == "weight" else None
+        return read_part(part, brought.get(part)) if whole is None else part.of(whole)
 
     def _kept(self) -> Tensor | None:
         state = stored_state(self.layer)

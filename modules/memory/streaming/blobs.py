@@ -23,7 +23,7 @@ from torch import Tensor
 
 from modules.atomic_files import output_error
 from modules.errors import CheckpointError, OutputError
-from modules.memory.streaming.source import as_bytes
+from modules.memory.streaming.source import Runs, as_bytes, read_file
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,10 @@ class BlobSource:
     shape: torch.Size
 
     def read_into(self, target: Tensor) -> None:
-        self.store.read_into(self, target)
+        self.read_runs(Runs(0, target.numel()), target)
+
+    def read_runs(self, runs: Runs, target: Tensor) -> None:
+        self.store.read_into(self, runs, target)
 
 
 class BlobStore:
@@ -88,20 +91,16 @@ class BlobStore:
                 del self._users[source.name]
                 self._used.pop(source.name, None)
 
-    def read_into(self, source: BlobSource, target: Tensor) -> None:
-        """The bytes of a weight; raises `CheckpointError` for a file that has gone, or is not what its name says."""
+    def read_into(self, source: BlobSource, runs: Runs, target: Tensor) -> None:
+        """Bytes of a weight; raises `CheckpointError` for a file that has gone, or is not what its name says."""
         path = self._path(source.name)
-        view = memoryview(target.numpy())  # type: ignore[arg-type]
         try:
             with path.open("rb", buffering=0) as file:
                 stat = os.fstat(file.fileno())
                 if (stat.st_size, stat.st_mtime_ns) != self._used[source.name]:
                     raise CheckpointError(self._complaint(path, "has changed since it was written"))
-                while view:
-                    count = file.readinto(view)
-                    if not count:
-                        raise CheckpointError(self._complaint(path, "ends too early"))
-                    view = view[count:]
+                if not read_file(file, 0, runs, target):
+                    raise CheckpointError(self._complaint(path, "ends too early"))
         except FileNotFoundError as error:
             raise CheckpointError(self._complaint(path, "is gone")) from error
         except OSError as error:

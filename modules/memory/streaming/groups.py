@@ -49,15 +49,24 @@ class Piece:
     size_bytes: int
     host: Tensor | None = None  # the same row in pinned memory, where it rests there
 
+    def cut(self, first: int, last: int) -> Piece:
+        """The piece of the weights `first` to `last` (not with it), where they are."""
+        ends = [*self.offsets, self.size_bytes]
+        begin, end = ends[first], ends[last]
+        host = None if self.host is None else self.host[begin:end]
+        return Piece(self.slots[first:last], [at - begin for at in self.offsets[first:last]], end - begin, host)
+
 
 @dataclass(eq=False)
 class Group:
-    """What is brought in and let go together. `alone`: nothing is brought in ahead of it or beside it."""
+    """What is brought in and let go together. `alone`: nothing is brought in ahead of it or beside it. `is_part`: of
+    rows or columns of weights."""
 
     index: int
     path: str
     slots: list[Slot]
     alone: bool = False
+    is_part: bool = False
     pieces: list[Piece] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,6 +88,17 @@ class Group:
             piece.slots.append(slot)
             piece.offsets.append(piece.size_bytes)
             piece.size_bytes += count
+
+    def take_out(self, slot: Slot) -> Group:
+        """A group of this weight alone, which is in this one no longer. What rests in pinned memory stays there."""
+        piece = next(piece for piece in self.pieces if slot in piece.slots)
+        at, where = piece.slots.index(slot), self.pieces.index(piece)
+        around = [piece.cut(0, at), piece.cut(at + 1, len(piece.slots))]
+        self.pieces[where : where + 1] = [rest for rest in around if rest.slots]
+        self.slots.remove(slot)
+        alone = Group(self.index, slot.path, [slot])
+        alone.pieces = [piece.cut(at, at + 1)]
+        return alone
 
 
 Resting = Mapping[tuple[int, str], Source]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +14,12 @@ from torch import Tensor, nn
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
-from modules.memory.layer import SCALE_SUFFIX, stored_state
+from modules.memory.layer import SCALE_SUFFIX, Part, stored_state
 from modules.memory.streaming.groups import Group, Slot
 from modules.memory.streaming.link import Link, Parcel
 from modules.memory.streaming.order import Order
 from modules.memory.streaming.rest import RestingPlace, shell_of
-from modules.memory.streaming.source import as_bytes, read, size_bytes
+from modules.memory.streaming.source import PartSource, as_bytes, read, size_bytes
 
 
 @dataclass
@@ -27,6 +29,7 @@ class StreamCounts:
     uses: int = 0  # a group was needed that was not the one before
     ready: int = 0  # ... and was there, or on its way
     moved_bytes: int = 0
+    most_bytes: int = 0  # that were there or on their way at one time
     wasted: int = 0  # groups brought in ahead that were not needed
 
 
@@ -77,6 +80,18 @@ class Streamer:
             data = self._live[group].tensors[slot]
         return (data if slot.via is None else data.to(slot.via)), scale
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def parts(self, parts: Sequence[Part]) -> list[Tensor]:
+        """Stored data of parts of parameters, which are a group of their own: nothing beside them is brought.
+
+        Where a parameter stays on the device, or moves with its whole component, the part is a view of it.
+        """
+        with self._lock:
+            cut = tuple(part for part in parts if self._is_cut(part))
+            whole = {part: part.of(self(part.layer, part.name)[0]) for part in parts if part not in cut}
+            brought = self._bring(cut) if cut else {}
+        return [whole[part] if part in whole else brought[part] for part in parts]
+
     def dtype(self, layer: nn.Module, name: str) -> torch.dtype | None:
         """In which dtype the data will arrive; None for a parameter that rests in its layer."""
         found = self._slots.get((id(layer), name))
@@ -90,6 +105,7 @@ class Streamer:
         slot, group = found
         with self._lock:
             self._forget(group)
+            self._drop_parts(lambda part: part.layer is layer and part.name == name)
             first = slot.first
             same = first.shape == data.shape and torch.equal(
                 as_bytes(read(first).to(data.dtype)), as_bytes(data.cpu().contiguous())
@@ -148,31 +164,35 @@ class Streamer:
         """From now on move these groups, of the same slots, with nothing brought ahead and nothing kept; returns the
         way back."""
         with self._lock:
-            old = (self.groups, self._ahead_bytes, self._kept)
-            sources = [(group, [slot.source for slot in group.slots]) for group in self.groups]
+            old, ahead_bytes, kept = self.groups, self._ahead_bytes, self._kept
+            sources = {slot: slot.source for slot, _ in self._slots.values()}
             self._move(groups, 0, set())
 
         def back() -> None:
             with self._lock:
-                for group, before in sources:
-                    if any(slot.source is not source for slot, source in zip(group.slots, before, strict=True)):
+                for group in old:
+                    if any(slot.source is not sources[slot] for slot in group.slots):
                         group.arrange()  # a weight was replaced meanwhile
-                self._move(*old)
+                grouped = {slot for group in old for slot in group.slots}
+                taken_out = [group for group in self.groups if not grouped.intersection(group.slots)]
+                self._move([*old, *taken_out], ahead_bytes, kept)
 
         return back
 
     def redirect(self, groups: Sequence[Group], link: Link) -> Callable[[], None]:
         """Bring these groups by another link (to another device) from now on; returns the way back, which closes it."""
         with self._lock:
+            self._drop_parts()
             for group in groups:
                 self._forget(group)
                 self._elsewhere[group] = link
 
         def back() -> None:
             with self._lock:
-                for group in groups:
+                self._drop_parts()
+                for group in [group for group, other in self._elsewhere.items() if other is link]:
                     self._forget(group)
-                    self._elsewhere.pop(group, None)
+                    del self._elsewhere[group]
             link.close()
 
         return back
@@ -188,10 +208,80 @@ class Streamer:
     def _move(self, groups: Sequence[Group], ahead_bytes: int, kept: set[Group]) -> None:
         """Let go of what is there; these are the groups from now on."""
         self.let_go()
-        for index, group in enumerate(groups):
-            group.index = index
+        self._parts: dict[tuple[Part, ...], Group] = {}
         self.groups, self._ahead_bytes, self._kept = tuple(groups), ahead_bytes, kept
         self._slots = {(id(slot.layer), slot.name): (slot, group) for group in groups for slot in group.slots}
+        self._numbers = itertools.count()
+        self._by_index: dict[int, Group] = {}
+        for group in groups:
+            self._number(group)
+
+    def _number(self, group: Group) -> None:
+        group.index = next(self._numbers)
+        self._by_index[group.index] = group
+
+    # -- parts of weights --------------------------------------------------------------------------------------------
+
+    def _is_cut(self, part: Part) -> bool:
+        """Whether a part moves without the rest of its parameter."""
+        found = self._slots.get((id(part.layer), part.name))
+        if found is None:
+            return False
+        slot, group = found
+        is_whole = part.stop - part.start == slot.source.shape[part.dimension]
+        return not (group.alone or is_whole or (group in self._kept))
+
+    def _bring(self, parts: tuple[Part, ...]) -> dict[Part, Tensor]:
+        slots = [self._slots[id(part.layer), part.name][0] for part in parts]
+        for slot in slots:
+            _follow_cast(slot)
+        group = self._group_of(parts)
+        if group is not self._current or group not in self._live:
+            self._use(group)
+        tensors = [self._live[group].tensors[slot] for slot in group.slots]
+        return {
+            part: data if slot.via is None else data.to(slot.via)
+            for part, slot, data in zip(parts, slots, tensors, strict=True)
+        }
+
+    def _group_of(self, parts: tuple[Part, ...]) -> Group:
+        """The group of these parts; made at their first use, in the place of those that were cut in another way."""
+        known = self._parts.get(parts)
+        if known is not None:
+            return known
+        self._drop_parts(lambda other: any(_overlap(part, other) for part in parts))
+        slots = []
+        for part in parts:
+            slot, group = self._slots[id(part.layer), part.name]
+            if len(group.slots) > 1:
+                group = self._take_out(slot, group)
+            source = PartSource(partial(getattr, slot, "source"), part.dimension, part.start, part.stop)
+            slots.append(Slot(slot.path, slot.layer, slot.name, source))
+        self._parts[parts] = made = Group(0, slots[0].path, slots, is_part=True)
+        self._number(made)
+        if group in self._elsewhere:
+            self._elsewhere[made] = self._elsewhere[group]
+        return made
+
+    def _take_out(self, slot: Slot, group: Group) -> Group:
+        """Have a weight move by itself, so that it does not come with its group as well."""
+        self._forget(group)
+        alone = group.take_out(slot)
+        self._slots[id(slot.layer), slot.name] = slot, alone
+        self.groups = (*self.groups, alone)
+        self._number(alone)
+        if group in self._elsewhere:
+            self._elsewhere[alone] = self._elsewhere[group]
+        return alone
+
+    def _drop_parts(self, which: Callable[[Part], bool] = lambda part: True) -> None:
+        for parts, group in list(self._parts.items()):
+            if any(which(part) for part in parts):
+                self._forget(group)
+                self._elsewhere.pop(group, None)
+                del self._parts[parts], self._by_index[group.index]
+
+    # -- on their way ------------------------------------------------------------------------------------------------
 
     def _send(self, group: Group, ahead: bool) -> list[Parcel]:
         link = self._elsewhere.get(group, self._link)
@@ -213,6 +303,7 @@ class Streamer:
         for coming in chain:
             if coming not in self._live and coming not in self._coming:
                 self._coming[coming] = self._send(coming, ahead=True)
+        self.counts.most_bytes = max(self.counts.most_bytes, self.live_bytes)
 
     def _arrive(self, group: Group) -> None:
         try:
@@ -233,13 +324,15 @@ class Streamer:
             return chain
         room = self._ahead_bytes
         for index in self._order.expected():
-            following = self.groups[index]
+            following = self._by_index.get(index)
             if following in self._kept and following in self._live:
                 continue
-            if following.alone or following.size_bytes > room:
+            if following is None or following.alone or following.size_bytes > room:
                 break
             room -= following.size_bytes
             chain.append(following)
+            if following.is_part:
+                break  # whoever cuts a weight wants little of it in memory: no more than the next part
         return chain
 
     def _forget(self, group: Group) -> None:
@@ -270,6 +363,14 @@ def _views(group: Group, flats: Sequence[Tensor]) -> dict[Slot, Tensor]:
         for piece, flat in zip(group.pieces, flats, strict=True)
         for slot, offset in zip(piece.slots, piece.offsets, strict=True)
     }
+
+
+def _overlap(first: Part, second: Part) -> bool:
+    """Whether two parts of one parameter have numbers in common."""
+    same = first.layer is second.layer and first.name == second.name
+    return same and (
+        first.dimension != second.dimension or max(first.start, second.start) < min(first.stop, second.stop)
+    )
 
 
 def _follow_cast(slot: Slot) -> None:

@@ -1,6 +1,8 @@
 """Split feed-forwards give the same numbers, gradients and dropout as whole ones, in less memory, and can be undone."""
 
 import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from modules.memory.changes import AllBranches, Branches, Budget, DecodedChanges
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.feed_forward.options import CallSize, Pieces, hidden_slices, pieces_for
 from modules.memory.formats import FORMATS
-from modules.memory.layer import Stored, manage, stored_state
+from modules.memory.layer import Part, Stored, manage, stored_state
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.rest import RestingPlace
@@ -249,6 +251,25 @@ def test_changes_to_whole_weights_count_once(gradients: bool) -> None:
             torch.testing.assert_close(module(x), expected)
 
 
+@dataclass
+class Elsewhere:
+    """A `Fetch` of one weight."""
+
+    kept: Tensor
+
+    def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
+        return self.kept, None
+
+    def parts(self, parts: Sequence[Part]) -> list[Tensor]:
+        return [part.of(self.kept) for part in parts]
+
+    def dtype(self, layer: nn.Module, name: str) -> torch.dtype | None:
+        return self.kept.dtype if name == "weight" else None
+
+    def replace(self, layer: nn.Module, name: str, data: Tensor) -> bool:
+        return False
+
+
 def test_weights_that_are_fetched_from_elsewhere() -> None:
     module: Any = diffusers("geglu").eval()
     x = inputs()
@@ -257,7 +278,7 @@ def test_weights_that_are_fetched_from_elsewhere() -> None:
         elsewhere = layer.weight.detach().clone()
         state = manage(layer, {"weight": FORMATS.get("fp32")}, torch.float32)
         layer._parameters["weight"] = nn.Parameter(torch.empty(0), requires_grad=False)
-        state.fetch = lambda layer, name, kept=elsewhere: (kept, None)  # type: ignore[assignment]
+        state.fetch = Elsewhere(elsewhere)
     with torch.no_grad(), split_feed_forward(module, CUTS["both"]):
         torch.testing.assert_close(module(x), expected)
 

@@ -1,5 +1,6 @@
 """Builds the long-lived objects of one running program and wires them; the server and the command line share it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from modules.access import access_of
@@ -75,7 +76,9 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
     add_settings(scripts.callbacks)
+    settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
+    engine.networks.add_kinds(scripts.networks.kinds)
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
     planner = Planner(
         engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
@@ -107,7 +110,21 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
         loras=lambda: [info.name for info in engine.networks.catalogue.entries],
         styles=lambda: StyleBook.read(paths.styles_files),
+        networks=lambda: engine.networks,
+        folders=folders_of(paths),
     )
+
+
+def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
+    """The folders by kinds of models; for other kinds a folder of that name beside them."""
+    known = {
+        "Stable-diffusion": paths.checkpoint_dirs,
+        "VAE": paths.vae_dirs,
+        "Lora": paths.lora_dirs,
+        "embeddings": (paths.embeddings_dir,),
+        "hypernetworks": (paths.hypernetwork_dir,),
+    }
+    return lambda kind: known.get(kind, (paths.models_dir / Path(kind).name,))
 
 
 def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Program | None = None) -> ScriptLibrary:

@@ -11,6 +11,7 @@ from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine import Engine
 from modules.processing.networks import Networks
 from modules.processing.precision import Machine
+from tests.extensions import networks_of
 
 REFERENCE = Path(__file__).parent / "reference"
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -37,4 +38,4 @@ def tiny_engine(cache_dir: Path) -> Engine:
 def tiny_networks() -> Networks:
     """The recorded networks of all kinds."""
     models = REFERENCE / "models"
-    return Networks((models / "Lora",), models / "embeddings", models / "hypernetworks")
+    return networks_of(models / "Lora", models / "embeddings", models / "hypernetworks")

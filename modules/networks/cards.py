@@ -33,8 +33,24 @@ class ModelFile:
 
 
 @dataclass(frozen=True)
+class OtherVersions:
+    """Which cards are not shown at first beside a loaded model: with `hides`, those of files made for another version
+    of Stable Diffusion, and those of unknown versions beside a model of one of the versions `without_unknown`."""
+
+    hides: bool = False
+    without_unknown: tuple[str, ...] = ()
+
+
+def _shows_all(settings: Settings) -> OtherVersions:
+    return OtherVersions()
+
+
+@dataclass(frozen=True)
 class CardPage:
-    """One kind of cards: where its files lie, how to list them, and the tag that uses one."""
+    """One kind of cards: where its files lie, how to list them, and the tag that uses one.
+
+    `id` stands in element ids: letters, digits and underscores.
+    """
 
     id: str
     title: str
@@ -42,10 +58,12 @@ class CardPage:
     list_files: Callable[[Listing, Settings], list[ModelFile]]
     suffixes: tuple[str, ...]
     tag: str = ""  # "lora": a click puts <lora:reference:weight> into the prompt; "": the reference alone
+    tag_aliases: tuple[str, ...] = ()  # other kinds of tags that use the same files
     is_for_prompt: bool = True
     notes: tuple[str, ...] = ("description", "notes")  # the keys that the editor shows
     is_of_files_only: bool = True  # whether the list stays the same while the files do
     hash_of: Callable[[ModelFile], str] = lambda file: ""  # as infotexts have it; "" where none is known
+    other_versions: Callable[[Settings], OtherVersions] = _shows_all
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,15 @@ class NetworkCatalogue:
             return self.find_hash(lowered)
         return None
 
+    def find_current(self, text: str) -> NetworkInfo | None:
+        """As `find`, the file as it is now; the folders are looked at again for one that is new, has changed, or has
+        gone."""
+        info = self.find(text)
+        if info is not None and _is_current(info):
+            return info
+        self.refresh()
+        return self.find(text)
+
     def find_hash(self, digest: str, read_files: bool = True) -> NetworkInfo | None:
         """The file whose hash begins so; with `read_files` hashes that are not known yet are taken."""
         known = next((info for info in self.entries if self._known_hash(info).startswith(digest)), None)
@@ -132,3 +141,11 @@ class NetworkCatalogue:
         metadata = read_metadata(path)
         pictures = [metadata.pop(key, "") for key in EMBEDDED]
         return NetworkInfo(path.stem, path, stat.st_size, stat.st_mtime_ns, metadata, any(pictures))
+
+
+def _is_current(info: NetworkInfo) -> bool:
+    try:
+        stat = info.path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns) == (info.size_bytes, info.mtime_ns)

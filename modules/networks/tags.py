@@ -7,6 +7,7 @@ from modules.errors import InvalidValueError
 from modules.prompting.extra_networks import NetworkTag, NetworkTags
 
 LORA_KINDS = ("lora", "lyco")
+NO_NETWORK = "None"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,14 @@ def lora_tags(tags: NetworkTags, is_known: IsKnown = _never) -> tuple[list[LoraT
 def hypernetwork_tags(tags: NetworkTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
     """The `<hypernet:name:strength>` tags, and sentences about those that cannot be read; as `lora_tags`."""
     return _read_all(tags.get("hypernet", ()), is_known)
+
+
+def with_setting(tags: Sequence[NetworkTag], added: str, strength: float) -> list[NetworkTag]:
+    """The tags of a prompt, and one more of the network that a setting adds to every prompt ("None": none), unless the
+    prompt names that network itself."""
+    if added in ("", NO_NETWORK) or any(name_in(tag, added.__eq__)[0] == added for tag in tags):
+        return list(tags)
+    return [*tags, NetworkTag((added, str(strength)))]
 
 
 def name_in(tag: NetworkTag, is_known: IsKnown) -> tuple[str, NetworkTag]:

@@ -9,7 +9,7 @@ from modules.models.families.family import ConditioningRecipe, TextTowerRecipe
 from modules.models.loaded import LoadedModel
 from modules.models.text_companions import t5_tokenizer_file
 from modules.networks.embeddings import Embedding
-from modules.processing.networks import ActiveNetworks
+from modules.processing.network_kinds import ActiveNetworks
 from modules.processing.size_vector import SizeFacts, size_vector
 from modules.processing.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity

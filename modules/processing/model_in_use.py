@@ -73,6 +73,7 @@ class ModelInUse:
         for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_t5(model)):
             self._notices[note] = None
         contexts = self._contexts
+        contexts.callback(engine.networks.deactivate, model, settings)
         contexts.enter_context(using_tiny_vae(model, self._request, engine.tiny_vaes))
         contexts.enter_context(circular_padding(model.modules, self._request.tiling))
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))

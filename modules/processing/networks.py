@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.errors import FeatherweightError, InvalidValueError
 from modules.networks.catalogue import SHORT_HASH, NetworkCatalogue, NetworkInfo
-from modules.networks.tags import lora_tags, name_in
+from modules.networks.tags import LoraTag
+from modules.processing.hypernetwork_kind import HypernetworkKind
+from modules.processing.network_kinds import ActiveNetworks, NetworkJob, NetworkKind
 from modules.processing.pasted_networks import plain_name
 from modules.prompting.cache import NetworkUse
 from modules.prompting.extra_networks import NetworkTag, NetworkTags
@@ -19,25 +22,13 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     from modules.models.loaded import LoadedModel
     from modules.models.precision import PrecisionPlan
-    from modules.networks.applying import LoraMode, NetworkApplier, Survival
+    from modules.networks.applying import LoraMode, NetworkApplier, Survival, Use
     from modules.networks.embeddings import Embedding, EmbeddingStore
     from modules.networks.network_file import Digests, NetworkFile
 
 log = logging.getLogger(__name__)
 FILES_KEPT = 4  # in main memory, besides those in use
 AUTOMATIC = "Automatic"
-NO_LORA = "None"
-
-
-@dataclass(frozen=True)
-class ActiveNetworks:
-    """What is on the model for a job: for the conditioning cache, the infotext and the user."""
-
-    uses: tuple[NetworkUse, ...] = ()
-    mode: str = ""
-    fields: dict[str, object] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
-    survival: Survival | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +44,22 @@ class Arrived:
     worst: tuple[tuple[str, float], ...] = ()
 
 
+@dataclass(frozen=True)
+class PutOn:
+    """What `Networks.put_on` did. `hashes` are those of the files by the networks' names, `missing` the names that no
+    file answers to, `embeddings` the words that came inside of the files. `mode_matters`: the infotext should say it.
+    """
+
+    uses: tuple[NetworkUse, ...] = ()
+    mode: str = ""
+    mode_matters: bool = False
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    survival: Survival | None = None
+    embeddings: Mapping[str, Embedding] = field(default_factory=dict)
+
+
 class Networks:
     """Finds, reads and applies networks. One for the program; call `activate` with the engine's lock held."""
 
@@ -61,8 +68,11 @@ class Networks:
         folders: tuple[Path, ...] = (),
         embeddings: Path | None = None,
         hypernetworks: Path | None = None,
+        kinds: Iterable[NetworkKind] = (),
     ) -> None:
-        """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks."""
+        """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks; kinds of tags beside that of
+        hypernetworks."""
+        self._kinds: list[NetworkKind] = [HypernetworkKind(), *kinds]
         self.catalogue = NetworkCatalogue(folders)
         self.hypernetworks = NetworkCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
         self._embeddings_folder = embeddings
@@ -70,45 +80,73 @@ class Networks:
         self._files: OrderedDict[str, NetworkFile] = OrderedDict()
         self.arrived: dict[Path, Arrived] = {}
 
+    def add_kinds(self, kinds: Iterable[NetworkKind]) -> None:
+        """Have the tags of these kinds do something."""
+        self._kinds += kinds
+
     def activate(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> ActiveNetworks:
         """Put exactly the networks of these tags on the model; what is there already stays.
 
-        A name that no file answers to, and a tag that cannot be read, is left out with a notice. Raises
-        `NetworkError` for a file that cannot be used on this model; the model is then without networks.
+        A tag of a kind that nobody knows is left out with a notice. Raises `FeatherweightError` where a kind with tags
+        in the prompt fails; one without tags that fails costs a notice and nothing else.
+        """
+        job = NetworkJob(model, settings, self)
+        known: set[str] = set()
+        for kind in self._kinds:
+            names = (kind.name, *kind.aliases)
+            known.update(names)
+            wanted = [tag for name in names for tag in tags.get(name, ())]
+            said = len(job.uses)
+            self._activate_kind(kind, job, wanted)
+            if len(job.uses) == said:  # then what is encoded may depend on anything in the tags
+                job.uses += [NetworkUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
+        unknown = [f"<{name}:...>" for name in tags if name not in known]
+        if unknown:
+            job.notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
+        return job.active()
+
+    def deactivate(self, model: LoadedModel, settings: Settings) -> None:
+        """The model has done its part in a job."""
+        job = NetworkJob(model, settings, self)
+        for kind in self._kinds:
+            try:
+                kind.deactivate(job)
+            except Exception:  # somebody else's code must not cost the pictures that are made
+                log.exception("The end of <%s:...> failed", kind.name)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a network of the LoRA family of this name, alias or hash."""
+        return self.catalogue.find(name) is not None
+
+    def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> PutOn:
+        """Have exactly these networks of the LoRA family on the model, in the mode of its precision plan.
+
+        Those that no file answers to are left out and named in the result. Raises `NetworkError` for a file that
+        cannot be used on this model; the model is then without networks.
         """
         from modules.networks.applying import LoraMode, Use
 
-        wanted, notices = lora_tags(self._with_setting(tags, settings), lambda name: _knows(self.catalogue, name))
-        notices += self._activate_hypernetworks(model, tags, settings)
-        uses, names, infos = [], [], []
+        uses, hashes, missing, infos = [], {}, [], []
         for tag in wanted:
-            info = _find(self.catalogue, tag.name)
+            info = self.catalogue.find_current(tag.name)
             if info is None:
-                notices.append(
-                    f"The network {tag.name!r} was not found and was left out. Refresh the list of networks."
-                )
+                missing.append(tag.name)
                 continue
-            digests = _digests(self.catalogue, info)
+            digests = self.digests(self.catalogue, info)
             self._load(info, digests.content)
             uses.append(Use(tag.name, digests.content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
-            names.append((plain_name(tag.name), digests.tensors[:SHORT_HASH]))
+            hashes[plain_name(tag.name)] = digests.tensors[:SHORT_HASH]
             infos.append(info)
-        mode = lora_mode(model.plan)
         applier = self._applier(model)
         if not uses:
             applier.remove()
-            return ActiveNetworks(notices=tuple(notices))
+            return PutOn(missing=tuple(missing))
+        mode = lora_mode(model.plan)
         applier.apply(uses, self._files, mode, model.plan.cache_fp16_weight)
         self._forget({use.file_hash for use in uses})
         self._note_survival(infos, applier.survival, mode)
-        fields: dict[str, object] = {}
-        if settings.flag("lora_add_hashes_to_infotext"):
-            fields["Lora hashes"] = ", ".join(f"{name}: {short}" for name, short in dict(names).items())
-        if model.plan.is_low_precision or model.plan.lora_mode != AUTOMATIC:
-            fields["LoRA mode"] = mode.value
-        if mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC) and applier.survival is not None:
-            notices.append(_weak(applier.survival))
-        return ActiveNetworks(
+        rounds = mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC) and applier.survival is not None
+        return PutOn(
             uses=tuple(
                 NetworkUse(
                     name=use.name,
@@ -120,10 +158,24 @@ class Networks:
                 for use in uses
             ),
             mode=mode.value,
-            fields=fields,
-            notices=(*notices, *applier.notices),
+            mode_matters=model.plan.is_low_precision or model.plan.lora_mode != AUTOMATIC,
+            hashes=hashes,
+            missing=tuple(missing),
+            notices=((_weak(applier.survival),) if rounds and applier.survival else ()) + tuple(applier.notices),
             survival=applier.survival,
+            embeddings=self._bundled(uses),
         )
+
+    @staticmethod
+    def digests(catalogue: NetworkCatalogue, info: NetworkInfo) -> Digests:
+        """The sums of a file's bytes; raises `NetworkError` for one that cannot be read."""
+        from modules.networks.network_file import NetworkError
+
+        try:
+            return catalogue.digests(info)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise NetworkError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
 
     @property
     def embeddings(self) -> EmbeddingStore:
@@ -135,7 +187,26 @@ class Networks:
             self._embeddings.refresh()
         return self._embeddings
 
-    def bundled(self, uses: tuple[NetworkUse, ...]) -> dict[str, Embedding]:
+    @staticmethod
+    def _activate_kind(kind: NetworkKind, job: NetworkJob, tags: list[NetworkTag]) -> None:
+        from modules.memory.recovery import is_out_of_memory
+
+        try:
+            kind.activate(job, tags)
+        except FeatherweightError:
+            raise
+        except Exception as error:  # an extension may do anything
+            if is_out_of_memory(error):
+                raise
+            log.exception("<%s:...> failed", kind.name)
+            if tags:
+                raise InvalidValueError(
+                    f"<{kind.name}:...> failed ({type(error).__name__}: {error}). Take the tag out of the prompt, or "
+                    "switch off the extension that brings it."
+                ) from error
+            job.notices.append(f"<{kind.name}:...>, which the prompt does not use, failed ({error}).")
+
+    def _bundled(self, uses: Sequence[Use]) -> dict[str, Embedding]:
         """Embeddings that came inside of the network files in use, by name."""
         from modules.networks.embeddings import Embedding, vectors_of
 
@@ -146,36 +217,6 @@ class Networks:
                     name, f"{use.file_hash}:{name}", vectors_of(name, data), bundled_in=plain_name(use.name)
                 )
         return found
-
-    def _activate_hypernetworks(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> list[str]:
-        from modules.networks.hypernetworks import HypernetworkHooks, read_hypernetwork
-        from modules.networks.tags import hypernetwork_tags
-
-        added = settings.text("sd_hypernetwork")
-        if added not in ("", NO_LORA) and not _names(tags.get("hypernet", ()), added):
-            strength = str(settings.number("extra_networks_default_multiplier"))
-            tags = {**tags, "hypernet": [*tags.get("hypernet", ()), NetworkTag((added, strength))]}
-        wanted, notices = hypernetwork_tags(tags, lambda name: _knows(self.hypernetworks, name))
-        chosen = []
-        for tag in wanted:
-            info = _find(self.hypernetworks, tag.name)
-            if info is None:
-                notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
-                continue
-            content = _digests(self.hypernetworks, info).content
-            chosen.append((content, read_hypernetwork(info.path), tag.te_strength))
-        if model.hypernetworks is None:
-            model.hypernetworks = HypernetworkHooks(model.unet)
-        model.hypernetworks.apply(chosen)
-        return notices
-
-    def _with_setting(self, tags: NetworkTags, settings: Settings) -> NetworkTags:
-        """The setting "Add network to prompt" counts as a tag, unless the prompt names that network itself."""
-        added = settings.text("sd_lora")
-        if added in ("", NO_LORA) or _names(tags.get("lora", ()), added):
-            return tags
-        strength = str(settings.number("extra_networks_default_multiplier"))
-        return {**tags, "lora": [*tags.get("lora", ()), NetworkTag((added, strength))]}
 
     def _note_survival(self, infos: list[NetworkInfo], survival: Survival | None, mode: LoraMode) -> None:
         """Keep for lists how much of each network arrived, and log what is new."""
@@ -224,42 +265,6 @@ def lora_mode(plan: PrecisionPlan) -> LoraMode:
     if plan.lora_mode not in ("", AUTOMATIC):
         return LoraMode(plan.lora_mode)
     return LoraMode.EXACT if plan.is_low_precision else LoraMode.MERGE
-
-
-def _find(catalogue: NetworkCatalogue, name: str) -> NetworkInfo | None:
-    """The file as it is now; the folders are looked at again for one that is new, has changed, or has gone."""
-    info = catalogue.find(name)
-    if info is not None and _is_current(info):
-        return info
-    catalogue.refresh()
-    return catalogue.find(name)
-
-
-def _names(tags: Sequence[NetworkTag], name: str) -> bool:
-    """Whether one of the tags is of this network."""
-    return any(name_in(tag, name.__eq__)[0] == name for tag in tags)
-
-
-def _knows(catalogue: NetworkCatalogue, name: str) -> bool:
-    return catalogue.find(name) is not None
-
-
-def _digests(catalogue: NetworkCatalogue, info: NetworkInfo) -> Digests:
-    from modules.networks.network_file import NetworkError
-
-    try:
-        return catalogue.digests(info)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise NetworkError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
-
-
-def _is_current(info: NetworkInfo) -> bool:
-    try:
-        stat = info.path.stat()
-    except OSError:
-        return False
-    return (stat.st_size, stat.st_mtime_ns) == (info.size_bytes, info.mtime_ns)
 
 
 def _weak(survival: Survival) -> str:

@@ -15,7 +15,6 @@ from modules.memory.timeline import MemoryTimeline
 from modules.models.catalogue import CheckpointInfo
 from modules.models.loaded import LoadedModel
 from modules.networks.applying import Survival
-from modules.networks.tags import LORA_KINDS
 from modules.processing.conditioning import Conditioner, EncodedPrompts
 from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.engine import Engine
@@ -25,7 +24,7 @@ from modules.processing.hires_pass import HiresPass
 from modules.processing.hires_size import old_first_pass_size
 from modules.processing.hooks import NO_HOOKS, Batch, Hooks, PassStart, Sheet
 from modules.processing.model_in_use import ModelInUse
-from modules.processing.networks import ActiveNetworks
+from modules.processing.network_kinds import ActiveNetworks
 from modules.processing.output import Output, name_context
 from modules.processing.pixels import to_images
 from modules.processing.previews import Previews
@@ -47,8 +46,6 @@ from modules.prompting.extra_networks import NetworkTags
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import StepInfo
 from modules.version import PROGRAM_VERSION
-
-KNOWN_NETWORKS = (*LORA_KINDS, "hypernet")
 
 
 def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Events, hooks: Hooks = NO_HOOKS) -> Result:
@@ -485,11 +482,7 @@ class _Job:
         self.survival = active.survival
         self.facts.extra |= active.fields
         self._use_embeddings(active)
-        notices = list(active.notices)
-        unknown = [f"<{kind}:...>" for kind in tags if kind not in KNOWN_NETWORKS]
-        if unknown:
-            notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
-        self.notices += [notice for notice in notices if notice not in self.notices]
+        self.notices += [notice for notice in active.notices if notice not in self.notices]
         self._count_time("networks", began)
 
     def _use_embeddings(self, active: ActiveNetworks) -> None:
@@ -497,14 +490,12 @@ class _Job:
         networks = self.engine.networks
         networks.embeddings.refresh()
         widths = self.model.text_widths
-        found = networks.bundled(active.uses).items()
-        bundled = {name: item for name, item in found if set(widths) <= set(item.vectors)}
+        bundled = {name: item for name, item in active.embeddings.items() if set(widths) <= set(item.vectors)}
         self.conditioner.use_embeddings({**networks.embeddings.usable(widths), **bundled})
         if not self.request.settings.flag("textual_inversion_add_hashes_to_infotext"):
             return
-        used = self.conditioner.embeddings_in(*self.encoded_texts)
-        if not self.request.settings.flag("lora_bundled_ti_to_infotext"):
-            used = [item for item in used if not item.bundled_in]
+        found = self.conditioner.embeddings_in(*self.encoded_texts)
+        used = [item for item in found if not (item.bundled_in and item.name in active.unrecorded)]
         if used:
             self.facts.extra["TI hashes"] = ", ".join(f"{item.name}: {item.short_hash}" for item in used)
 

@@ -7,14 +7,12 @@ the `on_...` functions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from modules.errors import InvalidValueError
+from modules.scripts.loading import loading_now
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -152,25 +150,8 @@ class Callbacks:
                 log.exception("The callback %s of %s failed.", moment.value, entry.label)
         return results
 
-    @contextmanager
-    def collecting(self, extension: str) -> Iterator[None]:
-        """While open, `register` puts callbacks here, under the extension's name."""
-        token = _COLLECTING.set((self, extension))
-        try:
-            yield
-        finally:
-            _COLLECTING.reset(token)
-
-
-_COLLECTING: ContextVar[tuple[Callbacks, str] | None] = ContextVar("collecting", default=None)
-
 
 def register(moment: Moment, function: Callable[..., Any], name: str | None = None) -> None:
     """Register a callback of the extension that is being loaded; raises `InvalidValueError` at any other time."""
-    found = _COLLECTING.get()
-    if found is None:
-        raise InvalidValueError(
-            f"on_{moment.value} was called while no extension is loaded. Call it at the top level of the script's file."
-        )
-    callbacks, extension = found
-    callbacks.add(Registered(moment, function, extension, name))
+    loading = loading_now(f"on_{moment.value}")
+    loading.callbacks.add(Registered(moment, function, loading.extension, name))

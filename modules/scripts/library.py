@@ -15,6 +15,8 @@ from typing import Any
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.scripts.callbacks import Callbacks
+from modules.scripts.loading import Loading, while_loading
+from modules.scripts.networks import ExtraNetworks
 from modules.scripts.pasting import PastedFields
 from modules.scripts.program import Program
 from modules.scripts.script import Script
@@ -30,6 +32,7 @@ class ScriptLibrary:
     faults: list[str] = field(default_factory=list)
     callbacks: Callbacks = field(default_factory=Callbacks)
     program: Program = field(default_factory=Program)
+    networks: ExtraNetworks = field(default_factory=ExtraNetworks)
 
     @classmethod
     def load(
@@ -73,6 +76,7 @@ class ScriptLibrary:
         raise UnknownNameError.of("always-on script", title, [script.title() for script in self.alwayson])
 
     def _load_file(self, file: Path, extension: str) -> None:
+        label = f"{extension}/{file.name}"
         name = f"featherweight_scripts.{extension.replace('-', '_')}.{file.stem}"
         try:
             spec = importlib.util.spec_from_file_location(name, file)
@@ -80,7 +84,7 @@ class ScriptLibrary:
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
-            with self.callbacks.collecting(f"{extension}/{file.name}"):
+            with while_loading(Loading(label, self.callbacks, self.networks, self.program)):
                 spec.loader.exec_module(module)
             found = [
                 item()
@@ -93,9 +97,10 @@ class ScriptLibrary:
                 script.title()
         except Exception as error:  # an extension may do anything; the program goes on without it
             sys.modules.pop(name, None)
-            self.callbacks.forget(f"{extension}/{file.name}")
+            self.callbacks.forget(label)
+            self.networks.forget(label)
             log.exception("The script %s of the extension %s could not be loaded.", file.name, extension)
-            self.faults.append(f"{extension}/{file.name}: {type(error).__name__}: {error}")
+            self.faults.append(f"{label}: {type(error).__name__}: {error}")
             return
         self.scripts += found
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from modules.networks.applying import LoraMode, NetworkApplier, Survival, Use
 from modules.networks.network_file import NetworkFile, read_network
 from modules.networks.targets import TargetTable
-from modules.processing.networks import Arrived, Networks, _weak
+from modules.processing.networks import Arrived, _weak
+from tests.extensions import networks_of
 
 CPU = torch.device("cpu")
 SIDE = 32
@@ -110,7 +111,7 @@ def test_exact_loses_nothing_and_follows_names(files: dict[str, NetworkFile]) ->
 
 def test_what_arrived_is_kept_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_file(lora(1, 0.01), tmp_path / "style.safetensors")
-    networks = Networks((tmp_path,))
+    networks = networks_of(tmp_path)
     (info,) = networks.catalogue.entries
     survival = Survival(0.998, 0.01, (), (("style", 0.998),))
     with caplog.at_level(logging.INFO):

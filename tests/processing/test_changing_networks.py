@@ -10,7 +10,7 @@ from torch import Tensor
 from modules.images.infotext import parse_infotext
 from modules.networks.network_file import digests_of, network_hash, read_metadata
 from modules.processing.engine import Engine
-from modules.processing.networks import Networks
+from tests.extensions import networks_of
 from tests.processing.test_fp8_pictures import PLAIN, make, pixels
 from tests.recordings import REFERENCE
 
@@ -28,7 +28,7 @@ def scaled(factor: float) -> dict[str, Tensor]:
 def test_a_file_that_is_rewritten_is_read_again_whatever_hash_it_records(engine: Engine, tmp_path: Path) -> None:
     folder = tmp_path / "Lora"
     folder.mkdir()
-    engine.networks = Networks((folder,))
+    engine.networks = networks_of(folder)
     save_file(scaled(1), folder / "mine.safetensors", METADATA)
     first = make(engine, tmp_path, PROMPT, {})
     save_file(scaled(2), folder / "mine.safetensors", METADATA)
@@ -50,7 +50,7 @@ def network_hash_of(tensors: dict[str, Tensor], folder: Path) -> str:
 def test_another_file_with_the_same_recorded_hash_is_another_network(engine: Engine, tmp_path: Path) -> None:
     folder = tmp_path / "Lora"
     folder.mkdir()
-    engine.networks = Networks((folder,))
+    engine.networks = networks_of(folder)
     save_file(scaled(1), folder / "mine.safetensors", METADATA)
     save_file(scaled(2), folder / "copy.safetensors", {**METADATA, "ss_output_name": "copy"})
     one = make(engine, tmp_path, PROMPT, {})
@@ -72,7 +72,7 @@ def test_a_file_that_is_too_short_is_said_to_be(content: bytes, engine: Engine, 
 
     folder = tmp_path / "Lora"
     folder.mkdir()
-    engine.networks = Networks((folder,))
+    engine.networks = networks_of(folder)
     (folder / "mine.safetensors").write_bytes(content)
     with pytest.raises(NetworkError, match=r"mine\.safetensors: cannot be read .it is"):
         make(engine, tmp_path, PROMPT, {})
@@ -81,7 +81,7 @@ def test_a_file_that_is_too_short_is_said_to_be(content: bytes, engine: Engine, 
 def test_a_hypernetwork_that_is_rewritten_is_read_again(engine: Engine, tmp_path: Path) -> None:
     folder = tmp_path / "hypernetworks"
     folder.mkdir()
-    engine.networks = Networks(hypernetworks=folder)
+    engine.networks = networks_of(hypernetworks=folder)
     pictures = []
     for size in (0.0, 0.5):
         torch.save({width: (state(width, size), state(width, size)) for width in (32, 64)}, folder / "hyper.pt")
@@ -95,7 +95,7 @@ def state(width: int, size: float) -> dict[str, Tensor]:
 
 
 def test_an_embedding_inside_of_a_network_is_recorded_by_the_networks_name(engine: Engine, tmp_path: Path) -> None:
-    engine.networks = Networks((SOURCE.parent,))
+    engine.networks = networks_of(SOURCE.parent)
     payload = {**PROMPT, "prompt": "a tinybundled cat <lora:tiny-bundle:1>"}
     written = [
         parse_infotext(make(engine, tmp_path, payload, {"lora_bundled_ti_to_infotext": on}).samples[0].infotext)
@@ -108,7 +108,7 @@ def test_names_with_colons_are_found_applied_and_recorded(engine: Engine, tmp_pa
     folder = tmp_path / "Lora"
     folder.mkdir()
     save_file(scaled(1), folder / "col:on, [x].safetensors")
-    engine.networks = Networks((folder,))
+    engine.networks = networks_of(folder)
     plain = make(engine, tmp_path, {**PROMPT, "prompt": "a red cat "}, {})
     result = make(engine, tmp_path, {**PROMPT, "prompt": "a red cat <lora:col:on, [x]:0.8>"}, {})
     assert not result.notices

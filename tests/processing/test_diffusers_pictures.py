@@ -18,13 +18,13 @@ from modules.models.precision import PrecisionPlan
 from modules.models.sketch import sketch_model
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
-from modules.processing.networks import Networks
 from modules.processing.output import Output
 from modules.processing.precision import storage_rules
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.streaming_wish import StreamFlags
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
+from tests.extensions import networks_of
 from tests.models.diffusers_folders import write_folder
 from tests.models.diffusers_sd3_folders import write_sd3_folder
 from tests.models.family_files import TINY_SD3, family_tensors
@@ -57,7 +57,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     torch.set_num_threads(1)
     catalogue = CheckpointCatalogue([models], HashCache(home / "hashes.json"))
     machine = replace(cpu_machine(), streaming=StreamFlags(folder=home / "offload"))
-    engine = Engine(catalogue, CONFIGS, lambda: machine, networks=Networks((loras,)))
+    engine = Engine(catalogue, CONFIGS, lambda: machine, networks=networks_of(loras))
     yield engine
     engine.close()
     torch.set_num_threads(threads)

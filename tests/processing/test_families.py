@@ -14,13 +14,13 @@ from modules.errors import InvalidValueError
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
-from modules.processing.networks import Networks
 from modules.processing.output import Output
 from modules.processing.planning import Planner
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
+from tests.extensions import networks_of
 from tests.models.family_files import FAMILY_NAMES, TINY_FAMILIES, write_family, write_yaml
 from tests.recordings import CONFIGS, cpu_machine
 
@@ -48,7 +48,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
         factors = {"lora_down": torch.randn(4, width) / width**0.5, "lora_up": torch.randn(width, 4)}
         save_file({f"{key}.{part}.weight": tensor for part, tensor in factors.items()}, loras / f"{name}.safetensors")
     catalogue = CheckpointCatalogue([models], HashCache(folder / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, networks=Networks((loras,)))
+    return Engine(catalogue, CONFIGS, cpu_machine, networks=networks_of(loras))
 
 
 def picture(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int = 64, **settings: object) -> Result:

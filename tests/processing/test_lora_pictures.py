@@ -15,6 +15,7 @@ from modules.networks.applying import LoraMode
 from modules.networks.network_file import NetworkError
 from modules.processing.engine import Engine
 from modules.settings.values import Settings
+from tests.extensions import networks_of
 from tests.processing.recorded import levels_apart
 from tests.processing.test_fp8_pictures import AS_THE_REFERENCE, FP8, PLAIN, make, pixels
 from tests.recordings import tiny_engine
@@ -198,15 +199,13 @@ def test_three_hundred_networks(engine: Engine, tmp_path: Path) -> None:
 def test_a_network_for_another_family_is_refused_in_a_sentence(engine: Engine, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    from modules.processing.networks import Networks
-
     folder = tmp_path / "Lora"
     folder.mkdir()
     name = "lora_unet_input_blocks_8_1_transformer_blocks_9_attn1_to_k"
     factors = {f"{name}.lora_down.weight": torch.ones(4, 1280), f"{name}.lora_up.weight": torch.ones(1280, 4)}
     save_file(factors, folder / "sdxl style.safetensors")
     other = tiny_engine(tmp_path)
-    other.networks = Networks((folder,))
+    other.networks = networks_of(folder)
     with pytest.raises(NetworkError, match="another kind of model"):
         make(other, tmp_path, with_prompt(f"{PROMPT} <lora:sdxl style:1>"), {})
     assert make(other, tmp_path, with_prompt(PROMPT), {}).samples

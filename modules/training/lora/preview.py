@@ -17,6 +17,7 @@ from modules.processing.output import Output
 from modules.processing.precision import Machine
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.txt2img import txt2img
+from modules.scripts.built_in import load_built_in
 from modules.settings.values import Settings
 
 
@@ -42,7 +43,8 @@ class Artist:
         dtype = torch.float32 if device.type == "cpu" else torch.float16
         machine = Machine(device, dtype, torch.float32)
         self._checkpoint = checkpoint.name
-        self._engine = Engine(catalogue, configs_dir, lambda: machine, hashing=False, networks=Networks((folder,)))
+        networks = Networks((folder,), kinds=load_built_in().networks.kinds)
+        self._engine = Engine(catalogue, configs_dir, lambda: machine, hashing=False, networks=networks)
         self._output = Output(scratch)
 
     def draw(self, drawing: Drawing) -> Image.Image:

@@ -1,0 +1,37 @@
+"""`<lora:name:te:unet:dyn=N>`, also written `<lyco:...>`: networks of the LoRA family on the model of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from modules import extra_networks
+from modules.networks.tags import lora_tags, with_setting
+
+
+class LoraTags(extra_networks.ExtraNetwork):
+    """The kind of tags; the setting "Add network to prompt" counts as one."""
+
+    def activate(self, job: extra_networks.NetworkJob, tags: Sequence[extra_networks.NetworkTag]) -> None:
+        settings = job.settings
+        strength = settings.number("extra_networks_default_multiplier")
+        tags = with_setting(tags, settings.text("sd_lora"), strength)
+        wanted, problems = lora_tags({self.name: list(tags)}, job.networks.knows)
+        found = job.networks.put_on(job.model, wanted)
+        job.notices += problems
+        job.notices += [
+            f"The network {name!r} was not found and was left out. Refresh the list of networks."
+            for name in found.missing
+        ]
+        job.notices += found.notices
+        job.uses += found.uses
+        job.mode, job.survival = found.mode, found.survival
+        job.embeddings |= found.embeddings
+        if not settings.flag("lora_bundled_ti_to_infotext"):
+            job.unrecorded |= set(found.embeddings)
+        if found.hashes and settings.flag("lora_add_hashes_to_infotext"):
+            job.fields["Lora hashes"] = ", ".join(f"{name}: {short}" for name, short in found.hashes.items())
+        if found.mode_matters:
+            job.fields["LoRA mode"] = found.mode
+
+
+extra_networks.register_extra_network(LoraTags("lora", aliases=("lyco",)))

@@ -1,0 +1,31 @@
+"""The extensions that ship with the program, for tests that build a part of it by hand."""
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from modules.processing.networks import Networks
+from modules.scripts.built_in import load_built_in
+from modules.scripts.library import ScriptLibrary
+
+
+@cache
+def built_in() -> ScriptLibrary:
+    """Their library; from now on their settings are there too."""
+    library = load_built_in()
+    assert not library.faults, library.faults
+    return library
+
+
+def lora_script(name: str) -> Any:
+    """A module of the extension Lora."""
+    built_in()
+    return sys.modules[f"featherweight_scripts.Lora.{name}"]
+
+
+def networks_of(
+    folder: Path | None = None, embeddings: Path | None = None, hypernetworks: Path | None = None
+) -> Networks:
+    """Networks of these folders, with the kinds of tags that ship with the program."""
+    return Networks((folder,) if folder else (), embeddings, hypernetworks, built_in().networks.kinds)

@@ -22,9 +22,14 @@ WAYS = ("streamed", "fp8_e4m3fn_row", "plain")  # last the one that takes all th
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="bounds memory as Linux does")
 
 
-def test_half_of_the_file_is_enough_in_8_bits_and_streamed(tmp_path: Path) -> None:
-    path = tmp_path / "large.safetensors"
-    save_file({key: torch.full(shape, 0.01) for key, shape in file_shapes(SIZES).items()}, path)
+@pytest.mark.parametrize("suffix", ["safetensors", "ckpt"])
+def test_half_of_the_file_is_enough_in_8_bits_and_streamed(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"large.{suffix}"
+    tensors = {key: torch.full(shape, 0.01) for key, shape in file_shapes(SIZES).items()}
+    if suffix == "ckpt":
+        torch.save({"state_dict": tensors, "global_step": 3}, path)
+    else:
+        save_file(tensors, path)
     limit = path.stat().st_size // 2
     command = [sys.executable, "-m", "tests.models.limited_loading", str(path), str(limit), *WAYS]
     reply = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

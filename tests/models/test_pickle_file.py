@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -111,6 +112,55 @@ def test_both_forms_of_file_read_alike(tmp_path: Path, legacy: bool) -> None:
         assert file.entries["b"].size_bytes == 4
     path.unlink()
     assert torch.equal(read, strided)
+
+
+def test_tensors_are_read_from_their_places(tmp_path: Path) -> None:
+    """Parameters, parts of other tensors, tied and empty ones."""
+    whole = torch.arange(24.0).reshape(4, 6)
+    weights = {
+        "whole": torch.nn.Parameter(whole),
+        "rows": whole[1:3],
+        "tied": whole,
+        "none": torch.empty(0, 3),
+        "flag": torch.tensor(True),
+        "small": torch.arange(5).to(torch.float8_e4m3fn),
+    }
+    path = save(tmp_path / "a.ckpt", weights)
+    with open_tensors(path) as file, path.open("rb") as raw:
+        assert file.has_offsets
+        for name, tensor in weights.items():
+            entry = file.entries[name]
+            raw.seek(entry.begin)
+            assert raw.read(entry.size_bytes) == bytes(tensor.detach().reshape(-1).view(torch.uint8).tolist())
+            target = torch.empty(entry.shape, dtype=entry.dtype)
+            assert file.read(name, target) is target
+            assert torch.equal(target.view(-1).view(torch.uint8), tensor.detach().reshape(-1).view(torch.uint8))
+    with open_tensors(save(tmp_path / "b.ckpt", {**weights, "columns": whole[:, 2:4]})) as file:
+        assert not file.has_offsets and file.entries["whole"].begin == 0
+        target = torch.empty(4, 2)
+        assert torch.equal(file.read("columns", target), whole[:, 2:4]) and torch.equal(file.read("whole"), whole)
+
+
+def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.ckpt", {"a": torch.ones(100_000)})
+    with open_tensors(path) as file:
+        os.truncate(path, 50_000)
+        with pytest.raises(CheckpointError, match="ends inside of the tensor 'a'"):
+            file.read("a")
+
+
+def test_a_zip_that_torch_did_not_write_is_refused(tmp_path: Path) -> None:
+    path, packed = save(tmp_path / "a.ckpt", {"a": torch.ones(1000)}), tmp_path / "packed.ckpt"
+    with zipfile.ZipFile(path) as plain, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for item in plain.namelist():
+            target.writestr(item, plain.read(item))
+    with pytest.raises(CheckpointError, match=r"packed\.ckpt: .*larger than what the file holds"):
+        open_tensors(packed)
+    with zipfile.ZipFile(path) as plain, zipfile.ZipFile(tmp_path / "short.ckpt", "w") as target:
+        for item in plain.namelist():
+            target.writestr(item, plain.read(item)[: 100 if "/data/" in item else None])
+    with pytest.raises(CheckpointError, match=r"short\.ckpt"):
+        open_tensors(tmp_path / "short.ckpt")
 
 
 @pytest.mark.parametrize("legacy", [False, True])

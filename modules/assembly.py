@@ -14,6 +14,8 @@ from modules.jobs.store import JobStore
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.tiny_vae_files import TinyVaeFolders
 from modules.models.vaes import VaeCatalogue
+from modules.networks.card_pages import checkpoint_page, embedding_page, hypernetwork_page
+from modules.networks.cards import CardLibrary
 from modules.paths import Paths, resolve_paths
 from modules.processing.engine import Engine
 from modules.processing.model_shelf import KeepWish
@@ -85,7 +87,10 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     executor = InProcessExecutor(engine, Output(paths.data_dir), scripts, planner)
     queue = JobQueue(executor, JobStore(paths.jobs_file))
-    return Services(flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, planner, scripts, access)
+    cards = cards_of(paths, catalogue, engine, scripts)
+    return Services(
+        flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, planner, scripts, access, cards=cards
+    )
 
 
 def precision_work(services: Services) -> PrecisionWork:
@@ -113,6 +118,16 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         networks=lambda: engine.networks,
         folders=folders_of(paths),
     )
+
+
+def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scripts: ScriptLibrary) -> CardLibrary:
+    """The pages of cards, over the program's own catalogues and folders: ours, then those of extensions."""
+    ours = (
+        embedding_page(paths.embeddings_dir),
+        hypernetwork_page(paths.hypernetwork_dir, engine.networks.hypernetworks),
+        checkpoint_page(paths.checkpoint_dirs, catalogue),
+    )
+    return CardLibrary(scripts.networks.pages(scripts.program, ours))
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:

@@ -7,6 +7,7 @@ from modules.cli.flags import Flags
 from modules.jobs.queue import JobQueue
 from modules.jobs.tasks import Tasks
 from modules.models.catalogue import CheckpointCatalogue
+from modules.networks.cards import CardLibrary
 from modules.paths import Paths
 from modules.processing.engine import Engine
 from modules.processing.planning import Planner
@@ -29,3 +30,4 @@ class Services:
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     tasks: Tasks = field(default_factory=Tasks)
+    cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))

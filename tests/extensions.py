@@ -5,9 +5,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from modules.networks.cards import CardPage
 from modules.processing.networks import Networks
 from modules.scripts.built_in import load_built_in
 from modules.scripts.library import ScriptLibrary
+from modules.scripts.program import Program
 
 
 @cache
@@ -22,6 +24,13 @@ def lora_script(name: str) -> Any:
     """A module of the extension Lora."""
     built_in()
     return sys.modules[f"featherweight_scripts.Lora.{name}"]
+
+
+def lora_page(networks: Networks, folder: Path) -> CardPage:
+    """The page of LoRA cards over these networks, which lie in this folder."""
+    program = Program(networks=lambda: networks, folders=lambda kind: (folder,))
+    page: CardPage = lora_script("lora_page").lora_page(program)
+    return page
 
 
 def networks_of(

@@ -1,4 +1,4 @@
-"""The pages of cards there are: LoRA, embeddings, hypernetworks, checkpoints, and how their files are called."""
+"""The pages of cards that are ours: embeddings, hypernetworks, checkpoints; and how files of networks are called."""
 
 import os
 import threading
@@ -10,18 +10,10 @@ from modules.networks.cards import CardPage, ModelFile
 from modules.networks.catalogue import NetworkCatalogue, NetworkInfo
 from modules.networks.embeddings import PICTURE_SUFFIXES, TENSOR_SUFFIXES, read_embedding
 from modules.networks.folders import Listing
-from modules.networks.network_file import SUFFIXES, NetworkError
+from modules.networks.network_file import NetworkError
 
-TITLES = {
-    "textual_inversion": "Textual Inversion",
-    "hypernetworks": "Hypernetworks",
-    "checkpoints": "Checkpoints",
-    "lora": "Lora",
-}
-"""All pages by id, in the order of the reference UI."""
-
-FILENAME = "Filename"
-IN_TAG = (*("description", "sd version", "activation text"), *("preferred weight", "negative text", "notes"))
+NOTES_IN_TAG = (*("description", "sd version", "activation text"), *("preferred weight", "negative text", "notes"))
+"""What is noted of files that a tag uses."""
 
 
 def embedding_page(folder: Path) -> CardPage:
@@ -29,7 +21,7 @@ def embedding_page(folder: Path) -> CardPage:
     files = EmbeddingFiles()
     return CardPage(
         id="textual_inversion",
-        title=TITLES["textual_inversion"],
+        title="Textual Inversion",
         folders=(folder,),
         suffixes=TENSOR_SUFFIXES,
         list_files=lambda listing, settings: files.of(listing),
@@ -40,11 +32,11 @@ def hypernetwork_page(folder: Path, catalogue: NetworkCatalogue) -> CardPage:
     """`<hypernet:name:weight>`."""
     return CardPage(
         id="hypernetworks",
-        title=TITLES["hypernetworks"],
+        title="Hypernetworks",
         folders=(folder,),
         suffixes=(".pt",),
         tag="hypernet",
-        notes=tuple(note for note in IN_TAG if note != "sd version"),
+        notes=tuple(note for note in NOTES_IN_TAG if note != "sd version"),
         list_files=lambda listing, settings: network_files(catalogue, listing, by_alias=False),
         hash_of=lambda file: network_hash_of(catalogue, file),
     )
@@ -54,7 +46,7 @@ def checkpoint_page(folders: Sequence[Path], catalogue: CheckpointCatalogue) -> 
     """A click chooses the checkpoint."""
     return CardPage(
         id="checkpoints",
-        title=TITLES["checkpoints"],
+        title="Checkpoints",
         folders=tuple(folders),
         suffixes=CHECKPOINT_SUFFIXES,
         is_for_prompt=False,
@@ -62,22 +54,6 @@ def checkpoint_page(folders: Sequence[Path], catalogue: CheckpointCatalogue) -> 
         notes=("description", "vae", "notes"),
         list_files=lambda listing, settings: checkpoint_files(catalogue),
         hash_of=lambda file: file.search[0][:10],
-    )
-
-
-def lora_page(folders: Sequence[Path], catalogue: NetworkCatalogue) -> CardPage:
-    """`<lora:name:weight>`, by the alias in the file or by the file's name, as the setting says."""
-    return CardPage(
-        id="lora",
-        title=TITLES["lora"],
-        folders=tuple(folders),
-        suffixes=SUFFIXES,
-        tag="lora",
-        notes=IN_TAG,
-        list_files=lambda listing, settings: network_files(
-            catalogue, listing, by_alias=settings.text("lora_preferred_name") != FILENAME
-        ),
-        hash_of=lambda file: network_hash_of(catalogue, file),
     )
 
 

@@ -185,6 +185,7 @@ def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
         "description": notes.get("description", ""),
         "prompt": prompt_of(page, card, settings),
         "tag": f"<{page.tag}:{file.reference}:" if page.tag else "",
+        "kinds": [page.tag, *page.tag_aliases] if page.tag else [],
         "activation": notes.get("activation text", "") if page.tag else "",
         "negative": notes.get("negative text", "") if page.is_for_prompt else "",
         "version": card.version,

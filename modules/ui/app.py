@@ -1,5 +1,6 @@
 """The page: header, tabs, assets; mounted on the app that serves the API."""
 
+import json
 import os
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from starlette.routing import Mount
 
 from modules.api.auth import SessionUser
 from modules.api.extensions import add_extension_routes
-from modules.cli.flags import Flags
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
@@ -74,7 +74,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         footer_links=[],
         theme=build_theme(),
         css_paths=[ASSETS / name for name in STYLES],
-        head=_head(services.flags),
+        head=_head(services),
         allowed_paths=[],
         max_file_size="256mb",
     )
@@ -96,8 +96,10 @@ def _session_user(app: FastAPI) -> SessionUser:
     return user_of
 
 
-def _head(flags: Flags) -> str:
+def _head(services: Services) -> str:
     """The page's scripts, inlined: no request leaves the page for them."""
-    forced = f"window.featherweightTheme = {flags.theme!r};" if flags.theme else ""
+    theme = services.flags.theme
+    forced = f"window.featherweightTheme = {theme!r};" if theme else ""
+    forced += f"window.featherweightCards = {json.dumps(list(services.cards.pages))};"
     scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return f'<meta name="viewport" content="width=device-width, initial-scale=1"><script>{forced}\n{scripts}</script>'

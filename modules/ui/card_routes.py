@@ -6,7 +6,7 @@ Files are named by the keys of their cards, and a key is only looked up, so that
 import hashlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,7 +15,6 @@ from pydantic import BaseModel, Field
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
 from modules.images.encode import encode_image
-from modules.networks.card_pages import checkpoint_page, embedding_page, hypernetwork_page, lora_page
 from modules.networks.cards import Card, CardLibrary, card_json
 from modules.networks.network_file import read_metadata
 from modules.networks.notes import write_notes
@@ -33,6 +32,7 @@ CARD: dict[str, Any] = {
     "description": "ink drawings",
     "prompt": "<lora:ink-v2:0.8>",
     "tag": "<lora:ink-v2:",
+    "kinds": ["lora", "lyco"],
     "activation": "ink drawing",
     "negative": "",
     "version": "SD1",
@@ -45,6 +45,7 @@ LIST: dict[str, Any] = {
     "page": "lora",
     "cards": [CARD],
     "version": "SD1",
+    "others": {"hides": True, "without_unknown": ["SDXL"]},
     "folders": ["models/Lora"],
     "suffixes": [".safetensors"],
     "settings": {"extra_networks_card_width": 0},
@@ -70,7 +71,6 @@ CARD_SETTINGS = (
     *("extra_networks_card_order_field", "extra_networks_card_order"),
     *("extra_networks_tree_view_style", "extra_networks_tree_view_default_enabled"),
     *("extra_networks_tree_view_default_width", "extra_networks_add_text_separator"),
-    *("lora_show_all", "lora_hide_unknown_for_versions"),
 )
 
 
@@ -103,23 +103,10 @@ class _Body:
     data: bytes
 
 
-def card_library(services: Services) -> CardLibrary:
-    """The four pages of cards, over the program's own catalogues and folders."""
-    paths, networks = services.paths, services.engine.networks
-    return CardLibrary(
-        (
-            embedding_page(paths.embeddings_dir),
-            hypernetwork_page(paths.hypernetwork_dir, networks.hypernetworks),
-            checkpoint_page(paths.checkpoint_dirs, services.catalogue),
-            lora_page(paths.lora_dirs, networks.catalogue),
-        )
-    )
-
-
 def card_routes(services: Services) -> APIRouter:
     """The routes below /internal/extra-networks."""
     routes = APIRouter(prefix="/extra-networks")
-    library = card_library(services)
+    library = services.cards
     bodies: dict[str, _Body] = {}
 
     def card_of(page: str, key: str) -> Card:
@@ -197,6 +184,7 @@ def _page_json(services: Services, library: CardLibrary, page_id: str, settings:
     return {
         "page": page.id,
         "version": version_of_family(model.family) if model else "",
+        "others": asdict(page.other_versions(settings)),
         "folders": [str(folder) for folder in page.folders],
         "suffixes": list(page.suffixes),
         "settings": {key: values[key] for key in CARD_SETTINGS},

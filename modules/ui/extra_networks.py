@@ -1,12 +1,12 @@
 """Sub-tabs of a form: Generation, and one for each kind of model cards. The page's script fills the cards."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
 
 import gradio as gr
 
-from modules.networks.card_pages import TITLES
+from modules.networks.cards import CardPage
 from modules.services import Services
 from modules.settings.values import Settings
 
@@ -38,19 +38,21 @@ def extra_networks_tabs(services: Services, tab: str = "txt2img") -> Iterator[No
     with gr.Tabs(elem_id=f"{tab}_extra_tabs"):
         with gr.Tab("Generation", id=f"{tab}_generation", elem_id=f"{tab}_generation"):
             yield
-        for page in ordered_pages(services.settings.current):
-            with gr.Tab(TITLES[page], id=f"{tab}_{page}", elem_id=f"{tab}_{page}", elem_classes=["extra-page"]):
+        for page in ordered_pages(services.cards.pages.values(), services.settings.current):
+            elem_id = f"{tab}_{page.id}"
+            with gr.Tab(page.title, id=elem_id, elem_id=elem_id, elem_classes=["extra-page"]):
                 gr.HTML(panel_html(tab, page))
 
 
-def ordered_pages(settings: Settings) -> list[str]:
-    """Ids of the pages: those that the setting names first, then the others."""
+def ordered_pages(pages: Iterable[CardPage], settings: Settings) -> list[CardPage]:
+    """The pages: those that the setting names first, by title or id, then the others."""
     wanted = [name.strip().lower() for name in settings.text("ui_extra_networks_tab_reorder").split(",")]
     rank = {name: number for number, name in reversed(list(enumerate(wanted)))}
-    return sorted(TITLES, key=lambda page: min(rank.get(name, len(wanted)) for name in (page, TITLES[page].lower())))
+    last = len(wanted)
+    return sorted(pages, key=lambda page: min(rank.get(name, last) for name in (page.id, page.title.lower())))
 
 
-def panel_html(tab: str, page: str) -> str:
+def panel_html(tab: str, page: CardPage) -> str:
     """An empty panel of cards."""
     orders = "".join(f"<option>{escape(order)}</option>" for order in ORDERS)
-    return PANEL.format(tab=tab, page=page, title=escape(TITLES[page]), orders=orders)
+    return PANEL.format(tab=tab, page=page.id, title=escape(page.title), orders=orders)

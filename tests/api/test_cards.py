@@ -183,9 +183,25 @@ def test_a_renamed_lora_of_an_infotext_is_found_by_its_hash(services: Services) 
 
 def test_the_order_of_the_tabs(services: Services) -> None:
     settings = services.settings.current
-    assert ordered_pages(settings) == ["textual_inversion", "hypernetworks", "checkpoints", "lora"]
+    pages = services.cards.pages.values()
+    ids = [page.id for page in ordered_pages(pages, settings)]
+    assert ids == ["textual_inversion", "hypernetworks", "checkpoints", "lora"]
     moved = settings.changed(ui_extra_networks_tab_reorder="Lora, checkpoints, unknown")
-    assert ordered_pages(moved) == ["lora", "checkpoints", "textual_inversion", "hypernetworks"]
+    ids = [page.id for page in ordered_pages(pages, moved)]
+    assert ids == ["lora", "checkpoints", "textual_inversion", "hypernetworks"]
+
+
+def test_which_cards_are_for_other_models_is_the_pages_to_say(client: TestClient, services: Services) -> None:
+    def others(page: str = "lora") -> dict[str, Any]:
+        found: dict[str, Any] = client.get(ROUTE, params={"page": page}).json()["others"]
+        return found
+
+    assert others() == {"hides": True, "without_unknown": []}
+    assert others("hypernetworks") == {"hides": False, "without_unknown": []}
+    services.settings.update({"lora_hide_unknown_for_versions": ["SD2"]})
+    assert others() == {"hides": True, "without_unknown": ["SD2"]}
+    services.settings.update({"lora_show_all": True})
+    assert not others()["hides"]
 
 
 @pytest.mark.parametrize("key", CARD_SETTINGS)

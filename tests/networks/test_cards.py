@@ -14,7 +14,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
 from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.networks.card_pages import checkpoint_page, embedding_page, fits_tag, hypernetwork_page, lora_page
+from modules.networks.card_pages import checkpoint_page, embedding_page, fits_tag, hypernetwork_page
 from modules.networks.cards import Card, CardLibrary, card_json
 from modules.networks.catalogue import NetworkCatalogue
 from modules.networks.network_file import FRONT_BYTES, read_metadata
@@ -22,8 +22,10 @@ from modules.networks.notes import write_notes
 from modules.networks.previews import embedded_preview, read_preview, write_preview
 from modules.networks.tags import lora_tags
 from modules.networks.training_facts import training_facts, training_tags, version_of, version_of_family
+from modules.processing.networks import Networks
 from modules.prompting.extra_networks import extract_networks
 from modules.settings.values import Settings
+from tests.extensions import lora_page
 
 SETTINGS = Settings()
 
@@ -54,7 +56,7 @@ def library(folder: Path) -> CardLibrary:
             embedding_page(folder / "emb"),
             hypernetwork_page(folder / "hyper", NetworkCatalogue((folder / "hyper",), (".pt",))),
             checkpoint_page((folder / "ckpt",), checkpoints),
-            lora_page((loras,), NetworkCatalogue((loras,))),
+            lora_page(Networks((loras,)), loras),
         )
     )
 
@@ -108,8 +110,9 @@ def test_every_card_names_exactly_its_file(tmp_path: Path) -> None:
         network(folder / "a (b) [c], ü.safetensors", {"number": "6"}),
         network(folder / "plain.safetensors", {"ss_output_name": "one > two", "number": "7"}),
     ]
-    catalogue = NetworkCatalogue((folder,))
-    cards = CardLibrary((lora_page((folder,), catalogue),))
+    networks = Networks((folder,))
+    catalogue = networks.catalogue
+    cards = CardLibrary((lora_page(networks, folder),))
     by_path = {card.file.path: card_json(cards.page("lora"), card, SETTINGS) for card in cards.cards("lora", SETTINGS)}
     for path in paths:
         _, tags = extract_networks(f"a cat {by_path[path]['prompt']}")

@@ -4,7 +4,7 @@
   const CHUNK = 28;
   const WAIT_MS = 16;
   const TRIES = 120;
-  const PAGES = /_(textual_inversion|hypernetworks|checkpoints|lora)$/;
+  const PAGES = new RegExp(`_(${window.featherweightCards.join("|")})$`);
   const SEARCHED = 4; // so many letters bring out cards of hidden folders
   const ROUTE = "internal/extra-networks";
   const TAB_BUTTONS = "button[role=tab], .overflow-dropdown button"; // the second: in the menu of a narrow page
@@ -148,9 +148,9 @@
     }
 
     isForAnother(card) {
-      const { version, settings, page } = this.list;
-      if (page !== "lora" || !version || settings.lora_show_all) return false;
-      return card.version ? card.version !== version : settings.lora_hide_unknown_for_versions.includes(version);
+      const { version, others } = this.list;
+      if (!version || !others.hides) return false;
+      return card.version ? card.version !== version : others.without_unknown.includes(version);
     }
 
     // -- drawing -----------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@
   // Matches a card's tag with any strengths, or its word with any weight.
   function pattern(card) {
     if (card.tag) {
-      const opening = escaped(card.tag.slice(0, -1)).replace(/^<lora:/, "<(?:lora|lyco):");
-      return new RegExp(`${opening}(?::[^<>]*)?>`);
+      const name = escaped(card.tag.slice(card.tag.indexOf(":"), -1));
+      return new RegExp(`<(?:${card.kinds.join("|")})${name}(?::[^<>]*)?>`);
     }
     const word = escaped(card.prompt);
     return new RegExp(`\\(\\s*${word}\\s*(?::[\\d.]+)?\\s*\\)|(?<![\\p{L}\\p{N}_-])${word}(?![\\p{L}\\p{N}_-])`, "u");

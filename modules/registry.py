@@ -33,6 +33,11 @@ class Registry(Generic[T]):
             self._lookup[key.lower()] = name
         return entry
 
+    def replace(self, name: str, entry: T) -> T:
+        """Put another entry in the place of a registered one; returns it."""
+        self._entries[self.canonical(name)] = entry
+        return entry
+
     def register(self, name: str, aliases: tuple[str, ...] = ()) -> Callable[[T], T]:
         """Decorator form of `add`, for entries that are functions or classes."""
         return lambda entry: self.add(name, entry, aliases)

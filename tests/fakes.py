@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from PIL import Image
 
 from modules.api.app import build_api
+from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
 from modules.cli.flags import Flags
 from modules.errors import Interrupted, Skipped
@@ -112,6 +113,13 @@ def _info(request: Txt2ImgRequest, pictures: list[Picture]) -> GenerationInfo:
         clip_skip=1,
         version="test",
     )
+
+
+def whole_api(services: Services) -> FastAPI:
+    """The API as it is served without a page: with the routes of extensions."""
+    app = build_api(services)
+    add_extension_routes(app, services.scripts.callbacks, None)
+    return app
 
 
 def mounted_page(services: Services) -> FastAPI:

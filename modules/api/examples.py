@@ -95,20 +95,6 @@ REALESRGAN: list[dict[str, Any]] = [
 ]
 LATENT_MODES: list[dict[str, Any]] = [{"name": "Latent"}, {"name": "Latent (antialiased)"}]
 STYLES: list[dict[str, Any]] = [{"name": "oil", "prompt": "{prompt}, oil painting", "negative_prompt": "photo"}]
-LORAS: list[dict[str, Any]] = [
-    {
-        "name": "ink",
-        "alias": "ink-v2",
-        "path": "models/Lora/ink.safetensors",
-        "metadata": {"ss_network_dim": "8"},
-        "survival": {
-            "retention": 0.998,
-            "mode": "merge from full precision",
-            "noise": 0.01,
-            "worst": [["down_blocks.0", 0.99]],
-        },
-    }
-]
 HYPERNETWORKS: list[dict[str, Any]] = [{"name": "portrait", "path": "models/hypernetworks/portrait.pt"}]
 EMBEDDINGS: dict[str, Any] = {
     "loaded": {

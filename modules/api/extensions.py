@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from modules.api.auth import GUARDED
 from modules.scripts.callbacks import Callbacks, Moment
 
 CATCH_ALL = "{path:path}"
@@ -13,7 +14,8 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     """Call the `on_app_started` callbacks with the page (None: there is none) and the app.
 
     What they add would stand behind the page, which answers every path; it is put before that, and behind our own
-    routes, which an extension cannot replace. Where users are set, they are asked for these paths too.
+    routes, which an extension cannot replace. Where users are set, they are asked for these paths too; what stands
+    among the API's own paths is for the API's users.
     """
     routes = app.router.routes
     before = list(routes)
@@ -25,9 +27,8 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     end = next((at for at, route in enumerate(before) if _answers_everything(route)), len(before))
     routes[:] = [*before[:end], *added, *before[end:]]
     app.openapi_schema = None
-    app.state.extension_paths = tuple(
-        path for route in added if (path := getattr(route, "path", "").partition("{")[0]) and path != "/"
-    )
+    paths = (getattr(route, "path", "").partition("{")[0] for route in added)
+    app.state.extension_paths = tuple(path for path in paths if path not in ("", "/") and not path.startswith(GUARDED))
 
 
 def _answers_everything(route: Any) -> bool:

@@ -1,6 +1,5 @@
 """What there is to choose from: models, samplers, upscalers, styles; empty lists where this version has none."""
 
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
@@ -93,22 +92,6 @@ def list_routes(services: Services) -> APIRouter:
             {"name": s.name, "prompt": s.prompt, "negative_prompt": s.negative_prompt} for s in book.styles.values()
         ]
 
-    @routes.get("/loras", **documented(examples.LORAS))
-    def loras() -> list[dict[str, Any]]:
-        """Networks of the LoRA family with the metadata of their files, and how much of each arrived in the weights
-        when it was last used."""
-        networks = services.engine.networks
-        return [
-            {
-                "name": info.name,
-                "alias": info.alias,
-                "path": str(info.path),
-                "metadata": info.metadata,
-                "survival": asdict(networks.arrived[info.path]) if info.path in networks.arrived else None,
-            }
-            for info in networks.catalogue.entries
-        ]
-
     @routes.get("/hypernetworks", **documented(examples.HYPERNETWORKS))
     def hypernetworks() -> list[dict[str, Any]]:
         """Hypernetworks."""
@@ -138,11 +121,6 @@ def list_routes(services: Services) -> APIRouter:
     def refresh_checkpoints() -> None:
         """Look for checkpoints again."""
         services.catalogue.refresh()
-
-    @routes.post("/refresh-loras", **documented())
-    def refresh_loras() -> None:
-        """Look for networks of the LoRA family again."""
-        services.engine.networks.catalogue.refresh()
 
     @routes.post("/refresh-embeddings", **documented())
     def refresh_embeddings() -> None:

@@ -9,11 +9,11 @@ from modules.errors import InvalidValueError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
-from modules.processing.pasted_networks import with_names_of_now
 from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource, split_legacy_name
+from modules.scripts.callbacks import Moment
 from modules.scripts.library import filled_args, pasted_args
 from modules.services import Services
 from modules.settings.values import Settings
@@ -59,7 +59,7 @@ def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
     parsed: Mapping[str, Any] = {}
     if body.infotext:
         parsed = parse_infotext(body.infotext, backward_compatible=current.flag("auto_backcompat"))
-        parsed = with_names_of_now(parsed, services.engine.networks.catalogue)
+        services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, body.infotext, parsed)
         given = body.given()
         for name, value in pasted_values(parsed).items():
             if not given & _names_of(name):

@@ -1,5 +1,6 @@
 """`<lora:name:te:unet:dyn=N>` as numbers."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,11 @@ class LoraTag:
     te_strength: float = 1.0
     unet_strength: float = 1.0
     dynamic_rank: int | None = None
+
+
+def plain_name(name: str) -> str:
+    """A name as the infotext's field "Lora hashes" has it: without the signs that separate its parts."""
+    return re.sub(r"[:,]", "", name)
 
 
 IsKnown = Callable[[str], bool]

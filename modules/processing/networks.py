@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.networks.catalogue import SHORT_HASH, NetworkCatalogue, NetworkInfo
-from modules.networks.tags import LoraTag
+from modules.networks.tags import LoraTag, plain_name
 from modules.processing.hypernetwork_kind import HypernetworkKind
 from modules.processing.network_kinds import ActiveNetworks, NetworkJob, NetworkKind
-from modules.processing.pasted_networks import plain_name
 from modules.prompting.cache import NetworkUse
 from modules.prompting.extra_networks import NetworkTag, NetworkTags
 from modules.settings.values import Settings

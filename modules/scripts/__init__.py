@@ -1,5 +1,6 @@
 """The extension API; `import modules.scripts as scripts` gives an extension what it subclasses."""
 
+from modules.scripts.program import Program, program_now
 from modules.scripts.script import (
     AlwaysVisible,
     PostprocessBatchListArgs,
@@ -8,4 +9,12 @@ from modules.scripts.script import (
     Script,
 )
 
-__all__ = ["AlwaysVisible", "PostSampleArgs", "PostprocessBatchListArgs", "PostprocessImageArgs", "Script"]
+__all__ = [
+    "AlwaysVisible",
+    "PostSampleArgs",
+    "PostprocessBatchListArgs",
+    "PostprocessImageArgs",
+    "Program",
+    "Script",
+    "program_now",
+]

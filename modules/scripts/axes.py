@@ -1,5 +1,5 @@
-"""Axes of grids: what can be varied, how its values are written, and how one is put into a job. Extensions may add
-their own with `AXES.add`."""
+"""Axes of grids: what can be varied, how its values are written, and how one is put into a job. Extensions add
+their own with `add_axis`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import csv
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import Any
 
 from modules.errors import InvalidValueError
 from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.scripts.loading import loading_now
 from modules.scripts.processing import StableDiffusionProcessing as Job
 from modules.scripts.program import Program, one_of
 from modules.settings.definitions import SETTINGS
@@ -40,6 +41,7 @@ class Axis:
     show: Callable[[Any], str] = str
     shows_label: bool = True
     check: Callable[[Any, Program], Any] | None = None
+    extension: str = ""  # whose it is; set by the program
 
     def values(self, text: str) -> list[Any]:
         """All values of a text: separated by commas (quotes as in CSV), numbers also as ranges `1-5`, `1-9 (+2)`,
@@ -61,6 +63,20 @@ class Axis:
 
 
 AXES: Registry[Axis] = Registry("axis")
+
+
+def add_axis(axis: Axis) -> None:
+    """Add an extension's axis. At the top level of a script's file; raises `InvalidValueError` at any other time, and
+    for a label that is taken."""
+    loading = loading_now("add_axis")
+    axis = replace(axis, extension=loading.extension)
+    if axis.label not in AXES:
+        AXES.add(axis.label, axis)
+        return
+    owner = AXES.get(axis.label).extension
+    if owner != axis.extension:
+        raise InvalidValueError(f"The axis {axis.label!r} is taken by {owner or 'the program'}. Choose another name.")
+    AXES.replace(axis.label, axis)  # loaded again, by a second library of this process
 
 
 def split_words(text: str) -> list[str]:
@@ -310,7 +326,6 @@ def _register() -> None:
         setting_axis("Cross attention optimization", "cross_attention_optimization"),
         setting_axis("VAE type for encode", "sd_vae_encode_method"),
         setting_axis("VAE type for decode", "sd_vae_decode_method"),
-        setting_axis("LoRA mode", "lora_mode", cost=0.3),
         Axis("Size", _size, _resize, show=lambda size: f"{size[0]}x{size[1]}"),
     ):
         AXES.add(axis.label, axis)

@@ -33,7 +33,7 @@ class Program:
 def program_now() -> Program:
     """The program that loads the extension's file, to be kept for what the file registers. At the top level of the
     file; raises `InvalidValueError` at any other time."""
-    return loading_now("the_program").program
+    return loading_now("program_now").program
 
 
 def one_of(kind: str, text: str, names: list[str]) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
-from modules.processing.pasted_networks import with_names_of_now
 from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
@@ -150,7 +149,6 @@ def pasted_fields(text: str, services: Services) -> dict[str, Any]:
     )
     if "Steps" not in parsed:
         return {}
-    parsed.update(with_names_of_now(parsed, services.engine.networks.catalogue))
     services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, text, parsed)
     return dict(parsed)
 

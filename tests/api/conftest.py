@@ -10,10 +10,9 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from modules.api.app import build_api
 from modules.services import Services
 from modules.ui.routes import page_routes
-from tests.fakes import fake_services
+from tests.fakes import fake_services, whole_api
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 @pytest.fixture(scope="module")
 def app(services: Services) -> FastAPI:
-    app = build_api(services)
+    app = whole_api(services)
     app.include_router(page_routes(services))
     return app
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from modules.api.app import build_api
 from modules.ui.routes import page_routes
-from tests.fakes import fake_services
+from tests.fakes import fake_services, whole_api
 
 PATHS = ("/sdapi/v1/options", "/sdapi/v1/samplers", "/internal/ping", "/internal/engine", "/docs", "/openapi.json")
 
@@ -15,7 +14,7 @@ PATHS = ("/sdapi/v1/options", "/sdapi/v1/samplers", "/internal/ping", "/internal
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     services = fake_services(tmp_path_factory.mktemp("data"), start=False, api_auth="me:secret,you:other")
-    app = build_api(services)
+    app = whole_api(services)
     app.include_router(page_routes(services))
     with TestClient(app) as client:
         yield client
@@ -58,7 +57,7 @@ def test_pictures_record_who_asked_for_them_where_the_settings_say_so(tmp_path: 
     services = fake_services(tmp_path, api_auth="me:secret,you:other")
     services.settings.update({"add_user_name_to_info": True})
     body = {"steps": 1, "width": 64, "height": 64}
-    with TestClient(build_api(services)) as client:
+    with TestClient(whole_api(services)) as client:
         reply = client.post("/sdapi/v1/txt2img", json=body, auth=("you", "other")).json()
     services.queue.close()
     assert json.loads(reply["info"])["infotexts"][0].endswith(", User: you")

@@ -10,7 +10,6 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.api.app import build_api
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
 from modules.processing.networks import Arrived
@@ -21,7 +20,7 @@ from modules.ui.card_routes import CARD, CARD_SETTINGS, DETAILS, LIST
 from modules.ui.extra_networks import ordered_pages
 from modules.ui.form import form_values, pasted_fields
 from modules.ui.routes import page_routes
-from tests.fakes import fake_services
+from tests.fakes import fake_services, whole_api
 from tests.networks.test_cards import network, picture
 from tests.recordings import TINY
 
@@ -44,7 +43,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
 
 @pytest.fixture
 def client(services: Services) -> Iterator[TestClient]:
-    app = build_api(services)
+    app = whole_api(services)
     app.include_router(page_routes(services))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield client

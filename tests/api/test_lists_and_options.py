@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
 from modules.services import Services
-from tests.fakes import fake_services
+from tests.fakes import fake_services, whole_api
 from tests.recordings import REFERENCE
 
 
@@ -111,7 +111,7 @@ def with_networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClie
         embeddings_dir=str(models / "embeddings"),
         hypernetwork_dir=str(models / "hypernetworks"),
     )
-    with TestClient(build_api(services)) as client:
+    with TestClient(whole_api(services)) as client:
         yield client
     services.queue.close()
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 import pytest
 import uvicorn
 
-from modules.api.app import build_api
 from modules.services import Services
-from tests.fakes import fake_services
+from tests.fakes import fake_services, whole_api
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ def serving(services: Services) -> Iterator[int]:
     """The port of a server that runs while the context does."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(build_api(services), log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(whole_api(services), log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from modules.images.infotext import parse_infotext
 from modules.networks.catalogue import NetworkCatalogue
 from modules.networks.network_file import network_hash
-from modules.processing.pasted_networks import recorded_hashes, with_names_of_now
+from tests.extensions import lora_script
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def short(catalogue: NetworkCatalogue, name: str) -> str:
 
 def pasted(prompt: str, hashes: str, catalogue: NetworkCatalogue) -> str:
     text = f'{prompt}\nSteps: 20, Sampler: Euler, Seed: 1, Size: 64x64, Lora hashes: "{hashes}"'
-    return str(with_names_of_now(parse_infotext(text), catalogue)["Prompt"])
+    return str(lora_script("lora_pasting").with_names_of_now(parse_infotext(text), catalogue)["Prompt"])
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_the_hash_that_a_file_records_finds_it_even_if_it_is_not_its_own(tmp_pat
 
 def test_recorded_hashes() -> None:
     field = "a: 0123456789AB, b c: 0123456789ac, broken: 12, : 0123456789ab"
-    assert recorded_hashes(field) == {"a": "0123456789ab", "b c": "0123456789ac"}
+    assert lora_script("lora_pasting").recorded_hashes(field) == {"a": "0123456789ab", "b c": "0123456789ac"}

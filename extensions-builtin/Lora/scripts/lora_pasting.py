@@ -4,19 +4,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from modules import script_callbacks
+from modules.extra_networks import NetworkTag
 from modules.networks.catalogue import NetworkCatalogue, NetworkInfo
-from modules.networks.tags import LORA_KINDS, name_in
-from modules.prompting.extra_networks import NetworkTag
+from modules.networks.tags import LORA_KINDS, name_in, plain_name
+from modules.scripts import program_now
 
+PROGRAM = program_now()
 PROMPTS = ("Prompt", "Negative prompt", "Hires prompt", "Hires negative prompt")
 FIELD = "Lora hashes"
 _TAG = re.compile(rf"<({'|'.join(LORA_KINDS)}):([^>]+)>")
 _HASH = re.compile(r"[0-9a-f]{8,64}")
-
-
-def plain_name(name: str) -> str:
-    """A name as the field "Lora hashes" has it: without the signs that separate its parts."""
-    return re.sub(r"[:,]", "", name)
 
 
 def recorded_hashes(field: str) -> dict[str, str]:
@@ -56,3 +54,11 @@ def _file(name: str, digest: str, catalogue: NetworkCatalogue) -> NetworkInfo | 
     if named is not None and catalogue.has_hash(named, digest):
         return None
     return catalogue.find_hash(digest, read_files=named is None)
+
+
+def rename(infotext: str, fields: dict[str, Any]) -> None:
+    """Parameters were pasted, or sent to the API."""
+    fields.update(with_names_of_now(fields, PROGRAM.networks().catalogue))
+
+
+script_callbacks.on_infotext_pasted(rename)

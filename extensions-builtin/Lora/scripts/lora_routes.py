@@ -1,0 +1,60 @@
+"""`/sdapi/v1/loras` and `/sdapi/v1/refresh-loras`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from modules import script_callbacks
+from modules.scripts import program_now
+
+PROGRAM = program_now()
+LORAS: list[dict[str, Any]] = [
+    {
+        "name": "ink",
+        "alias": "ink-v2",
+        "path": "models/Lora/ink.safetensors",
+        "metadata": {"ss_network_dim": "8"},
+        "survival": {
+            "retention": 0.998,
+            "mode": "merge from full precision",
+            "noise": 0.01,
+            "worst": [["down_blocks.0", 0.99]],
+        },
+    }
+]
+
+
+def add_routes(page: object, app: Any) -> None:
+    """Called when page and API are built."""
+    from fastapi import APIRouter  # only where there is a server
+
+    from modules.api.documentation import documented
+
+    routes = APIRouter(prefix="/sdapi/v1", tags=["lists"])
+
+    @routes.get("/loras", **documented(LORAS))
+    def loras() -> list[dict[str, Any]]:
+        """Networks of the LoRA family with the metadata of their files, and how much of each arrived in the weights
+        when it was last used."""
+        networks = PROGRAM.networks()
+        return [
+            {
+                "name": info.name,
+                "alias": info.alias,
+                "path": str(info.path),
+                "metadata": info.metadata,
+                "survival": asdict(networks.arrived[info.path]) if info.path in networks.arrived else None,
+            }
+            for info in networks.catalogue.entries
+        ]
+
+    @routes.post("/refresh-loras", **documented())
+    def refresh_loras() -> None:
+        """Look for networks of the LoRA family again."""
+        PROGRAM.networks().catalogue.refresh()
+
+    app.include_router(routes)
+
+
+script_callbacks.on_app_started(add_routes)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Unpack
 
+from modules.errors import UnknownNameError
 from modules.registry import Registry
 from modules.scripts.callbacks import Callbacks, Moment
 from modules.settings.definitions import SETTINGS
 from modules.settings.group import Extras, Group, NumberExtras
-from modules.settings.setting import Section, Setting
+from modules.settings.setting import Section, Setting, SettingValue
 
 log = logging.getLogger(__name__)
 
 
 class ExtensionSettings:
-    """What `on_ui_settings` is called with: each method adds one setting to the section of the extension.
+    """What `on_ui_settings` is called with: each method adds settings to the section of the extension.
 
     `key` should begin with the extension's name. Raises `ValueError` for a key that is taken.
     """
@@ -23,6 +25,13 @@ class ExtensionSettings:
     def __init__(self, section: Section, registry: Registry[Setting] = SETTINGS) -> None:
         self._group = Group(section)
         self._registry = registry
+
+    def section(self, section_id: str) -> ExtensionSettings:
+        """The same for a section of the program, such as "extra_networks"; raises `UnknownNameError`."""
+        sections = {setting.section.id: setting.section for _, setting in self._registry.items()}
+        if section_id not in sections:
+            raise UnknownNameError.of("section of settings", section_id, sections)
+        return ExtensionSettings(sections[section_id], self._registry)
 
     def flag(self, key: str, label: str, default: bool, **extras: Unpack[Extras]) -> None:
         """On or off."""
@@ -43,6 +52,22 @@ class ExtensionSettings:
     def choice(self, key: str, label: str, default: str, choices: tuple[str, ...], **extras: Unpack[Extras]) -> None:
         """One of several texts."""
         self._add(self._group.choice(key, label, default, choices, **extras))
+
+    def many(
+        self,
+        key: str,
+        label: str,
+        default: tuple[str, ...],
+        choices: tuple[str, ...] | None = None,
+        **extras: Unpack[Extras],
+    ) -> None:
+        """A list of these texts; of any, without choices."""
+        self._add(self._group.many(key, label, default, choices, **extras))
+
+    def kept(self, defaults: Mapping[str, SettingValue]) -> None:
+        """Keys of other programs that have no effect here: accepted and kept, never shown."""
+        for setting in self._group.reserved(defaults):
+            self._add(setting)
 
     def _add(self, setting: Setting) -> None:
         # A second library of one process (a test, a reload) brings the same setting again.

@@ -18,6 +18,7 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
 from modules.settings.setting import Setting
 from modules.ui.form import form_values, pasted_fields
+from tests.extensions import built_in
 from tests.fakes import fake_services, mounted_page
 from tests.scripts.toys import extension
 
@@ -64,6 +65,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     scripts.mkdir(parents=True)
     (scripts / "script.py").write_text(SOURCE)
     (folder / "config.json").write_text(json.dumps({"toy_kind": "train", "of_another": 1}))
+    built_in()  # its settings stay
     entries, lookup = dict(SETTINGS._entries), dict(SETTINGS._lookup)
     services = fake_services(folder, api_auth="ann:secret")
     yield services

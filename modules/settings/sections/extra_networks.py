@@ -1,4 +1,4 @@
-"""Embeddings, LoRA and hypernetworks: how they are listed and recorded."""
+"""Embeddings, hypernetworks and cards of models: how they are listed and recorded."""
 
 from modules.settings.group import Group
 from modules.settings.setting import Section
@@ -9,20 +9,10 @@ PIXELS = "In pixels; 0: as the page likes it."
 SETTINGS = (
     NETWORKS.flag("textual_inversion_add_hashes_to_infotext", "Add Textual Inversion hashes to infotext", True),
     NETWORKS.text(
-        "sd_lora", "Add network to prompt", "None", hint="The name of a LoRA that every picture gets. None: none."
-    ),
-    NETWORKS.text(
         "sd_hypernetwork",
         "Add hypernetwork to prompt",
         "None",
         hint="The name of a hypernetwork that every picture gets. None: none.",
-    ),
-    NETWORKS.flag("lora_add_hashes_to_infotext", "Add Lora hashes to infotext", True),
-    NETWORKS.flag(
-        "lora_bundled_ti_to_infotext",
-        "Add Lora name as TI hashes for embeddings inside of Lora files",
-        True,
-        hint="Only together with the hashes of textual inversion embeddings.",
     ),
     NETWORKS.number(
         "extra_networks_default_multiplier",
@@ -31,25 +21,6 @@ SETTINGS = (
         minimum=0,
         maximum=2,
         step=0.01,
-    ),
-    NETWORKS.choice(
-        "lora_preferred_name",
-        "When adding to prompt, refer to Lora by",
-        "Alias from file",
-        ("Alias from file", "Filename"),
-        hint="A name that another file answers to, or that cannot stand in a tag, is replaced by the file's hash.",
-    ),
-    NETWORKS.flag(
-        "lora_show_all",
-        "Always show all networks on the Lora page",
-        False,
-        hint="Otherwise those that say they were made for another version of Stable Diffusion are hidden.",
-    ),
-    NETWORKS.many(
-        "lora_hide_unknown_for_versions",
-        "Hide networks of unknown versions for model versions",
-        (),
-        ("SD1", "SD2", "SDXL"),
     ),
     NETWORKS.text(
         "extra_networks_add_text_separator",
@@ -126,9 +97,6 @@ SETTINGS = (
     *NETWORKS.reserved(
         {
             "textual_inversion_print_at_load": False,
-            "lora_in_memory_limit": 0,
-            "lora_not_found_warning_console": False,
-            "lora_not_found_gradio_warning": False,
         }
     ),
 )

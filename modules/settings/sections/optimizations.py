@@ -230,7 +230,6 @@ SETTINGS = (
         False,
         infotext="Refiner switch by sampling steps",
     ),
-    *COMPATIBILITY.reserved({"lora_functional": False}),
     *HYPERTILE.reserved(
         {
             "hypertile_explanation": "",

@@ -117,7 +117,7 @@ def report_precision(
     The autoencoder stays in 16 bit, as when loading. SD3's T5 counts where it lies in the checkpoint itself. Raises
     `CheckpointError` as loading does.
     """
-    with open_checkpoint(info.path, with_t5=True, t5_beside=False) as file:
+    with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
         report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
         for index, item in enumerate(planned):
@@ -148,7 +148,7 @@ def save_as(
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
     if target.suffix != ".safetensors":
         raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
-    with open_checkpoint(info.path, with_t5=True, t5_beside=False) as file:
+    with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
         rest = rest_dtype(rules.storage)
         report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))

@@ -84,10 +84,10 @@ class DiffusersLayout(Closing):
         self._origins[named.name] = origin
 
     @classmethod
-    def of_folder(cls, folder: Path, with_t5: bool = False) -> "DiffusersLayout":
-        """Open a folder; files of T5 only if they are asked for. Raises `CheckpointError` for missing or damaged files,
-        and settings at odds with them."""
-        names = [name for name in networks_in(folder) if with_t5 or name != T5_PART]
+    def of_folder(cls, folder: Path, with_optional: bool = False) -> "DiffusersLayout":
+        """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
+        damaged files, and settings at odds with them."""
+        names = [name for name in networks_in(folder) if with_optional or name != T5_PART]
         if "unet" not in names and TRANSFORMER not in names:
             raise CheckpointError(f"{folder.name}: has no folder unet or transformer. {KNOWN}")
         with ExitStack() as stack:

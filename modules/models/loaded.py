@@ -78,9 +78,10 @@ class LoadedModel:
         return [int(self.text_encoders[tower.component].config.hidden_size) for tower in self.family.recipe.towers]
 
     @property
-    def has_t5(self) -> bool:
-        """Whether T5 is among its text encoders, and so in its pictures."""
-        return self.family.recipe.followed_by in self.text_encoders
+    def has_optional(self) -> bool:
+        """Whether the text encoder that its family can do without is there, and so in its pictures."""
+        optional = self.family.recipe.followed_by
+        return optional is not None and optional.component in self.text_encoders
 
     @property
     def parameters(self) -> int:

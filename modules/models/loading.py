@@ -19,14 +19,12 @@ from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.families.ldm_parts import ZERO_SNR_KEY
 from modules.models.filling import Assignment, FillReport, Placement, fill, finish_buffers, plan_assignments
 from modules.models.header_sizes import sized_by_header
-from modules.models.keymaps.mmdit import T5_PREFIX
 from modules.models.loaded import LoadedModel
 from modules.models.open_clip_layout import open_checkpoint
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.prediction import predicts_v
 from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
-from modules.models.text_companions import t5_tokenizer_file
 from modules.models.unknown_file import describe_unknown
 from modules.models.vae_source import VaeSource
 from modules.models.vaes import VaeInfo
@@ -62,10 +60,8 @@ def load_model(
         file = files.enter_context(open_checkpoint(info.path))
         family = detect_family(file)
         plan = choose_plan(family)
-        if plan.with_t5:
-            file = files.enter_context(open_checkpoint(info.path, with_t5=True))
-            if any(key.startswith(T5_PREFIX) for key in file.entries):
-                t5_tokenizer_file(info.path)  # without it T5 is of no use: better to say so at once
+        if plan.with_optional:
+            file = files.enter_context(open_checkpoint(info.path, with_optional=True))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         known = facts.fact(info.path, PREDICTION) if facts and architecture.prediction_type == PROBE else None
         if known is not None:
@@ -77,6 +73,9 @@ def load_model(
             raise CheckpointError(f"{info.path.name}: {error}") from error
         except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
             raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
+        optional = family.recipe.followed_by
+        if optional is not None and any(component.name == optional.component for component in components):
+            optional.tokenizer(info.path)  # without it the encoder is of no use: better to say so at once
 
         rest = ModelRest(plan.streaming) if plan.streaming is not None else None
 

@@ -16,7 +16,7 @@ class FileMaster:
     def __init__(self, model: LoadedModel) -> None:
         self._info = model.info
         self._sources = model.sources
-        self._with_t5 = model.plan.with_t5
+        self._with_optional = model.plan.with_optional
         self._file: TensorSource | None = None
 
     def read(self, component: str, key: str) -> Tensor:
@@ -51,5 +51,5 @@ class FileMaster:
                 "precision for a LoRA. Load the checkpoint again, or choose LoRA mode exact."
             )
         if self._file is None:
-            self._file = open_checkpoint(self._info.path, self._with_t5)
+            self._file = open_checkpoint(self._info.path, self._with_optional)
         return self._file

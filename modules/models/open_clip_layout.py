@@ -22,11 +22,10 @@ from modules.errors import InvalidValueError
 from modules.models.closing import Closing
 from modules.models.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.ema_names import restored_names
-from modules.models.keymaps.mmdit import T5_LEVEL
 from modules.models.tensor_file import TensorEntry, TensorFile
 from modules.models.tensor_source import TensorSource, open_tensors
 from modules.models.tensor_writer import TensorWriter
-from modules.models.text_companions import with_companions
+from modules.models.text_companions import OPTIONAL_LEVELS, with_companions
 
 OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
 MMDIT = r"^(model\.diffusion_model)"
@@ -106,14 +105,15 @@ class OpenClipLayout(Closing):
         return tensor.T.contiguous() if origin.transposed else tensor
 
 
-def open_checkpoint(path: Path, with_t5: bool = False, t5_beside: bool = True) -> OpenClipLayout:
+def open_checkpoint(path: Path, with_optional: bool = False, optional_beside: bool = True) -> OpenClipLayout:
     """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
-    what its suffix says. SD3's T5, inside of it or (`t5_beside`) in a file of its own, is there only if it is asked
-    for."""
-    file: TensorSource = DiffusersLayout.of_folder(path, with_t5) if path.is_dir() else open_tensors(path)
+    what its suffix says. A text encoder that its family can do without, inside of it or (`optional_beside`) in a file
+    of its own, is there only if it is asked for."""
+    file: TensorSource = DiffusersLayout.of_folder(path, with_optional) if path.is_dir() else open_tensors(path)
     if is_diffusers_file(file.entries):
         file = DiffusersLayout.of_file(file)
-    return OpenClipLayout(with_companions(file, with_t5 and t5_beside), () if with_t5 else (T5_LEVEL,))
+    hidden = () if with_optional else OPTIONAL_LEVELS
+    return OpenClipLayout(with_companions(file, with_optional and optional_beside), hidden)
 
 
 class LayoutWriter:

@@ -43,7 +43,7 @@ class PrecisionPlan:
     dtype_is_chosen: bool = False  # by a setting, so that pictures say so
     check_nan: bool = True
     streaming: StreamPlan | None = None  # None: all weights lie on the device
-    with_t5: bool = False  # SD3's third text encoder, where its file is there
+    with_optional: bool = False  # the text encoder that the family can do without, where a file holds it
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -90,7 +90,7 @@ class PrecisionPlan:
             self.text_storage,
             self.skip,
             self.streaming,
-            self.with_t5,
+            self.with_optional,
         )
 
     @property

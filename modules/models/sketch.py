@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -153,12 +154,18 @@ class ModelSketch:
 
 
 def sketch_model(
-    info: CheckpointInfo, configs_dir: Path, default_yaml: Path | None = None, with_t5: bool = False
+    info: CheckpointInfo,
+    configs_dir: Path,
+    default_yaml: Path | None = None,
+    optional: Collection[str] = (),
 ) -> ModelSketch:
-    """Read a checkpoint's header, SD3's T5 only if it is asked for. Raises `CheckpointError` as loading does, but for
-    what only the data would show."""
-    with open_checkpoint(info.path, with_t5) as file:
+    """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
+    `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
+    with ExitStack() as files:
+        file = files.enter_context(open_checkpoint(info.path))
         family = detect_family(file)
+        if family.recipe.followed_by is not None and family.recipe.followed_by.setting in optional:
+            file = files.enter_context(open_checkpoint(info.path, with_optional=True))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         components = tuple(family.components(file.entries, architecture, folders))

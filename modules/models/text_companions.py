@@ -12,7 +12,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.closing import Closing
-from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN, T5_PREFIX
+from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN, T5_LEVEL, T5_PREFIX
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource, open_tensors
 
@@ -23,16 +23,23 @@ HIGHEST = 4  # folders above the checkpoint in which `FOLDERS` are looked for
 
 @dataclass(frozen=True)
 class Companion:
-    """An encoder: the name of its file, or with `any_ending` how that begins, and the beginning of its names in a whole
-    checkpoint."""
+    """An encoder: the name of its file, or with `any_ending` how that begins, the beginning of its names in a whole
+    checkpoint, and a tensor of the checkpoints that want it."""
 
     stem: str
     prefix: str
+    wanted_by: str
     any_ending: bool = False
+    is_optional: bool = False
 
 
-COMPANIONS = (Companion("clip_l", CLIP_L_PREFIX), Companion("clip_g", CLIP_G_PREFIX))
-T5 = Companion("t5xxl", T5_PREFIX, any_ending=True)
+COMPANIONS = (
+    Companion("clip_l", CLIP_L_PREFIX, wanted_by=SIGN),
+    Companion("clip_g", CLIP_G_PREFIX, wanted_by=SIGN),
+    Companion("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
+)
+OPTIONAL_LEVELS = (T5_LEVEL,)
+"""The beginnings of the names of encoders that can be left out, and of what lies beside them in whole checkpoints."""
 OWN_T5_TOKENIZER = "tokenizer_3/tokenizer.json"  # in a folder of diffusers
 T5_TOKENIZERS = ("t5_tokenizer.json", "t5xxl/tokenizer.json")
 
@@ -69,13 +76,11 @@ class WithCompanions(Closing):
         return file.read(key, into)
 
 
-def with_companions(file: TensorSource, with_t5: bool = False) -> TensorSource:
-    """`file` with the text encoders that it lacks and that lie near, T5 only where it is asked for; `file` itself where
-    none is needed or found."""
-    if SIGN not in file.entries:
-        return file
-    known = (*COMPANIONS, T5) if with_t5 else COMPANIONS
-    missing = [item for item in known if not any(key.startswith(f"{item.prefix}.") for key in file.entries)]
+def with_companions(file: TensorSource, with_optional: bool = False) -> TensorSource:
+    """`file` with the text encoders that it lacks and that lie near, optional ones only where they are asked for;
+    `file` itself where none is needed or found."""
+    wanted = [item for item in COMPANIONS if item.wanted_by in file.entries and (with_optional or not item.is_optional)]
+    missing = [item for item in wanted if not any(key.startswith(f"{item.prefix}.") for key in file.entries)]
     found = {path: item.prefix for item in missing if (path := _find(file.path, item)) is not None}
     return WithCompanions(file, found) if found else file
 

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from modules.models.families.family import ConditioningRecipe, TextTowerRecipe
 from modules.models.loaded import LoadedModel
-from modules.models.text_companions import t5_tokenizer_file
 from modules.networks.embeddings import Embedding
 from modules.processing.network_kinds import ActiveNetworks
 from modules.processing.size_vector import SizeFacts, size_vector
@@ -126,14 +125,15 @@ class Conditioner:
 
     def _follower(self, recipe: ConditioningRecipe, options: TextOptions) -> Follower | None:
         """What follows the towers' tokens."""
-        if recipe.followed_by is None:
+        optional = recipe.followed_by
+        if optional is None:
             return None
         width = self._model.family.input_sizes(self._model.unet).context_width
-        module = self._model.text_encoders.get(recipe.followed_by)
+        module = self._model.text_encoders.get(optional.component)
         if module is None:
             return Follower(width)
         if self._t5_tokenizer is None:
-            self._t5_tokenizer = T5Tokenizer(t5_tokenizer_file(self._model.info.path), int(module.config.vocab_size))
+            self._t5_tokenizer = T5Tokenizer(optional.tokenizer(self._model.info.path), int(module.config.vocab_size))
         reads_weights = options.emphasis is not Emphasis.NONE
         encoder = T5TextEncoder(module, self._t5_tokenizer, self._model.device, reads_weights)
         return Follower(width, encoder.encode)

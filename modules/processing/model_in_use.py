@@ -70,7 +70,7 @@ class ModelInUse:
         self._model, self._conditioner = model, engine.conditioner(wanted, wish)
         model.vae_runner.rules = vae_rules_of(settings)
         way = attention_of(settings, engine.machine, model)
-        for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_t5(model)):
+        for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_optional(model)):
             self._notices[note] = None
         contexts = self._contexts
         contexts.callback(engine.networks.deactivate, model, settings)
@@ -128,11 +128,9 @@ class ModelInUse:
         self._model = self._conditioner = None
 
 
-def _note_on_t5(model: LoadedModel) -> list[str]:
-    """That the setting for T5 has no effect, if it has none."""
-    if not model.plan.with_t5 or model.has_t5:
+def _note_on_optional(model: LoadedModel) -> list[str]:
+    """That the setting for an encoder which the family can do without has no effect, if it has none."""
+    optional = model.family.recipe.followed_by
+    if optional is None or not model.plan.with_optional or model.has_optional:
         return []
-    return [
-        f"Enable T5 has no effect: {model.info.name} holds no T5, and models/text_encoder has no t5xxl.safetensors. "
-        "Zeros take its place."
-    ]
+    return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]

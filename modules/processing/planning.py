@@ -16,7 +16,7 @@ from modules.errors import FeatherweightError
 from modules.memory.planning import Corrections
 from modules.models.tiny_vae_files import DECODER, ENCODER
 from modules.processing.hires_size import hires_size
-from modules.processing.precision import PrecisionWish, resolve
+from modules.processing.precision import PrecisionWish, optional_encoders, resolve
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.texts import prepare_text
 from modules.processing.upscaling import LATENT_UPSCALE_MODES
@@ -127,7 +127,7 @@ class Planner:
         self._corrections = Corrections(learnt)
         self._lock = threading.Lock()
         self._rehearsal: Rehearsal | None = None
-        self._sketches: OrderedDict[tuple[Path, int, bool], ModelSketch] = OrderedDict()
+        self._sketches: OrderedDict[tuple[Path, int, frozenset[str]], ModelSketch] = OrderedDict()
         self._rehearsed: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._program_bytes: int | None = None
         self._turn = threading.Lock()
@@ -267,7 +267,7 @@ class Planner:
 
         settings, machine = request.settings, self._engine.machine
         info = self._engine.catalogue.default(checkpoint)
-        sketch = self._sketch(info, settings.flag("sd3_enable_t5"))
+        sketch = self._sketch(info, optional_encoders(settings))
         plan = resolve(self._engine.fitting(info, PrecisionWish.of(settings)), machine, sketch.family)
         choice = choose_attention(
             settings.text("cross_attention_optimization"),
@@ -279,12 +279,12 @@ class Planner:
         taking_part = None if stages is None else frozenset(stages)
         return _Case(sketch, plan, choice.name, settings.flag("upcast_attn"), request, taking_part)
 
-    def _sketch(self, info: CheckpointInfo, with_t5: bool) -> ModelSketch:
+    def _sketch(self, info: CheckpointInfo, optional: frozenset[str]) -> ModelSketch:
         from modules.models.sketch import sketch_model
 
-        key = (info.path, info.mtime_ns, with_t5)
+        key = (info.path, info.mtime_ns, optional)
         if key not in self._sketches:
-            self._sketches[key] = sketch_model(info, self._configs_dir, self._yaml, with_t5)
+            self._sketches[key] = sketch_model(info, self._configs_dir, self._yaml, optional)
             while len(self._sketches) > KEPT_SKETCHES:
                 self._sketches.popitem(last=False)
         self._sketches.move_to_end(key)

@@ -29,10 +29,13 @@ SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 """Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
 
 
+OPTIONAL_ENCODERS = frozenset({"sd3_enable_t5"})
+"""The settings that ask for a text encoder which a family can do without, see `OptionalEncoder`."""
 PRECISION_KEYS = frozenset(
-    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "sd3_enable_t5"}
+    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
     | VAE_KEYS
     | STREAM_KEYS
+    | OPTIONAL_ENCODERS
 )
 """The settings whose change means that the model is read again."""
 
@@ -79,7 +82,8 @@ class Machine:
 
 @dataclass(frozen=True)
 class PrecisionWish:
-    """The settings that decide how a model is loaded: its precision, whose VAE it gets, and whether SD3 gets T5."""
+    """The settings that decide how a model is loaded: its precision, whose VAE it gets, and which encoders
+    that it can do without (`optional`: keys of their settings)."""
 
     fp8_storage: str = OFF
     fp8_format: str = "fp8_e4m3fn_row"
@@ -91,7 +95,7 @@ class PrecisionWish:
     lora_mode: str = AUTOMATIC
     vae: VaeWish = field(default_factory=VaeWish)
     streaming: StreamWish = field(default_factory=StreamWish)
-    t5: bool = False
+    optional: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionWish:
@@ -107,8 +111,13 @@ class PrecisionWish:
             lora_mode=settings.text("lora_mode"),
             vae=VaeWish.of(settings),
             streaming=StreamWish.of(settings),
-            t5=settings.flag("sd3_enable_t5"),
+            optional=optional_encoders(settings),
         )
+
+
+def optional_encoders(settings: Settings) -> frozenset[str]:
+    """Those of `OPTIONAL_ENCODERS` that are on."""
+    return frozenset(key for key in OPTIONAL_ENCODERS if settings.flag(key))
 
 
 def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machine:
@@ -142,6 +151,7 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
     from modules.models.precision import PrecisionPlan
 
     notes = []
+    optional = family.recipe.followed_by if family is not None else None
     is_large = family is not None and family.is_large
     wanted = wish.fp8_storage == ON or (wish.fp8_storage == ON_FOR_LARGE and is_large)
     if wanted and machine.device.type == "mps":
@@ -167,7 +177,7 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
         dtype_is_chosen=wish.compute_dtype != AUTOMATIC,
         check_nan=machine.check_nan,
         streaming=stream_plan(wish.streaming, machine.streaming, machine.device, is_large),
-        with_t5=wish.t5 and family is not None and family.recipe.followed_by is not None,
+        with_optional=optional is not None and optional.setting in wish.optional,
         notes=tuple(notes),
     )
 

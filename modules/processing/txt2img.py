@@ -403,8 +403,9 @@ class _Job:
         recovered = self.in_use.recovered
         if recovered:
             self.facts.extra["Memory recovery"] = recovered
-        if model.has_t5:
-            self.facts.extra["T5"] = True
+        optional = model.family.recipe.followed_by
+        if optional is not None and model.has_optional:
+            self.facts.extra[optional.field] = True
         if self.in_use.has_merged_tokens:
             self.facts.used |= Used.MERGED_TOKENS
         size_px, used = self.request.size_px, self.facts.used

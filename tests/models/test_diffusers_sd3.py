@@ -71,7 +71,7 @@ def test_family_and_architecture_are_those_of_the_original_file(folders: Path, t
 def test_t5_is_there_only_if_it_is_asked_for(folders: Path, tmp_path: Path) -> None:
     with open_checkpoint(folders / "sd3") as without:
         assert not any(key.startswith(T5_LEVEL) for key in without.entries)
-    with open_checkpoint(folders / "sd3", with_t5=True) as opened:
+    with open_checkpoint(folders / "sd3", with_optional=True) as opened:
         found = {key.removeprefix(PREFIX): opened.read(key) for key in opened.entries if key.startswith(T5_LEVEL)}
     expected = t5_tensors()
     assert found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in found)
@@ -157,7 +157,7 @@ def test_a_wrong_setting_is_named(
     folder = changed(folders, tmp_path, file, settings)
     with (
         pytest.raises(CheckpointError, match=rf"changed/{file}: .*{complaint}"),
-        open_checkpoint(folder, with_t5=True) as opened,
+        open_checkpoint(folder, with_optional=True) as opened,
     ):
         architecture_of(opened, info_of(folder), detect_family(opened), CONFIGS)
 

@@ -19,7 +19,7 @@ from modules.models.sketch import sketch_model
 from modules.processing.engine import Engine
 from modules.processing.events import Silent
 from modules.processing.output import Output
-from modules.processing.precision import PrecisionWish
+from modules.processing.precision import OPTIONAL_ENCODERS, PrecisionWish
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import Result
 from modules.processing.txt2img import txt2img
@@ -156,9 +156,9 @@ def test_the_setting_decides(engine: Engine, tmp_path: Path) -> None:
     """Off it is not even read; the picture says that it was on, and pasting that switches it on."""
     without = picture(write(tmp_path, None))
     off = picture(engine)
-    assert not engine.model(None).has_t5
+    assert not engine.model(None).has_optional
     on = picture(engine, **ON)
-    assert engine.model(None, PrecisionWish(t5=True)).has_t5
+    assert engine.model(None, PrecisionWish(optional=OPTIONAL_ENCODERS)).has_optional
     assert (pixels(off) == pixels(without)).all() and (pixels(on) != pixels(off)).any()
     assert "T5" not in parse_infotext(off.pictures[0].infotext)
     assert override_settings_from(parse_infotext(on.pictures[0].infotext), Settings())["sd3_enable_t5"] is True
@@ -177,9 +177,8 @@ def test_on_without_a_file_zeros_follow_and_a_notice_says_so(tmp_path: Path) -> 
 def test_it_is_stored_in_8_bits_as_the_others(storage: str, engine: Engine) -> None:
     whole = following(engine, PROMPT)
     stored = following(engine, PROMPT, fp8_storage="Enable", fp8_format=storage)
-    module = engine.model(None, PrecisionWish(t5=True, fp8_storage="Enable", fp8_format=storage)).text_encoders[
-        "text_encoder_3"
-    ]
+    wish = PrecisionWish(optional=OPTIONAL_ENCODERS, fp8_storage="Enable", fp8_format=storage)
+    module = engine.model(None, wish).text_encoders["text_encoder_3"]
     layer = module.encoder.block[0].layer[1].DenseReluDense.wo
     assert stored_state(layer) is not None and layer._parameters["weight"].element_size() == 1
     assert 0 < (stored - whole).norm() / whole.norm() < 0.2
@@ -197,7 +196,9 @@ def test_a_file_in_8_bits_is_used_as_it_is(tmp_path: Path) -> None:
 
 def test_the_sketch_counts_it_only_when_it_is_on(engine: Engine) -> None:
     info = engine.catalogue.default(None)
-    names = [{item.name for item in sketch_model(info, CONFIGS, with_t5=on).components} for on in (False, True)]
+    names = [
+        {item.name for item in sketch_model(info, CONFIGS, optional=on).components} for on in ((), OPTIONAL_ENCODERS)
+    ]
     assert names[1] - names[0] == {"text_encoder_3"}
 
 

@@ -1,6 +1,6 @@
 """A model family: everything that differs between SD1, SD2, SDXL ... stands in one entry of this registry."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -72,6 +72,23 @@ class NetworkInputSizes:
     patch: int = 1
 
 
+@dataclass(frozen=True)
+class OptionalEncoder:
+    """A text encoder that the models of a family can do without: one is read where a setting asks for it and a file
+    holds it.
+
+    `setting` is the key of that setting and `field` what pictures made with the encoder say of it. `tokenizer` gives
+    the file of its tokenizer for a checkpoint, or raises `CheckpointError` that says which one belongs where;
+    `missing` is what a user reads after the checkpoint's name, where no file holds the encoder.
+    """
+
+    component: str
+    setting: str
+    field: str
+    tokenizer: Callable[[Path], Path]
+    missing: str
+
+
 class SizeVector(StrEnum):
     """What follows the pooled text in the vector that is added to the time embedding (Podell et al. 2023,
     arXiv:2307.01952): sinusoidal embeddings of these numbers."""
@@ -89,7 +106,7 @@ class ConditioningRecipe:
     sizes: SizeVector = SizeVector.NONE
     zero_empty_negative: bool = False  # a negative prompt without text becomes zeros
     joins_pooled: bool = False  # the vector begins with the pooled outputs of all towers, and not of the last alone
-    followed_by: str | None = None
+    followed_by: OptionalEncoder | None = None
     """The text encoder whose tokens follow those of the towers, as many as they have; zeros where the model has none.
     The towers' features are then filled up with zeros to the network's width."""
 

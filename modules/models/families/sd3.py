@@ -22,7 +22,7 @@ from modules.models.families.family import (
     TextTowerRecipe,
 )
 from modules.models.families.ldm_parts import is_left_over, vae_component
-from modules.models.families.sd3_t5 import is_unused_of_t5, t5_components
+from modules.models.families.sd3_t5 import T5, is_unused_of_t5, t5_components
 from modules.models.families.sd3_text import encoder_components
 from modules.models.families.sd3_transformer import run_transformer, transformer_component, transformer_inputs
 from modules.models.keymaps.mmdit import CLIP_L_PREFIX, SIGN
@@ -44,7 +44,7 @@ class StableDiffusion3:
             TextTowerRecipe("text_encoder_2", layer_from_end=2, final_norm=False, pad_id=0, pooled=True),
         ),
         joins_pooled=True,
-        followed_by="text_encoder_3",
+        followed_by=T5,
     )
 
     def detects(self, header: Header) -> bool:

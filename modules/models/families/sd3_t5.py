@@ -9,12 +9,20 @@ import torch
 from transformers import T5Config, T5EncoderModel
 
 from modules.errors import CheckpointError
-from modules.models.families.family import Component, Header
+from modules.models.families.family import Component, Header, OptionalEncoder
 from modules.models.keymaps.mmdit import PREFIX, T5_LEVEL, T5_PREFIX
 from modules.models.keymaps.sd3_text import t5_keymap
+from modules.models.text_companions import t5_tokenizer_file
 
 BLOCK = re.compile(rf"^{re.escape(T5_PREFIX)}\.encoder\.block\.(\d+)\.")
 FIRST = f"{T5_PREFIX}.encoder.block.0.layer"
+T5 = OptionalEncoder(
+    component="text_encoder_3",
+    setting="sd3_enable_t5",
+    field="T5",
+    tokenizer=t5_tokenizer_file,
+    missing="holds no T5, and models/text_encoder has no t5xxl.safetensors. Zeros take its place.",
+)
 HINT = "Choose the encoder of t5-v1_1-xxl, or switch Enable T5 off in Settings > Stable Diffusion 3."
 
 
@@ -30,7 +38,7 @@ def t5_components(header: Header) -> tuple[Component, ...]:
     with torch.device("meta"):
         module = T5EncoderModel(config)
     del module.shared  # the same table as the encoder's
-    return (Component("text_encoder_3", module, t5_keymap(), (f"{T5_PREFIX}.",), HINT),)
+    return (Component(T5.component, module, t5_keymap(), (f"{T5_PREFIX}.",), HINT),)
 
 
 def is_unused_of_t5(key: str) -> bool:

@@ -148,7 +148,7 @@ def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work
 
 def _opened(path: Path) -> TensorSource:
     """With SD3's T5 where it lies in the checkpoint itself."""
-    return open_checkpoint(path, with_t5=True, t5_beside=False)
+    return open_checkpoint(path, with_optional=True, optional_beside=False)
 
 
 def _is_narrow(rules: StorageRules) -> bool:

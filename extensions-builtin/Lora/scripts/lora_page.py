@@ -5,7 +5,7 @@ from __future__ import annotations
 from modules import extra_networks
 from modules.networks.card_pages import NOTES_IN_TAG, network_files, network_hash_of
 from modules.networks.network_file import SUFFIXES
-from modules.scripts.program import Program
+from modules.scripts import Program
 from modules.settings.values import Settings
 
 FILENAME = "Filename"

@@ -13,6 +13,7 @@ from modules.assembly import build_services
 from modules.cli.browser import opens_browser
 from modules.cli.flags import Flags
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.processing.wanted import stored_checkpoint
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 
@@ -71,7 +72,10 @@ def serve(services: Services, listener: socket.socket) -> int:
     threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
     services.queue.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):
-        services.engine.request_load(services.settings.current.text("sd_model_checkpoint") or None)
+        wanted = stored_checkpoint(services.settings.current, services.catalogue)
+        if wanted.notice:
+            log.warning("%s", wanted.notice)
+        services.engine.request_load(wanted.name)
     for notice in services.settings.notices:
         log.warning("%s", notice)
     scheme = "https" if flags.tls_certfile else "http"

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
-from modules.cli.settings_words import add_settings_words, settings_of
+from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
 from modules.jobs.precision import COMPARED, described
 from modules.jobs.queue import fix_seeds
@@ -18,6 +19,7 @@ from modules.processing.events import Silent
 from modules.processing.output import Output
 from modules.processing.precision import PrecisionWish
 from modules.processing.requests import Txt2ImgRequest
+from modules.processing.wanted import stored_checkpoint
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,8 +52,12 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
     services = build_services(flags)
     try:
         settings = settings_of(arguments, services.settings.current)
-        wanted = arguments.checkpoint or settings.text("sd_model_checkpoint")
-        side = services.engine.model(wanted or None, PrecisionWish.of(settings)).default_size_px
+        checkpoint = named_checkpoint(arguments)
+        stored = stored_checkpoint(settings, services.catalogue)
+        wanted = checkpoint or stored.name
+        if stored.notice and not checkpoint:
+            print(stored.notice, file=sys.stderr)
+        side = services.engine.model(wanted, PrecisionWish.of(settings)).default_size_px
         request = Txt2ImgRequest(
             negative_prompt=arguments.negative_prompt,
             width=arguments.width or side,
@@ -60,7 +66,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             cfg_scale=arguments.cfg_scale,
             sampler=arguments.sampler,
             seed=arguments.seed,
-            checkpoint=arguments.checkpoint,
+            checkpoint=checkpoint,
             settings=settings,
         )
         check_names(request, services.catalogue)
@@ -71,7 +77,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         output = Output(arguments.output.parent)
         request = fix_seeds(request)
         rows = compare(request, arguments.prompt, formats, services.engine, output, Silent())
-        title = services.catalogue.default(wanted or None).title
+        title = services.catalogue.default(wanted).title
         page = as_html(rows, arguments.prompt, title, described(request))
         numbers = as_json(rows, arguments.prompt, title)
         try:

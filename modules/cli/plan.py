@@ -2,17 +2,19 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 
 from modules.assembly import build_services
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
-from modules.cli.settings_words import add_settings_words, settings_of
+from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
 from modules.processing.plan_words import GB, plan_line, plan_reply
 from modules.processing.planning import MemoryPlan
 from modules.processing.proposals import Proposal, propose
 from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.wanted import stored_checkpoint
 
 MOST_GB = 1_000_000
 
@@ -57,14 +59,18 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         hires = None
         if arguments.hires_scale is not None:
             hires = HiresRequest(upscaler=arguments.hires_upscaler, scale=arguments.hires_scale)
+        settings = settings_of(arguments, services.settings.current)
+        checkpoint, stored = named_checkpoint(arguments), stored_checkpoint(settings, services.catalogue)
+        if stored.notice and not checkpoint:
+            print(stored.notice, file=sys.stderr)
         request = Txt2ImgRequest(
             prompt=arguments.prompt,
             width=arguments.width,
             height=arguments.height,
             batch_size=arguments.batch_size,
             hires=hires,
-            checkpoint=arguments.checkpoint,
-            settings=settings_of(arguments, services.settings.current),
+            checkpoint=checkpoint or stored.name,
+            settings=settings,
         )
         free = None if arguments.available_gb is None else _bytes(arguments.available_gb)
         plan = services.planner.plan(request, free)

@@ -50,6 +50,13 @@ def settings_of(arguments: argparse.Namespace, settings: Settings) -> Settings:
     return settings.with_changes(changes)
 
 
+def named_checkpoint(arguments: argparse.Namespace) -> str | None:
+    """The checkpoint that the command names itself, by `--checkpoint` or `--set sd_model_checkpoint=...`."""
+    words = [text for key, text in _words(arguments.set) if key == "sd_model_checkpoint"]
+    named: str | None = arguments.checkpoint
+    return named or (words[-1] if words else None) or None
+
+
 def _words(words: list[str]) -> Iterator[tuple[str, str]]:
     for word in words:
         key, sign, text = word.partition("=")

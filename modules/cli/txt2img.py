@@ -13,7 +13,7 @@ from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
-from modules.cli.settings_words import add_settings_words, settings_of
+from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
 from modules.images.encode import Quality, encode_image
 from modules.jobs.job import Job
@@ -21,6 +21,7 @@ from modules.processing.checking import check_names
 from modules.processing.precision import PrecisionWish
 from modules.processing.requests import Txt2ImgRequest
 from modules.processing.results import Picture, Result
+from modules.processing.wanted import stored_checkpoint
 from modules.scripts.library import filled_args, named_args
 from modules.services import Services
 
@@ -77,7 +78,8 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
     try:
         script = _script(arguments, services)
         settings = settings_of(arguments, services.settings.current)
-        wanted = arguments.checkpoint or settings.text("sd_model_checkpoint")
+        checkpoint = named_checkpoint(arguments)
+        wanted = checkpoint or stored_checkpoint(settings, services.catalogue).name
         side = services.engine.model(wanted, PrecisionWish.of(settings))
         request = Txt2ImgRequest(
             prompt=arguments.prompt,
@@ -91,7 +93,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             seed=arguments.seed,
             batch_size=arguments.batch_size,
             batch_count=arguments.batch_count,
-            checkpoint=arguments.checkpoint,
+            checkpoint=checkpoint,
             save_images=arguments.output is None,
             save_grid=bool(script) and arguments.output is None,
             settings=settings,

@@ -11,14 +11,13 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue, upscalers: Iterable[str] = ()) -> None:
     """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there.
 
-    `upscalers` are the names of upscaler files.
+    `upscalers` are the names of upscaler files. The checkpoint in the settings may be gone, see `wanted_checkpoint`.
     """
     check_names_of(request)
     if request.hires is not None:
         check_upscaler(request.hires.upscaler, upscalers)
-    wanted = request.checkpoint or request.settings.text("sd_model_checkpoint")
     second = request.hires.checkpoint if request.hires else None
-    for name in (wanted, request.refiner_checkpoint, second):
+    for name in (request.checkpoint, request.refiner_checkpoint, second):
         if name:
             catalogue.get(name)
 

@@ -41,6 +41,7 @@ from modules.processing.sampling_pass import (
 )
 from modules.processing.texts import PromptText, prepare_text
 from modules.processing.upscaling import PIXEL_UPSCALERS, check_upscaler, upscale_image
+from modules.processing.wanted import wanted_checkpoint
 from modules.processing.watching import Watched
 from modules.prompting.extra_networks import NetworkTags
 from modules.sampling.catalog import SAMPLERS
@@ -62,10 +63,11 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
         events = Watched(events, timeline)
         events.phase("loading model")
         began = time.monotonic()
-        wanted = request.checkpoint or request.settings.text("sd_model_checkpoint") or None
+        wanted = wanted_checkpoint(request, engine.catalogue)
         with ModelInUse(request, engine) as in_use:
-            in_use.use(wanted)
-            job = _Job(request, engine, in_use, wanted, output, events, hooks, timeline=timeline)
+            in_use.use(wanted.name)
+            job = _Job(request, engine, in_use, wanted.name, output, events, hooks, timeline=timeline)
+            job.notices += [wanted.notice] if wanted.notice else []
             job.timings["load"] = time.monotonic() - began
             return job.run()
 

@@ -1,6 +1,7 @@
 """`launch.py txt2img` with the tiny model, in this process and, for Ctrl+C, in one of its own."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,26 @@ def test_a_script_makes_its_grid(tmp_path: Path, capsys: pytest.CaptureFixture[s
     listed = '["Steps", "1-2"]'
     assert main(arguments(tmp_path, "--script", "x/y/z plot", "--script-args", listed)) == 0
     assert list((tmp_path / "outputs" / "txt2img-grids").rglob("*.png"))
+
+
+def test_a_stored_checkpoint_that_is_gone_costs_a_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = '{"sd_model_checkpoint": "gone.safetensors [0123456789]"}'
+    (tmp_path / "config.json").write_text(stored, encoding="utf-8")
+    models = tmp_path / "models" / "Stable-diffusion"
+    models.mkdir(parents=True)
+    shutil.copy(TINY, models / "there.safetensors")
+    target = tmp_path / "cat.png"
+    words = arguments(tmp_path, "--output", str(target))
+    words = [word for word in words if word not in ("--ckpt", str(TINY))]
+    assert main(words) == 0
+    infotext, _ = read_metadata(target)
+    assert infotext is not None and "Model: there" in infotext
+    error = capsys.readouterr().err
+    assert "The checkpoint 'gone.safetensors [0123456789]' of the settings is gone; there.safetensors" in error
+    assert (tmp_path / "config.json").read_text(encoding="utf-8") == stored
+    for more in (["--checkpoint", "lost"], ["--set", "sd_model_checkpoint=lost"]):
+        assert main([*words, *more]) == 1
+        assert "Unknown checkpoint 'lost'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from modules.access import access_of
 from modules.cli.flags import Flags
-from modules.devices import choose_device
+from modules.devices import choose_device, steady_heap
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.precision import PrecisionWork
 from modules.jobs.queue import JobQueue
@@ -45,6 +45,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
 
     Raises `FeatherweightError` for folders that cannot be made and checkpoint files that are not there.
     """
+    steady_heap()
     access = access_of(flags)
     paths = resolve_paths(flags, root)
     paths.ensure()

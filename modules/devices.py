@@ -212,6 +212,27 @@ _COUNTERS = {
 }
 
 
+LARGE_BLOCK_BYTES = 4 << 20
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt
+
+
+def steady_heap() -> None:
+    """Have the heap give every block of 4 MB and more back as soon as it is free (Linux with glibc; else nothing). To
+    be called before PyTorch is used.
+
+    Left alone, glibc raises the size from which it does so with the blocks that are freed, and keeps what is smaller:
+    the same picture takes more memory the longer the program runs, and no plan can know how much. Blocks that come
+    fresh from the system cost time; huge pages, which PyTorch asks for where it is told to, win that back.
+    """
+    import ctypes
+    import sys
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
 def release_memory(device: torch.device) -> None:
     """Give freed memory back: CUDA's cached blocks to the driver, and on Linux the heap's to the system."""
     import ctypes

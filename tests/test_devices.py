@@ -1,6 +1,9 @@
 """Devices: choice and refusals, dtypes, memory counters. Graphics cards are stood in for where there are none."""
 
+import ctypes
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +15,7 @@ from modules.cli.flags import parse_flags
 from modules.errors import InvalidValueError
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parent.parent
 NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -174,3 +178,17 @@ def test_a_real_card_is_chosen_and_described() -> None:
     assert device.type == "cuda" and devices.compute_dtype(device, no_half=False) is torch.float16
     assert devices.describe(device) in devices.list_devices()[0]
     assert "system" in devices.memory_info(device)["cuda"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists() or not hasattr(ctypes.CDLL(None), "mallopt"), reason="glibc")
+def test_the_heap_takes_no_more_the_longer_it_is_used() -> None:
+    """In a process of its own: blocks of 8 to 24 MB that come and go leave nothing behind."""
+    code = (
+        "from modules.devices import steady_heap; steady_heap(); import os, torch;"
+        "assert os.environ['THP_MEM_ALLOC_ENABLE'] == '1';"
+        "rss = lambda: int(open('/proc/self/statm').read().split()[1]) * 4096; torch.ones(1); before = rss();"
+        "held = [[torch.ones(2 + i, 1 << 20), torch.ones(999)] for i in range(5)]; [pair.pop(0) for pair in held];"
+        "print(rss() - before)"
+    )
+    reply = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(reply.stdout) < 8 << 20

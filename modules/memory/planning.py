@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 KEPT = 16  # observations of a key; the oldest go first
 CLOSE = 0.03  # predictions that differ by less are the same work
 STEEPEST, FLATTEST = 3.0, 0.5  # of a line: more than that is noise
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from modules.devices import release_memory
+
 MOST_SAMPLES = 400
 INTERVAL_S = 0.1
 
@@ -141,8 +143,10 @@ class MemoryTimeline:
 
     @contextmanager
     def during(self, name: str) -> Iterator[None]:
-        """In this stage while open, then back in the one before."""
+        """In this stage while open, then back in the one before. What that one has left behind and does not use goes
+        back to the system first, so that it does not count twice."""
         before = self._stage
+        release_memory(torch.device("cpu"))
         self.stage(name)
         try:
             yield

@@ -326,15 +326,12 @@ class Planner:
     @staticmethod
     def _text_bytes(case: _Case) -> int:
         """The widest layer of a text encoder over a chunk of tokens: small, whatever the prompt."""
-        widest = max(
-            (
-                max((tensor.shape[0] for tensor in item.module.state_dict().values() if tensor.ndim == 2), default=0)
-                for item in case.sketch.components
-                if item.name.startswith("text_encoder")
-            ),
-            default=0,
-        )
-        return 4 * case.request.batch_size * TOKENS * min(widest, 16384) * case.plan.compute_dtype.itemsize
+        from torch import nn
+
+        encoders = (item.module for item in case.sketch.components if item.name.startswith("text_encoder"))
+        layers = (layer for encoder in encoders for layer in encoder.modules() if isinstance(layer, nn.Linear))
+        widest = max((layer.out_features for layer in layers), default=0)
+        return 4 * case.request.batch_size * TOKENS * widest * case.plan.compute_dtype.itemsize
 
     def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
         key = ("denoise", *_model_key(case), case.plan.rest_dtype, rows, height, width, _split(case))

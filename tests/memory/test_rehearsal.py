@@ -68,3 +68,18 @@ def test_other_threads_go_on_computing() -> None:
         thread.join()
     assert found == [3.0]
     assert torch.ones(3).sum().item() == 3.0
+
+
+def test_convolutions_on_the_processor_copy_what_they_read() -> None:
+    """As measured: 64 channels at 512 px take 134 MB beside the input of 67 MB, 64 to 3 channels 84 MB."""
+    rehearsal = Rehearsal()
+    x, plain = rehearsal.tensor(1, 64, 512, 512), 64 * 512 * 512 * 4
+
+    def peak(layer: nn.Module) -> int:
+        rehearsal.place(layer, CPU, torch.float32)
+        return rehearsal.measure(lambda: layer(x))["cpu"]
+
+    assert peak(nn.Conv2d(64, 64, 3, padding=1)) == 2 * plain
+    assert peak(nn.Conv2d(64, 3, 3, padding=1)) == plain + plain // 4  # 3 channels lie in a block of 16
+    assert peak(nn.Conv2d(64, 64, 3, padding=1, stride=2)) == plain + plain // 4
+    assert peak(nn.Conv2d(64, 64, 1)) == plain

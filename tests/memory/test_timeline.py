@@ -88,3 +88,13 @@ def test_resident_bytes_are_those_of_this_process() -> None:
     after = resident_bytes()
     assert before is not None and after is not None
     assert abs(after - before - held.nbytes) < SLACK
+
+
+def test_what_a_stage_left_to_the_heap_does_not_count_in_the_one_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = []
+    monkeypatch.setattr("modules.memory.timeline.release_memory", lambda device: released.append(device.type))
+    with MemoryTimeline(torch.device("cpu")) as timeline:
+        timeline.stage("decode")
+        with timeline.during("save"):
+            assert released == ["cpu"]
+    assert [item.stage for item in timeline.record().stages] == ["decode", "save", "decode"]

@@ -1,8 +1,7 @@
 """What a file holds that is no checkpoint of a known family: for people who chose the wrong one."""
 
 from modules.models.families.family import Header
-from modules.models.families.ldm_parts import input_channels
-from modules.models.keymaps import ldm_unet
+from modules.models.families.ldm_parts import has_vector, input_channels
 
 DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
 LISTED = 3
@@ -35,6 +34,6 @@ def _described_unet(header: Header, channels: int) -> str:
         return "the UNet of a depth model (5 channels), which is not supported"
     if channels == UPSCALER_CHANNELS:
         return "the UNet of Stable Diffusion's x4 upscaler (7 channels), which is not supported"
-    if f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header:
+    if has_vector(header):
         return "a UNet of SDXL's kind, but no text encoders of its own"
     return f"a UNet of {channels} channels, which no known family has"

@@ -31,6 +31,11 @@ def input_channels(header: Header) -> int | None:
     return None if first is None or len(first.shape) != 4 else first.shape[1]
 
 
+def has_vector(header: Header) -> bool:
+    """Whether the UNet of a file adds a vector to its time embedding, as SDXL does."""
+    return f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header
+
+
 def unet_component(architecture: UNetArchitecture) -> Component:
     """The UNet on the meta device."""
     layout = ldm_unet.UNetLayout(

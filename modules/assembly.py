@@ -24,6 +24,7 @@ from modules.processing.output import Output
 from modules.processing.planning import Planner
 from modules.processing.precision import PRECISION_KEYS, PrecisionWish, check_patterns, machine_of, split_patterns
 from modules.processing.upscaling import hires_upscalers
+from modules.processing.wanted import stored_checkpoint
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.library import ScriptLibrary
@@ -159,7 +160,7 @@ def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> 
     if "fp8_skip" in changed:
         check_patterns(split_patterns(settings.text("fp8_skip")))
     if changed & {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}:
-        engine.request_load(settings.text("sd_model_checkpoint") or None)
+        engine.request_load(stored_checkpoint(settings, engine.catalogue).name)
 
 
 def locked_settings(flags: Flags) -> frozenset[str]:

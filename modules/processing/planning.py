@@ -22,6 +22,7 @@ from modules.processing.texts import prepare_text
 from modules.processing.upscaling import LATENT_UPSCALE_MODES
 from modules.processing.vae_rules import vae_rules_of
 from modules.processing.vae_wish import FULL, TINY
+from modules.processing.wanted import wanted_checkpoint
 
 if TYPE_CHECKING:
     import torch
@@ -252,7 +253,7 @@ class Planner:
         """The job's model, and those that take its place for a while: a refiner, a hires checkpoint."""
         from modules.processing.refiner import refines
 
-        found = [self._case(request, request.checkpoint or request.settings.text("sd_model_checkpoint") or None)]
+        found = [self._case(request, wanted_checkpoint(request, self._engine.catalogue).name)]
         passes = {"denoise": False, "denoise larger": True}
         refined = [stage for stage, is_hires in passes.items() if refines(request, is_hires)]
         if refined:

@@ -2,7 +2,8 @@
 
 Run `python -m benchmarks.loading [sd1] [sdxl]`. Files with random fp16 weights are made on the fly (2.1, 2.6 and 6.9 GB
 of disk) and removed. Each load runs in a process of its own, with a warm page cache, and once with a cold one; times
-are ratios to reading the file once, measured in the same run. At last one process changes thirty times between three
+are ratios to reading the file once, and to diffusers' loading in the same precision, measured in the same run; every
+page of a mapped weight is used before the time is taken. At last one process changes thirty times between three
 families, in 8 bits.
 """
 
@@ -15,10 +16,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.full_size import SD1_YAML, SD2_YAML, SDXL_YAML, load_through_program, write_full_size_checkpoint
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.report import print_table, write_result
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ROOT = Path(__file__).parent.parent
 GOALS = {
@@ -54,9 +59,20 @@ def load_ours(path: Path, way: str) -> dict[str, float]:
     base = base_bytes()
     began = time.perf_counter()
     model = load_through_program(path, storage, torch.float16)
+    for module in model.modules:
+        for weight in module.parameters():
+            if not weight.is_meta:
+                touch(weight)
     seconds = time.perf_counter() - began
     peak = peak_bytes() - base
     return {"peak": peak, "bytes": model.stored_bytes, "seconds": seconds, "read": read}
+
+
+def touch(weight: "Tensor") -> None:
+    """Use every page of a weight, as mapped ones are read at their first use."""
+    import torch
+
+    weight.detach().flatten().view(torch.uint8)[::2048].sum()
 
 
 def forget(path: Path) -> None:
@@ -108,19 +124,23 @@ def switch(path: Path, way: str) -> dict[str, float]:
 
 
 def load_diffusers(path: Path, way: str) -> dict[str, float]:
-    """The same with diffusers' single-file loaders, of UNet and VAE alone: its text encoders ask a hub."""
+    """The same with diffusers' single-file loaders, of UNet and VAE alone: its text encoders ask a hub. In 8 bits the
+    UNet is cast as its layerwise casting does it."""
     import torch
     from diffusers import AutoencoderKL, UNet2DConditionModel
 
+    casts = way != "fp16"
     yaml = SDXL_YAML if path.stem == "sdxl" else SD1_YAML
     options = {"original_config": str(yaml), "local_files_only": True, "torch_dtype": torch.float16}
     read = read_seconds(path)
     base = base_bytes()
     began = time.perf_counter()
     modules = [cls.from_single_file(str(path), **options) for cls in (UNet2DConditionModel, AutoencoderKL)]
+    if casts:
+        modules[0].enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.float16)
     weights = [p for module in modules for p in module.parameters()]
     for weight in weights:
-        weight.detach().flatten()[::1024].sum()  # mapped weights are read at first use: touch every page
+        touch(weight)
     seconds = time.perf_counter() - began
     loaded = sum(weight.numel() * weight.element_size() for weight in weights)
     return {"peak": peak_bytes() - base, "bytes": loaded, "seconds": seconds, "read": read}
@@ -167,6 +187,7 @@ def main() -> None:
             write_full_size_checkpoint(path, family)
             found = {way: measure("ours", path, way) for way in WAYS}
             found["diffusers fp16"] = measure("diffusers", path, "fp16")
+            found["diffusers fp8_e4m3fn"] = measure("diffusers", path, "fp8_e4m3fn")
             found[f"{COLD}, cold"] = measure("cold", path, COLD)
             found["detection"] = measure("detect", path, "")
             results[family] = found
@@ -187,7 +208,6 @@ def main() -> None:
 
 def rows_of(family: str, found: dict[str, dict[str, float]]) -> list[tuple[str, ...]]:
     """The lines of one file, without those that could not be measured."""
-    peer = found["diffusers fp16"]
     rows: list[tuple[str, ...]] = []
     for way, r in found.items():
         if not r:
@@ -196,6 +216,7 @@ def rows_of(family: str, found: dict[str, dict[str, float]]) -> list[tuple[str, 
             rows.append((family, way, "", "", "", f"{r['ms']:.1f} ms", ""))
             continue
         pace = r["seconds"] / r["read"]
+        peer = found[f"diffusers {'fp16' if way.endswith('fp16') else 'fp8_e4m3fn'}"]
         is_comparable = bool(peer) and "cold" not in way
         beside = f"{pace / (peer['seconds'] / peer['read']):.2f}" if is_comparable else ""
         sizes = (f"{r['peak'] / 1e9:.2f}", f"{r['bytes'] / 1e9:.2f}", f"{r['peak'] / r['bytes']:.3f}")

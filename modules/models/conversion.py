@@ -18,8 +18,8 @@ from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.catalogue import CheckpointInfo, sha256_of
 from modules.models.eight_bits import DECLARATIONS_KEY, STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
-from modules.models.filling import Assignment, plan_assignments
 from modules.models.loading import architecture_of, detect_family
+from modules.models.matching import Assignment, plan_assignments
 from modules.models.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.t5_kept import note_on_converting
 from modules.models.tensor_source import TensorSource

@@ -1,47 +1,33 @@
-"""Filling empty modules from a file, one tensor at a time: read, rename, encode, place, drop.
+"""Filling empty modules from a file, tensor by tensor: read, rename, encode, place, drop.
 
-At no time does more than the tensor at hand exist twice, so a load peaks at the size of the model as it is stored:
-with fp8 on, no 16-bit copy of it ever exists. Tensors that are fp8 in the file are kept as they are, with the scale
-that stands beside them, see `modules.models.eight_bits`.
+Where the bytes lie in the file as the layer wants them, slices of them are read and encoded by one thread a core,
+ahead of their turn, so a load peaks at the size of the model as it is stored; elsewhere, and on a graphics card, at
+that and one tensor. With fp8 on, no 16-bit copy of the model ever exists. Tensors that are fp8 in the file are kept as
+they are, with the scale that stands beside them, see `modules.models.eight_bits`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.memory.formats import StorageFormat
+from modules.memory.formats import Encoded, StorageFormat
 from modules.memory.layer import manage, put
 from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules
-from modules.models.eight_bits import (
-    LEFT_OVER,
-    SCALE_NAMES,
-    STORED_AS,
-    check_declarations,
-    read_scale,
-    refuse_non_finite,
-)
+from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import Component
+from modules.models.matching import Assignment
+from modules.models.preparing import Preparation, Work, as_dtype
 from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
 
-LISTED_NAMES = 12
 SMALLEST_TABLE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """One tensor of the file and where it goes."""
-
-    original_key: str
-    component: Component
-    key: str
-    scale_key: str | None = None  # the original name of the scale that belongs to it
 
 
 @dataclass(frozen=True)
@@ -60,6 +46,7 @@ class Placement:
     fp8_matmul: bool = False  # linear layers multiply in 8 bits where they can
     tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
     rest: ModelRest | None = None  # where weights rest, if they are to be streamed
+    map_files: bool = False  # large weights that need no conversion are pages of the file, read when they are used
 
 
 @dataclass
@@ -67,53 +54,6 @@ class FillReport:
     """What happened on the way: by original name, how many weights were beyond their format's range."""
 
     saturated: dict[str, int] = field(default_factory=dict)
-
-
-def plan_assignments(
-    file: TensorSource, components: Sequence[Component], is_ignored: Callable[[str], bool]
-) -> list[Assignment]:
-    """Match the file's tensors with the modules' parameters.
-
-    Raises one `CheckpointError` that lists everything missing, surplus or of the wrong shape, by name; and one for
-    8-bit formats that are not understood.
-    """
-    check_declarations(file)
-    wanted = {
-        (component.name, key): (tuple(tensor.shape), tensor.is_floating_point())
-        for component in components
-        for key, tensor in component.module.state_dict().items()
-    }
-    assignments: list[Assignment] = []
-    surplus: list[str] = []
-    misshapen: list[str] = []
-    scales = {key for key in file.entries if key.endswith(SCALE_NAMES)}
-    for original_key, entry in file.entries.items():
-        if original_key in scales or original_key.endswith(LEFT_OVER) or is_ignored(original_key):
-            continue
-        component = next((c for c in components if original_key.startswith(c.prefixes)), None)
-        key = component.keymap.to_ours(original_key) if component else None
-        if component is None or key is None or (component.name, key) not in wanted:
-            surplus.append(original_key)
-            continue
-        shape, is_floating = wanted.pop((component.name, key))
-        if component.keymap.shape_to_ours(original_key, entry.shape) != shape:
-            misshapen.append(f"{original_key} is {list(entry.shape)}, the configuration says {list(shape)}")
-            continue
-        stem = original_key.removesuffix(".weight")
-        scale_key = next((f"{stem}.{name}" for name in SCALE_NAMES if f"{stem}.{name}" in scales), None)
-        if is_floating and not entry.dtype.is_floating_point and (entry.dtype, scale_key is not None) not in STORED_AS:
-            dtype = str(entry.dtype).removeprefix("torch.")
-            misshapen.append(f"{original_key} is {dtype}, which needs a scale of int8 to be a weight")
-            continue
-        assignments.append(Assignment(original_key, component, key, scale_key))
-    used = {assignment.scale_key for assignment in assignments}
-    surplus += [
-        key for key in scales - used if not is_ignored(key) and not is_ignored(f"{key.rpartition('.')[0]}.weight")
-    ]
-    missing = [_original_name(components, name, key) for name, key in wanted]
-    if missing or surplus or misshapen:
-        raise CheckpointError(_complaint(file, components, assignments, missing, surplus, misshapen))
-    return assignments
 
 
 def fill(
@@ -126,38 +66,24 @@ def fill(
     """
     report = FillReport()
     managed: dict[int, tuple[nn.Module, dict[str, StorageFormat], Placement]] = {}
-    for assignment in assignments:
-        component, target = assignment.component, placement(assignment.component)
-        if target.tables_in_file and _stays_in_file(file, assignment, target):
-            continue
-        if target.rest is not None and _is_left(file, assignment, target, target.rest):
-            continue
-        tensor = _read(file, assignment, target)
-        if tensor.element_size() == 1:
-            refuse_non_finite(file, assignment.original_key, tensor)
-        scale = read_scale(file, assignment.scale_key, assignment.original_key, tuple(tensor.shape))
-        tensor, scale = tensor.to(target.device), scale.to(target.device) if scale is not None else None
-        path, _, name = assignment.key.rpartition(".")
-        layer = component.module.get_submodule(path)
-        as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
-        if as_it_is is not None and isinstance(layer, CASTABLE):
-            storage: StorageFormat | None = as_it_is
-            put(layer, name, tensor, scale)
-        else:
-            if as_it_is is not None or scale is not None:
-                tensor = _widened(tensor, scale)
-            storage = target.rules.format_of(path, layer, name, tuple(tensor.shape)) if target.rules else None
-            if storage is None:
-                if target.rules is not None:
-                    refuse_non_finite(file, assignment.original_key, tensor)
-                dtype = target.dtype if tensor.is_floating_point() else tensor.dtype
-                set_tensor(component.module, assignment.key, tensor.to(dtype))
+    with Preparation() as preparation:
+        steps = _steps(file, assignments, placement, preparation)
+        for (assignment, target), ready in preparation.in_order(steps):
+            component = assignment.component
+            path, _, name = assignment.key.rpartition(".")
+            layer = component.module.get_submodule(path)
+            if ready is None:
+                storage = _place_as_read(file, assignment, target, report)
             else:
-                _encode(layer, name, tensor, storage, assignment.original_key, file, report)
-        if storage is not None:
-            managed.setdefault(id(layer), (layer, {}, target))[1][name] = storage
-        if target.rest is not None:
-            target.rest.take(file, assignment.original_key, component.keymap, layer, name)
+                storage = _format_of(file, assignment, target)
+                if storage is None:
+                    set_tensor(component.module, assignment.key, ready.data)
+                else:
+                    _put(layer, name, ready, assignment, report)
+            if storage is not None:
+                managed.setdefault(id(layer), (layer, {}, target))[1][name] = storage
+            if target.rest is not None:
+                target.rest.take(file, assignment.original_key, component.keymap, layer, name)
     release_scratch()
     for layer, formats, target in managed.values():
         casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
@@ -167,17 +93,87 @@ def fill(
     return report
 
 
+def _steps(
+    file: TensorSource,
+    assignments: Iterable[Assignment],
+    placement: Callable[[Component], Placement],
+    preparation: Preparation,
+) -> Iterator[tuple[tuple[Assignment, Placement], Work | None]]:
+    """What is to be placed, with the work that makes it ready where that can be done ahead; what stays in the file is
+    dealt with at once."""
+    for assignment in assignments:
+        target = placement(assignment.component)
+        if target.tables_in_file and _stays_in_file(file, assignment, target):
+            continue
+        if target.rest is not None and _is_left(file, assignment, target, target.rest):
+            continue
+        yield (assignment, target), _work_ahead(file, assignment, target, preparation)
+
+
+def _work_ahead(file: TensorSource, assignment: Assignment, target: Placement, preparation: Preparation) -> Work | None:
+    """What makes a plain weight ready for the processor; None for others."""
+    if target.device.type != "cpu" or assignment.scale_key is not None:
+        return None
+    rows = preparation.rows(file, assignment.original_key, assignment.component.keymap)
+    if rows is None:
+        return None
+    storage = _format_of(file, assignment, target)
+    if storage is not None:
+        return partial(_named_errors, file, assignment, storage.name, partial(storage.encode_rows, rows))
+    if target.rules is not None:
+        check = partial(refuse_non_finite, file, assignment.original_key)
+        return partial(as_dtype, rows, target.dtype, may_be_mapped=False, check=check)
+    return partial(as_dtype, rows, target.dtype, may_be_mapped=target.map_files and target.rest is None)
+
+
+def _format_of(file: TensorSource, assignment: Assignment, target: Placement) -> StorageFormat | None:
+    """The format that the rules give a tensor."""
+    if target.rules is None:
+        return None
+    path, _, name = assignment.key.rpartition(".")
+    layer = assignment.component.module.get_submodule(path)
+    key = assignment.original_key
+    shape = assignment.component.keymap.shape_to_ours(key, file.entries[key].shape)
+    return target.rules.format_of(path, layer, name, shape)
+
+
+def _place_as_read(
+    file: TensorSource, assignment: Assignment, target: Placement, report: FillReport
+) -> StorageFormat | None:
+    """Read, encode and place a tensor of any kind; returns the format it is stored in."""
+    component = assignment.component
+    tensor = _read(file, assignment, target)
+    if tensor.element_size() == 1:
+        refuse_non_finite(file, assignment.original_key, tensor)
+    scale = read_scale(file, assignment.scale_key, assignment.original_key, tuple(tensor.shape))
+    tensor, scale = tensor.to(target.device), scale.to(target.device) if scale is not None else None
+    path, _, name = assignment.key.rpartition(".")
+    layer = component.module.get_submodule(path)
+    as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
+    if as_it_is is not None and isinstance(layer, CASTABLE):
+        put(layer, name, tensor, scale)
+        return as_it_is
+    if as_it_is is not None or scale is not None:
+        tensor = _widened(tensor, scale)
+    storage = _format_of(file, assignment, target)
+    if storage is None:
+        if target.rules is not None:
+            refuse_non_finite(file, assignment.original_key, tensor)
+        dtype = target.dtype if tensor.is_floating_point() else tensor.dtype
+        set_tensor(component.module, assignment.key, tensor.to(dtype))
+        return None
+    encoded = _named_errors(file, assignment, storage.name, partial(storage.encode, tensor))
+    _put(layer, name, encoded, assignment, report)
+    return storage
+
+
 def _read(file: TensorSource, assignment: Assignment, target: Placement) -> Tensor:
     """A tensor as the file has it, in the shape of ours. One that will be encoded, and so is only passing through, is
     read into a buffer that all of them share."""
     entry = file.entries[assignment.original_key]
-    passes = target.rules is not None and entry.dtype.itemsize > 1 and len(entry.shape) > 1
-    layer_path, _, name = assignment.key.rpartition(".")
-    if passes and target.rules is not None:
-        layer = assignment.component.module.get_submodule(layer_path)
-        shape = assignment.component.keymap.shape_to_ours(assignment.original_key, entry.shape)
-        storage = target.rules.format_of(layer_path, layer, name, shape)
-        passes = storage is not None and storage.dtype.itemsize == 1
+    storage = _format_of(file, assignment, target)
+    is_encoded = storage is not None and storage.dtype.itemsize == 1
+    passes = is_encoded and entry.dtype.itemsize > 1 and len(entry.shape) > 1
     key = assignment.original_key
     tensor = file.read(key, scratch(entry.shape, entry.dtype) if passes else None)
     return assignment.component.keymap.tensor_to_ours(key, tensor)
@@ -215,23 +211,18 @@ def _stays_in_file(file: TensorSource, assignment: Assignment, target: Placement
     return True
 
 
-def _encode(
-    layer: nn.Module,
-    name: str,
-    tensor: Tensor,
-    storage: StorageFormat,
-    original_key: str,
-    file: TensorSource,
-    report: FillReport,
-) -> None:
+def _named_errors(file: TensorSource, assignment: Assignment, storage: str, work: Work) -> Encoded:
+    """What `work` makes; a weight that it refuses becomes a `CheckpointError` that names the tensor."""
     try:
-        encoded = storage.encode(tensor)
+        return work()
     except InvalidValueError as error:
-        raise CheckpointError(
-            f"{file.path.name}: {original_key} cannot be stored as {storage.name}: {error}"
-        ) from error
+        key = assignment.original_key
+        raise CheckpointError(f"{file.path.name}: {key} cannot be stored as {storage}: {error}") from error
+
+
+def _put(layer: nn.Module, name: str, encoded: Encoded, assignment: Assignment, report: FillReport) -> None:
     if encoded.saturated:
-        report.saturated[original_key] = encoded.saturated
+        report.saturated[assignment.original_key] = encoded.saturated
     put(layer, name, encoded.data, encoded.scale)
 
 
@@ -258,43 +249,3 @@ def finish_buffers(module: nn.Module, device: torch.device) -> None:
             continue
         assert name.endswith("position_ids"), f"no rule for the buffer {name}"
         set_tensor(module, name, torch.arange(buffer.shape[-1], device=device).expand(tuple(buffer.shape)))
-
-
-def _original_name(components: Sequence[Component], name: str, key: str) -> str:
-    component = next(c for c in components if c.name == name)
-    return component.keymap.to_original(key) or key
-
-
-def _complaint(
-    file: TensorSource,
-    components: Sequence[Component],
-    assignments: Sequence[Assignment],
-    missing: list[str],
-    surplus: list[str],
-    misshapen: list[str],
-) -> str:
-    filled = {assignment.component.name for assignment in assignments}
-    absent = [
-        c for c in components if c.name not in filled and not any(key.startswith(c.prefixes) for key in file.entries)
-    ]
-    parts = [
-        f"no {component.name} found (looked for {', '.join(component.prefixes)}*). {component.missing_hint}"
-        for component in absent
-    ]
-    missing = [name for name in missing if not any(name.startswith(component.prefixes) for component in absent)]
-    parts += [
-        f"{len(names)} {what}: {_some(names)}."
-        for what, names in (
-            ("tensors are missing", missing),
-            ("tensors belong to no part of the model", surplus),
-            ("tensors have the wrong shape or type", misshapen),
-        )
-        if names
-    ]
-    remedy = "Use a complete file of this family, or put a YAML with the right sizes beside it."
-    return f"{file.path.name}: {' '.join(parts)} {remedy}"
-
-
-def _some(names: list[str]) -> str:
-    listed = ", ".join(names[:LISTED_NAMES])
-    return listed if len(names) <= LISTED_NAMES else f"{listed} and {len(names) - LISTED_NAMES} more"

@@ -17,7 +17,7 @@ from modules.memory.streaming.streaming import StreamHandle
 from modules.models.architecture import LdmArchitecture
 from modules.models.catalogue import CheckpointInfo
 from modules.models.families.family import Component, ModelFamily
-from modules.models.filling import Assignment
+from modules.models.matching import Assignment
 from modules.models.network_context import NetworkContext
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.tiny_vae import TinyHalf, TinyVae

@@ -17,9 +17,10 @@ from modules.models.families import sd3 as _sd3  # noqa: F401
 from modules.models.families import sdxl as _sdxl  # noqa: F401
 from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.families.ldm_parts import ZERO_SNR_KEY
-from modules.models.filling import Assignment, FillReport, Placement, fill, finish_buffers, plan_assignments
+from modules.models.filling import FillReport, Placement, fill, finish_buffers
 from modules.models.header_sizes import sized_by_header
 from modules.models.loaded import LoadedModel
+from modules.models.matching import Assignment, plan_assignments
 from modules.models.open_clip_layout import open_checkpoint
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.prediction import predicts_v
@@ -81,7 +82,7 @@ def load_model(
 
         def placement(component: Component) -> Placement:
             if component.name == "vae":
-                return Placement(plan.device, plan.vae_dtype, plan.vae_dtype, rest=rest)
+                return Placement(plan.device, plan.vae_dtype, plan.vae_dtype, rest=rest, map_files=plan.map_files)
             casts = plan.mode is not ComputeMode.AUTOCAST
             rules = component.rules(plan.rules(component.name))
             tables_in_file = rules is not None or (rest is not None and rest.on_disk)
@@ -94,6 +95,7 @@ def load_model(
                 fp8_matmul=plan.mode is ComputeMode.FP8_MATMUL,
                 tables_in_file=tables_in_file,
                 rest=rest,
+                map_files=plan.map_files,
             )
 
         assignments, report = _fill_from(file, components, family, placement, vae)

@@ -44,6 +44,7 @@ class PrecisionPlan:
     check_nan: bool = True
     streaming: StreamPlan | None = None  # None: all weights lie on the device
     with_optional: bool = False  # the text encoder that the family can do without, where a file holds it
+    map_files: bool = True  # on the processor, weights that the file has as they are used are pages of the file
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -74,7 +75,8 @@ class PrecisionPlan:
         return "/".join(
             f"{item.name}={getattr(self, item.name)}"
             for item in fields(self)
-            if item.name not in ("notes", "streaming", "check_nan", "fp8_wish", "dtype_is_chosen", "extra_skip")
+            if item.name
+            not in ("notes", "streaming", "check_nan", "fp8_wish", "dtype_is_chosen", "extra_skip", "map_files")
         )
 
     @property
@@ -91,6 +93,7 @@ class PrecisionPlan:
             self.skip,
             self.streaming,
             self.with_optional,
+            self.map_files,
         )
 
     @property

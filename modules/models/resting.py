@@ -20,7 +20,7 @@ from modules.memory.streaming.rest import SMALL_BYTES, RestingPlace
 from modules.memory.streaming.source import FileRegion, WatchedFile
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.keymaps.keymap import KeyMap
-from modules.models.open_clip_layout import OpenClipLayout
+from modules.models.row_order import shape_in_row
 from modules.models.stream_plan import StreamPlan
 from modules.models.tensor_source import TensorSource
 
@@ -60,18 +60,8 @@ class ModelRest:
         self.place.take(layer, name, is_sure=True)
 
     def _shape_in_row(self, file: TensorSource, key: str, keymap: KeyMap) -> torch.Size | None:
-        """The shape of a weight of ours whose bytes lie in the file in one row, in our order; None: they do not."""
-        if not self.on_disk or not file.has_offsets:
-            return None
-        if isinstance(file, OpenClipLayout) and not file.origins[key].as_it_lies:
-            return None
-        entry = file.entries[key]
-        if not entry.size_bytes:  # zeros that lie in no file
-            return None
-        shell = torch.empty(entry.shape, device="meta")
-        ours = keymap.tensor_to_ours(key, shell)
-        is_same_row = (ours is shell or ours._base is shell) and ours.is_contiguous() and ours.numel() == shell.numel()
-        return ours.shape if is_same_row else None
+        """See `shape_in_row`; None where weights do not rest on the disk."""
+        return shape_in_row(file, key, keymap) if self.on_disk else None
 
     def _leave(
         self, file: TensorSource, key: str, layer: nn.Module, name: str, shape: torch.Size, dtype: torch.dtype

@@ -129,6 +129,9 @@ class Engine:
         with self.lock:
             began = time.monotonic()
             info = self.catalogue.default(wanted)
+            if info.has_changed and info.path.exists():  # one that is gone goes on working for as long as it is loaded
+                self.catalogue.refresh()
+                info = self.catalogue.default(wanted)
             self._last = wanted
             wish = wish or self._current_wish()
             vae = self.vaes.choose(wish.vae, info)

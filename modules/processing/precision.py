@@ -33,6 +33,7 @@ OPTIONAL_ENCODERS = frozenset({"sd3_enable_t5"})
 """The settings that ask for a text encoder which a family can do without, see `OptionalEncoder`."""
 PRECISION_KEYS = frozenset(
     {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
+    | {"disable_mmap_load_safetensors"}
     | VAE_KEYS
     | STREAM_KEYS
     | OPTIONAL_ENCODERS
@@ -96,6 +97,7 @@ class PrecisionWish:
     vae: VaeWish = field(default_factory=VaeWish)
     streaming: StreamWish = field(default_factory=StreamWish)
     optional: frozenset[str] = frozenset()
+    map_files: bool = True
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionWish:
@@ -112,6 +114,7 @@ class PrecisionWish:
             vae=VaeWish.of(settings),
             streaming=StreamWish.of(settings),
             optional=optional_encoders(settings),
+            map_files=not settings.flag("disable_mmap_load_safetensors"),
         )
 
 
@@ -178,6 +181,7 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
         check_nan=machine.check_nan,
         streaming=stream_plan(wish.streaming, machine.streaming, machine.device, is_large),
         with_optional=optional is not None and optional.setting in wish.optional,
+        map_files=wish.map_files,
         notes=tuple(notes),
     )
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from modules.models.catalogue import CheckpointInfo
 from modules.models.closing import Closing
-from modules.models.filling import plan_assignments
 from modules.models.loading import architecture_of, detect_family
+from modules.models.matching import plan_assignments
 from modules.models.open_clip_layout import OpenClipLayout
 from modules.models.tensor_file import TensorEntry
 from tests.models.original_keys import FULL, SCHEDULE, Shapes, file_shapes

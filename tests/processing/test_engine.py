@@ -1,5 +1,7 @@
 import gc
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +143,28 @@ def test_a_file_that_changed_on_disk_is_loaded_again(folder: Path) -> None:
     engine = engine_of(folder)
     before = engine.model("a")
     (folder / "a.safetensors").touch()
-    engine.catalogue.refresh()
-    assert engine.model("a") is not before
+    changed = engine.model("a")
+    assert changed is not before
+    assert engine.model("a") is changed
+    (folder / "a.safetensors").unlink()
+    assert engine.model("a") is changed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_large_weights_that_need_no_conversion_are_pages_of_the_file_unless_a_setting_says_no(folder: Path) -> None:
+    def is_mapped() -> bool:
+        gc.collect()
+        return str(folder / "a.safetensors") in Path("/proc/self/maps").read_text()
+
+    halves = replace(cpu_machine(), dtype=torch.float16, vae_dtype=torch.float16)
+    engine = Engine(CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json")), CONFIGS, lambda: halves)
+    weights = {key: weight.clone() for key, weight in engine.model("a", PrecisionWish()).unet.state_dict().items()}
+    assert is_mapped()
+    read = engine.model("a", PrecisionWish(map_files=False))
+    assert not is_mapped()
+    assert all(torch.equal(weights[key], weight) for key, weight in read.unet.state_dict().items())
+    assert not PrecisionWish.of(Settings({"disable_mmap_load_safetensors": True})).map_files
+    assert PrecisionWish.of(Settings()).map_files
 
 
 def test_nan_is_an_error_that_names_the_remedy(folder: Path, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a storage format is: how a weight is kept in fewer bits, and how it becomes a weight again."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +25,38 @@ class Encoded:
     saturated: int = 0
 
 
+class Rows(Protocol):
+    """A floating-point weight that can be had in slices of its first dimension, wherever it lies.
+
+    One that is read from a file need never be in memory as a whole then.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def read(self, begin: int, end: int) -> Tensor:
+        """The rows [end - begin, elements of one], contiguous; to be used before the next call and not written to."""
+
+
+class WeightRows:
+    """`Rows` of a tensor; one without dimensions is a single row."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.shape: tuple[int, ...] = tuple(weight.shape)
+        self.dtype = weight.dtype
+        self.device = weight.device
+        self._rows = weight.reshape(row_count(self.shape), row_width(self.shape))
+
+    def read(self, begin: int, end: int) -> Tensor:
+        return self._rows[begin:end]
+
+
 class StorageFormat(Protocol):
     """An entry of `FORMATS`."""
 
@@ -41,11 +75,58 @@ class StorageFormat(Protocol):
     def encode(self, weight: Tensor) -> Encoded:
         """Keep a floating-point weight of any shape. Raises `InvalidValueError` for NaN and infinity."""
 
+    def encode_rows(self, rows: Rows) -> Encoded:
+        """The same for a weight that is read in slices; never holds more of it than one slice."""
+
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         """Write the weight into `out` (contiguous, the shape of `data`, a floating dtype of 16 bits or more)."""
 
 
 FORMATS: Registry[StorageFormat] = Registry("storage format")
+
+SLICE_ELEMENTS = 1 << 20
+"""Of a slice on the processor: its 16 bits, their float32 and their 8 bits lie in the cache of a core together."""
+LARGE_SLICE_ELEMENTS = 1 << 24
+"""On a graphics card, where each step costs a launch."""
+
+
+def row_count(shape: tuple[int, ...]) -> int:
+    """Rows of a weight of this shape."""
+    return shape[0] if shape else 1
+
+
+def row_width(shape: tuple[int, ...]) -> int:
+    """Elements of one row of a weight of this shape."""
+    return math.prod(shape[1:])
+
+
+def slice_rows(rows: Rows) -> int:
+    """How many rows make a slice, at least one."""
+    elements = SLICE_ELEMENTS if rows.device.type == "cpu" else LARGE_SLICE_ELEMENTS
+    return max(1, min(row_count(rows.shape), elements // max(1, row_width(rows.shape))))
+
+
+def slices(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
+    """Where each slice stands among the rows, and the slice; none of a weight without elements."""
+    count, step = row_count(rows.shape), slice_rows(rows)
+    if not row_width(rows.shape):
+        return
+    for begin in range(0, count, step):
+        end = min(begin + step, count)
+        yield slice(begin, end), rows.read(begin, end)
+
+
+BITS = {2: (torch.int16, 0x7FFF), 4: (torch.int32, 0x7FFFFFFF), 8: (torch.int64, 0x7FFFFFFFFFFFFFFF)}
+"""By bytes of a floating-point number: the integers that order magnitudes as the numbers do, and all bits but the
+sign. NaN is beyond infinity there."""
+
+
+def row_peaks(part: Tensor) -> Tensor:
+    """The largest magnitude of each row [rows] as float32, NaN where a row holds one."""
+    if part.element_size() == 1:
+        return part.float().abs().amax(dim=1)
+    integers, magnitude = BITS[part.element_size()]
+    return (part.view(integers) & magnitude).amax(dim=1).view(part.dtype).float()
 
 
 def finite_peak(weight: Tensor) -> float:

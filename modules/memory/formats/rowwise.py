@@ -11,9 +11,19 @@ import torch
 from torch import Tensor
 
 from modules.memory.formats.decoding import decode_narrow
-from modules.memory.formats.format import FORMATS, Encoded, by_row, finite_peak
-
-SLICE_ELEMENTS = 1 << 18
+from modules.memory.formats.format import (
+    FORMATS,
+    Encoded,
+    Rows,
+    WeightRows,
+    by_row,
+    finite_peak,
+    row_count,
+    row_peaks,
+    row_width,
+    slice_rows,
+    slices,
+)
 
 
 @dataclass(frozen=True)
@@ -26,21 +36,22 @@ class RowFormat:
     scaled: bool = True
 
     def encode(self, weight: Tensor) -> Encoded:
-        """See `StorageFormat`; goes through slices of rows, so that nothing as large as the weight is in float32."""
-        rows = weight.reshape(weight.shape[0] if weight.ndim else 1, -1)
-        data = torch.empty(rows.shape, dtype=self.dtype, device=weight.device)
-        scale = torch.ones(rows.shape[0], dtype=torch.float32, device=weight.device)
-        step = max(1, SLICE_ELEMENTS // max(1, rows.shape[1]))
-        for begin in range(0, rows.shape[0] if rows.numel() else 0, step):
-            part = rows[begin : begin + step].float()
-            peaks = part.abs().amax(dim=1)
+        return self.encode_rows(WeightRows(weight))
+
+    def encode_rows(self, rows: Rows) -> Encoded:
+        """See `StorageFormat`; nothing as large as the weight is ever in float32."""
+        count, width, device = row_count(rows.shape), row_width(rows.shape), rows.device
+        data = torch.empty((count, width), dtype=self.dtype, device=device)
+        scale = torch.ones(count, dtype=torch.float32, device=device)
+        wide = torch.empty((slice_rows(rows), width), dtype=torch.float32, device=device)
+        for where, part in slices(rows):
+            peaks = row_peaks(part)
             finite_peak(peaks)
-            part_scale = _rounded_up(peaks / self.largest)
-            scale[begin : begin + step] = part_scale
+            scale[where] = part_scale = _rounded_up(peaks / self.largest)
             # Nothing comes to lie beyond the largest number by more than a rounding: the scale was rounded up.
-            numbers = part / part_scale[:, None] if weight.dtype == part.dtype else part.div_(part_scale[:, None])
-            data[begin : begin + step] = numbers if self.dtype.is_floating_point else numbers.round_()
-        return Encoded(data.reshape(weight.shape), scale)
+            numbers = wide[: len(part)].copy_(part).div_(part_scale[:, None])
+            data[where] = numbers if self.dtype.is_floating_point else numbers.round_()
+        return Encoded(data.reshape(rows.shape), scale)
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         assert scale is not None, f"{self.name} needs its scale"

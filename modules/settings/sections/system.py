@@ -32,6 +32,13 @@ SETTINGS = (
         hint="Keeps a caller from reaching this machine and its network through such a URL.",
     ),
     API.text("api_useragent", "User agent for requests", "", api_writable=False),
+    SYSTEM.flag(
+        "disable_mmap_load_safetensors",
+        "Disable memmapping for loading .safetensors files.",
+        False,
+        hint="Weights that the processor uses as the file has them are pages of the file. Switch this on where files "
+        "are overwritten while they are in use.",
+    ),
     *SYSTEM.reserved(
         {
             "show_warnings": False,
@@ -40,7 +47,6 @@ SETTINGS = (
             "multiple_tqdm": True,
             "enable_upscale_progressbar": True,
             "print_hypernet_extra": False,
-            "disable_mmap_load_safetensors": False,
             "hide_ldm_prints": True,
             "dump_stacks_on_signal": False,
         }

@@ -1,0 +1,101 @@
+"""Weights read and encoded ahead of their turn, by one thread a core."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from modules.memory.formats import Encoded
+from modules.memory.formats.format import WeightRows, slices
+from modules.memory.workers import one_core_workers
+from modules.models.closing import Closing
+from modules.models.file_rows import FileRows, OpenFile
+from modules.models.keymaps.keymap import KeyMap
+from modules.models.row_order import shape_in_row
+from modules.models.tensor_source import TensorSource
+
+Step = TypeVar("Step")
+Work = Callable[[], Encoded]
+
+AHEAD = 2
+"""Pieces of work that wait for each thread; what is ready takes the place it will have in the model anyway."""
+SMALLEST_MAPPED_BYTES = 1 << 20
+
+
+class Preparation(Closing):
+    """The files and threads of one load."""
+
+    def __init__(self) -> None:
+        self._files: dict[Path, OpenFile] = {}
+        self._workers: ThreadPoolExecutor | None = None
+
+    def close(self) -> None:
+        """Stop the threads and close the files; what is ready stays valid."""
+        if self._workers is not None:
+            self._workers.shutdown(cancel_futures=True)
+        for file in self._files.values():
+            file.close()
+
+    def rows(self, file: TensorSource, key: str, keymap: KeyMap) -> FileRows | None:
+        """A weight of 16 bits or more that lies in the file as our layer has it; None for any other."""
+        entry = file.entries[key]
+        if not entry.dtype.is_floating_point or entry.dtype.itemsize < 2:
+            return None
+        shape = shape_in_row(file, key, keymap)
+        if shape is None:
+            return None
+        path = entry.file or file.path
+        if path not in self._files:
+            self._files[path] = OpenFile(path)
+        return FileRows(self._files[path], entry.begin, entry.dtype, tuple(shape), key)
+
+    def in_order(self, steps: Iterable[tuple[Step, Work | None]]) -> Iterator[tuple[Step, Encoded | None]]:
+        """Each step with what its work made, None where it has none. Raises what the work raised, at its turn."""
+        waiting: deque[tuple[Step, Future[Encoded] | None]] = deque()
+        busy = 0
+        for step, work in steps:
+            waiting.append((step, self._submit(work) if work is not None else None))
+            busy += work is not None
+            while busy > AHEAD * torch.get_num_threads():
+                done, future = waiting.popleft()
+                busy -= future is not None
+                yield done, future.result() if future is not None else None
+        for done, future in waiting:
+            yield done, future.result() if future is not None else None
+
+    def _submit(self, work: Work) -> Future[Encoded]:
+        if self._workers is None:
+            self._workers = one_core_workers()
+        return self._workers.submit(work)
+
+
+def as_dtype(
+    rows: FileRows, dtype: torch.dtype, may_be_mapped: bool, check: Callable[[Tensor], None] | None = None
+) -> Encoded:
+    """A weight that is stored plainly. `check` sees it as it is in the file, at once or in slices."""
+    is_same = rows.dtype == dtype
+    if is_same and may_be_mapped and rows.can_be_mapped and size_bytes(rows) >= SMALLEST_MAPPED_BYTES:
+        weight = rows.mapped()
+        if weight is not None:
+            return Encoded(weight)
+    if is_same:
+        weight = rows.whole()
+        if check is not None:
+            check(weight)
+        return Encoded(weight)
+    weight = torch.empty(rows.shape, dtype=dtype)
+    places: Tensor = WeightRows(weight).read(0, weight.numel())
+    for where, part in slices(rows):
+        if check is not None:
+            check(part)
+        places[where] = part
+    return Encoded(weight)
+
+
+def size_bytes(rows: FileRows) -> int:
+    """Bytes of the weight in its file."""
+    return torch.Size(rows.shape).numel() * rows.dtype.itemsize

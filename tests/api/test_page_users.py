@@ -55,6 +55,8 @@ def test_users_of_the_page_do_not_get_an_api_with_its_own_users(tmp_path: Path) 
         client.post("/login", data={"username": "me", "password": "secret"})
         assert client.get("/internal/engine").status_code == 200
         assert client.get("/sdapi/v1/options").status_code == 401
+        assert client.get("/sdapi/v1/loras").status_code == 401  # an extension's, among the API's
+        assert client.get("/sdapi/v1/loras", auth=("robot", "key")).status_code == 200
     services.queue.close()
 
 

@@ -12,7 +12,9 @@ from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
 from modules.api.extensions import add_extension_routes
+from modules.errors import SettingsError
 from modules.registry import Registry
+from modules.scripts.axes import AXES
 from modules.scripts.program import Program
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
@@ -135,6 +137,50 @@ def test_scripts_can_ask_for_names(services: Services) -> None:
     assert script.program.checkpoints() == [info.title for info in services.catalogue.entries]
     assert "Latent" in script.program.upscalers()
     assert script.program.vaes()[:2] == ["Automatic", "None"]
+
+
+def test_settings_can_stand_in_a_section_of_the_program(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from modules.scripts.settings import add_settings
+
+    lines = (
+        "def add(settings):",
+        "    ours = settings.section('extra_networks')",
+        "    ours.many('toy_many', 'Many', ('a',), ('a', 'b'))",
+        "    ours.kept({'toy_kept': 3})",
+        "    settings.section('nowhere')",
+        "script_callbacks.on_ui_settings(add)",
+    )
+    library = extension(tmp_path, "from modules import script_callbacks\n" + "\n".join(lines))
+    registry: Registry[Setting] = Registry("setting")
+    registry.add("sd_hypernetwork", SETTINGS.get("sd_hypernetwork"))
+    for _ in range(2):  # a second library of one process
+        with caplog.at_level("ERROR"):
+            add_settings(library.callbacks, registry)
+    assert list(registry) == ["sd_hypernetwork", "toy_many", "toy_kept"]
+    assert registry.get("toy_many").section.id == "extra_networks" and registry.get("toy_many").default == ("a",)
+    assert registry.get("toy_kept").hidden
+    assert "Unknown section of settings 'nowhere'" in caplog.text
+
+
+def test_frozen_settings_are_those_of_extensions_too(tmp_path: Path) -> None:
+    services = fake_services(tmp_path, start=False, freeze_settings=True)
+    with pytest.raises(SettingsError, match="sd_lora is locked"):
+        services.settings.update({"sd_lora": "x"})
+    services.queue.close()
+
+
+def test_an_axis_has_one_owner(tmp_path: Path) -> None:
+    source = "from modules.scripts.axes import Axis, add_axis\nadd_axis(Axis({!r}, float, print, cost={}))"
+    names = dict(AXES._entries), dict(AXES._lookup)
+    try:
+        for cost in (0.1, 0.2):
+            assert not extension(tmp_path / str(cost), source.format("Toy axis", cost), "toy").faults
+            assert AXES.get("toy axis").cost == cost
+        for owner, label in (("toy/script.py", "Toy axis"), ("the program", "Steps")):
+            (fault,) = extension(tmp_path / label, source.format(label, 0), "other").faults
+            assert f"The axis {label!r} is taken by {owner}" in fault
+    finally:
+        AXES._entries, AXES._lookup = names
 
 
 def test_a_setting_that_is_taken_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

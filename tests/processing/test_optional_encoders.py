@@ -1,0 +1,29 @@
+"""Text encoders that a family can do without: what its entry says of them fits the settings that ask for them."""
+
+import pytest
+
+from modules.models import loading as _loading  # noqa: F401 - registers the families
+from modules.models.families.family import FAMILIES, ModelFamily, OptionalEncoder
+from modules.processing.precision import OPTIONAL_ENCODERS, PRECISION_KEYS, PrecisionWish, resolve
+from modules.settings.definitions import SETTINGS
+from modules.settings.values import Settings
+from tests.recordings import cpu_machine
+
+FOUND = [(family, family.recipe.followed_by) for _, family in FAMILIES.items() if family.recipe.followed_by]
+
+
+@pytest.mark.parametrize(("family", "optional"), FOUND, ids=lambda item: getattr(item, "label", ""))
+def test_each_has_a_setting_that_reads_the_model_again(family: ModelFamily, optional: OptionalEncoder) -> None:
+    assert optional.setting in OPTIONAL_ENCODERS <= PRECISION_KEYS
+    assert SETTINGS.get(optional.setting).infotext == optional.field
+    off, on = (PrecisionWish.of(Settings().changed(**{optional.setting: wish})) for wish in (False, True))
+    assert not resolve(off, cpu_machine(), family).with_optional
+    assert resolve(on, cpu_machine(), family).with_optional
+    assert resolve(on, cpu_machine(), family).load_key != resolve(off, cpu_machine(), family).load_key
+
+
+def test_the_settings_are_those_of_a_family() -> None:
+    assert {optional.setting for _, optional in FOUND} == OPTIONAL_ENCODERS
+    wish = PrecisionWish(optional=OPTIONAL_ENCODERS)
+    for _, family in FAMILIES.items():
+        assert resolve(wish, cpu_machine(), family).with_optional is (family.recipe.followed_by is not None)

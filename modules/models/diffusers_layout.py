@@ -15,12 +15,12 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.closing import Closing
-from modules.models.diffusers_config import check_text, prediction_of
+from modules.models.diffusers_config import prediction_of
 from modules.models.diffusers_folder import NETWORKS, networks_in, weight_files
-from modules.models.diffusers_names import Header, Named, is_sd2, left_out_layer, original_names
+from modules.models.diffusers_kinds import OPTIONAL_PARTS, Header, kind_of
+from modules.models.diffusers_names import Named, left_out_layer, original_names
 from modules.models.diffusers_sd3 import SIGNS as SD3_SIGNS
-from modules.models.diffusers_sd3 import T5_PART, TRANSFORMER, UNUSED_PROJECTION, is_sd3
-from modules.models.diffusers_sd3_config import check_t5, check_transformer
+from modules.models.diffusers_sd3 import TRANSFORMER, UNUSED_PROJECTION
 from modules.models.families.ldm_parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
 from modules.models.keymaps.sd3_text import CLIP_L_PROJECTION
 from modules.models.tensor_file import TensorEntry
@@ -87,16 +87,19 @@ class DiffusersLayout(Closing):
     def of_folder(cls, folder: Path, with_optional: bool = False) -> "DiffusersLayout":
         """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
         damaged files, and settings at odds with them."""
-        names = [name for name in networks_in(folder) if with_optional or name != T5_PART]
+        names = [name for name in networks_in(folder) if with_optional or name not in OPTIONAL_PARTS]
         if "unet" not in names and TRANSFORMER not in names:
             raise CheckpointError(f"{folder.name}: has no folder unet or transformer. {KNOWN}")
         with ExitStack() as stack:
             parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
             headers = {part: {name: file.entries[key] for name, (file, key) in p.items()} for part, p in parts.items()}
-            if "unet" not in names and not is_sd3(headers):
+            kind = kind_of(headers)
+            if "unet" not in names and TRANSFORMER not in kind.names:
                 raise CheckpointError(f"{folder.name}: its transformer is not that of Stable Diffusion 3. {KNOWN}")
-            _check_settings(folder, headers)
-            prediction, ends_in_noise = prediction_of(folder, is_sd3(headers))
+            for part, header in headers.items():
+                if part in kind.checks:
+                    kind.checks[part](folder, part, header)
+            prediction, ends_in_noise = prediction_of(folder, kind.is_flow)
             markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
             metadata = {PREDICTION_KEY: prediction} if prediction else {}
             return cls(folder, parts, stack.pop_all(), markers, metadata)
@@ -153,17 +156,6 @@ def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[Tenso
                 )
             known[name] = path.name
             yield name, (file, name)
-
-
-def _check_settings(folder: Path, headers: Mapping[str, Header]) -> None:
-    for part, header in headers.items():
-        if part == TRANSFORMER and is_sd3(headers):
-            check_transformer(folder, header)
-        elif part == T5_PART:
-            check_t5(folder, part, header)
-        elif part.startswith("text_encoder"):
-            is_open_clip = part == "text_encoder_2" or is_sd2(headers)
-            check_text(folder, part, header, "gelu" if is_open_clip else "quick_gelu")
 
 
 def _is_identity(weight: Tensor) -> bool:

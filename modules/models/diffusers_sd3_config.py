@@ -15,8 +15,9 @@ CHANNELS_PER_HEAD = 64
 GATED = "gated-gelu"
 
 
-def check_transformer(folder: Path, header: Mapping[str, TensorEntry]) -> None:
+def check_transformer(folder: Path, part: str, header: Mapping[str, TensorEntry]) -> None:
     """Hold the settings of SD3's transformer against its tensors."""
+    del part
     settings = settings_of(folder, TRANSFORMER)
     positions = _side(header, "pos_embed.pos_embed", 1)
     width = _side(header, "pos_embed.proj.weight", 0) or 0

@@ -2,19 +2,23 @@
 
 Run `python -m benchmarks.memory [ROW ...]`; rows that are not named keep what `results/memory.json` has of them. Peaks
 are the weights' and inputs' bytes and the most that PyTorch had allocated beside them at one time, by its profiler: on
-a graphics card that is `max_memory_allocated`. Times are seconds of all threads, the variants of a row taking turns,
-the model warmed up forwards and backwards. Models have the proportions of the figures' sources, scaled down so that
-weights and activations shrink alike.
+a graphics card that is `max_memory_allocated`. Times are seconds of all threads (there: by the card's clock), the
+variants of a row taking turns, the model warmed up forwards and backwards. Models have the proportions of the figures'
+sources, scaled down so that weights and activations shrink alike; on a graphics card they are those of the sources.
+Rows that need a card say "not measured" without one.
 """
 
 import argparse
+import gc
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +37,7 @@ ROWS: Registry[Row] = Registry("row")
 
 
 def peak_of(model: nn.Module, inputs: Iterable[object], run: Callable[[], object]) -> int:
-    """Bytes of weights and inputs, and the peak of what `run` allocates."""
+    """Bytes of weights and inputs, and the peak of what `run` allocates, on the processor."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     found: Any = profiler.profiler
@@ -44,6 +48,33 @@ def peak_of(model: nn.Module, inputs: Iterable[object], run: Callable[[], object
             highest = max(highest, now)
     resting = [*model.parameters(), *model.buffers(), *(each for each in inputs if isinstance(each, Tensor))]
     return highest + sum(tensor.nbytes for tensor in resting)
+
+
+class Meter(Protocol):
+    """How bytes and seconds are measured where the models of a row compute."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def peak(self, model: nn.Module, inputs: Iterable[object], run: Callable[[], object]) -> int:
+        """Bytes of weights and inputs, and the most that `run` allocates beside them."""
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        """Of one run."""
+
+
+class Processor:
+    """The profiler, and seconds of all threads."""
+
+    device = torch.device("cpu")
+
+    def peak(self, model: nn.Module, inputs: Iterable[object], run: Callable[[], object]) -> int:
+        return peak_of(model, inputs, run)
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        began = time.process_time()
+        run()
+        return time.process_time() - began
 
 
 def taking_turns(variants: dict[str, Callable[[], float]]) -> dict[str, float]:
@@ -81,65 +112,63 @@ FF_CUTS: dict[str, SplitOptions | None] = {
 }
 
 
-def feed_forwards(act: str) -> nn.Module:
+def feed_forwards(act: str, width: int = FF_WIDTH) -> nn.Module:
     """The source's model."""
     from diffusers.models.attention import FeedForward
 
     torch.manual_seed(0)
-    layers = [FeedForward(FF_WIDTH, dim_out=FF_WIDTH, mult=4, activation_fn=act) for _ in range(FF_LAYERS)]
+    layers = [FeedForward(width, dim_out=width, mult=4, activation_fn=act) for _ in range(FF_LAYERS)]
     return nn.Sequential(*layers).eval()
 
 
 @ROWS.register("split feed-forward")
-@torch.no_grad()
 def split_rows() -> dict[str, Any]:
     """Ours beside the whole, for each activation."""
-    result: dict[str, Any] = {}
-    for act in FF_SOURCE:
-        model, x = feed_forwards(act), torch.randn(2, FF_TOKENS, FF_WIDTH)
-        expected = model(x)
-        largest: dict[str, float] = {}
+    return {act: split_row(act, FF_WIDTH, FF_TOKENS, FF_CUTS, Processor()) for act in FF_SOURCE}
 
-        def run(options: SplitOptions | None, name: str, found: dict[str, float], expected: Tensor) -> float:
-            handle = split_feed_forward(model, options) if options is not None else None  # noqa: B023
-            began = time.process_time()
-            output = model(x)  # noqa: B023
-            seconds = time.process_time() - began
-            found[name] = float((output - expected).abs().max())
-            if handle is not None:
-                handle.remove()
-            return seconds
 
-        seconds = taking_turns(
-            {
-                name: lambda name=name, options=options, found=largest, expected=expected: run(  # type: ignore[misc]
-                    options, name, found, expected
-                )
-                for name, options in FF_CUTS.items()
+@torch.no_grad()
+def split_row(
+    act: str, width: int, tokens: int, cuts: Mapping[str, SplitOptions | None], meter: Meter
+) -> dict[str, Any]:
+    """Peak and time of each of `cuts` against "normal", and how far the numbers are apart."""
+    model = feed_forwards(act, width).to(meter.device)
+    x = torch.randn(2, tokens, width, device=meter.device)
+    peaks = {}
+    for name, options in cuts.items():
+        with split_feed_forward(model, options) if options is not None else nullcontext():
+            peaks[name] = meter.peak(model, (x,), lambda: model(x))
+    expected, largest = model(x), dict[str, float]()
+
+    def run(name: str, options: SplitOptions | None, measure: Callable[[Callable[[], Tensor]], float]) -> float:
+        outputs: list[Tensor] = []
+
+        def keep() -> Tensor:
+            outputs[:] = [model(x)]
+            return outputs[0]
+
+        with split_feed_forward(model, options) if options is not None else nullcontext():
+            found = measure(keep)
+        largest[name] = float((outputs[0] - expected).abs().max())
+        return found
+
+    seconds = taking_turns({name: partial(run, name, options, meter.seconds) for name, options in cuts.items()})
+    result: dict[str, Any] = {
+        "source": {"peak": FF_SOURCE[act][0], "time": FF_SOURCE[act][1]},
+        "goal": dict(zip(("peak", "time"), FF_GOALS[act], strict=True)) if act in FF_GOALS else None,
+        "normal": {"peak_bytes": peaks["normal"], "seconds": seconds["normal"]},
+        "ours": {
+            name: {
+                "peak": peaks[name] / peaks["normal"],
+                "time": seconds[name] / seconds["normal"],
+                "largest_difference": largest[name],
             }
-        )
-        peaks = {}
-        for name, options in FF_CUTS.items():
-            handle = split_feed_forward(model, options) if options is not None else None
-            peaks[name] = peak_of(model, (x,), lambda model=model, x=x: model(x))  # type: ignore[misc]
-            if handle is not None:
-                handle.remove()
-        result[act] = {
-            "source": {"peak": FF_SOURCE[act][0], "time": FF_SOURCE[act][1]},
-            "goal": dict(zip(("peak", "time"), FF_GOALS[act], strict=True)) if act in FF_GOALS else None,
-            "normal": {"peak_bytes": peaks["normal"], "seconds": seconds["normal"]},
-            "ours": {
-                name: {
-                    "peak": peaks[name] / peaks["normal"],
-                    "time": seconds[name] / seconds["normal"],
-                    "largest_difference": largest[name],
-                }
-                for name in FF_CUTS
-                if name != "normal"
-            },
-        }
-        rows = [(f"{act}, {name}", f"{e['peak']:.2f}", f"{e['time']:.2f}") for name, e in result[act]["ours"].items()]
-        print_table(("split feed-forward", "peak / normal", "time / normal"), rows)
+            for name in cuts
+            if name != "normal"
+        },
+    }
+    rows = [(f"{act}, {name}", f"{e['peak']:.2f}", f"{e['time']:.2f}") for name, e in result["ours"].items()]
+    print_table((f"split feed-forward, {meter.device}", "peak / normal", "time / normal"), rows)
     return result
 
 
@@ -235,11 +264,9 @@ def _fine(model: nn.Module) -> Sequence[str]:
     return [name for name, module in model.named_modules() if type(module).__name__ in FINE]
 
 
-def step(model: nn.Module, inputs: dict[str, Any]) -> float:
+def step(model: nn.Module, inputs: dict[str, Any], meter: Meter) -> float:
     """Seconds of one forward and backward pass."""
-    began = time.process_time()
-    model(**inputs)[0].mean().backward()
-    seconds = time.process_time() - began
+    seconds = meter.seconds(lambda: model(**inputs)[0].mean().backward())
     model.zero_grad(set_to_none=True)
     return seconds
 
@@ -257,7 +284,7 @@ def budget_plans(model: nn.Module, inputs: dict[str, Any]) -> dict[str, list[int
     return plans
 
 
-def checkpointing_row(which: str) -> dict[str, Any]:
+def checkpointing_row(which: str, meter: Meter) -> dict[str, Any]:
     """Memory and speed against none, and how far above the line through diffusers' points."""
     model, inputs = MODELS[which]()
     plans = budget_plans(model, inputs)
@@ -268,7 +295,7 @@ def checkpointing_row(which: str) -> dict[str, Any]:
             def run() -> float:
                 off = applied(model, how, name, plans.get(name, []), Path(folder))
                 try:
-                    return step(model, inputs)
+                    return step(model, inputs, meter)
                 finally:
                     off()
 
@@ -277,15 +304,15 @@ def checkpointing_row(which: str) -> dict[str, Any]:
         peaks = {}
         for how, name in variants:
             off = applied(model, how, name, plans.get(name, []), Path(folder))
-            step(model, inputs)
-            peaks[f"{how} {name}"] = peak_of(model, inputs.values(), lambda: step(model, inputs))
+            step(model, inputs, meter)
+            peaks[f"{how} {name}"] = meter.peak(model, inputs.values(), lambda: step(model, inputs, meter))
             off()
         seconds = taking_turns({f"{how} {name}": timed(how, name) for how, name in variants})
     none_peak, none_seconds = peaks["none none"], seconds["none none"]
     points = {key: (peaks[key] / none_peak, none_seconds / seconds[key]) for key in peaks}
     line = [*sorted(points[f"theirs {name}"] for name in THEIRS), (1.0, 1.0)]
     found: dict[str, Any] = {
-        "source": CHECKPOINT_SOURCE if which == "ltx" else None,
+        "source": None if which == "unet" else CHECKPOINT_SOURCE,
         "none": {"peak_bytes": none_peak, "seconds": none_seconds},
     }
     for key in points:
@@ -317,19 +344,113 @@ def interpolated(line: Sequence[tuple[float, float]], memory: float) -> float | 
 @ROWS.register("checkpointing, LTX-Video")
 def ltx_row() -> dict[str, Any]:
     """Equal blocks."""
-    return checkpointing_row("ltx")
+    return checkpointing_row("ltx", Processor())
 
 
 @ROWS.register("checkpointing, UNet")
 def unet_row() -> dict[str, Any]:
     """Unequal blocks."""
-    return checkpointing_row("unet")
+    return checkpointing_row("unet", Processor())
 
 
-@ROWS.register("on a graphics card")
-def card_rows() -> dict[str, Any]:
-    """The sources' own shapes."""
-    return {"split feed-forward": "not measured", "checkpointing": "not measured"}
+# -- the sources' own shapes, where there is a card --------------------------------------------------------------------
+
+
+NOT_MEASURED = "not measured"
+CARD_FF = (4096, 8192)  # width, and tokens of each of a batch of 2; float32 as in the source
+CARD_CUTS: dict[str, SplitOptions | None] = {
+    "normal": None,
+    "4 slices": SplitOptions(num_splits=4),
+    "8 slices": SplitOptions(num_splits=8),
+    "2048 tokens": SplitOptions(token_chunk=2048),
+    "budget 512 MB": SplitOptions(budget_bytes=512 << 20),
+    "budget 128 MB": SplitOptions(budget_bytes=128 << 20),
+}
+
+
+class Card:
+    """PyTorch's allocator, and the card's own clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def peak(self, model: nn.Module, inputs: Iterable[object], run: Callable[[], object]) -> int:
+        """With everything that lies on the card: nothing else should."""
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        run()
+        torch.cuda.synchronize(self.device)
+        return torch.cuda.max_memory_allocated(self.device)
+
+    def seconds(self, run: Callable[[], object]) -> float:
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(self.device)
+        began.record()
+        run()
+        ended.record()
+        torch.cuda.synchronize(self.device)
+        return float(began.elapsed_time(ended)) / 1000
+
+
+def ltx_on_card() -> tuple[nn.Module, dict[str, Any]]:
+    """LTX-Video's transformer as it is (random weights, bf16) and 81 frames of 768 x 512."""
+    from diffusers import LTXVideoTransformer3DModel
+
+    device, dtype = torch.device("cuda"), torch.bfloat16
+    with torch.device("meta"):
+        empty: nn.Module = LTXVideoTransformer3DModel()
+    model = empty.to(dtype).to_empty(device=device)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.02)
+    config: Any = model.config
+    frames, height, width, words = 11, 16, 24, 128
+    inputs = {
+        "hidden_states": torch.randn(1, frames * height * width, config.in_channels, device=device, dtype=dtype),
+        "encoder_hidden_states": torch.randn(1, words, config.caption_channels, device=device, dtype=dtype),
+        "timestep": torch.full((1,), 500, device=device),
+        "encoder_attention_mask": torch.ones(1, words, device=device, dtype=torch.bool),
+        "num_frames": frames,
+        "height": height,
+        "width": width,
+        "return_dict": False,
+    }
+    return model, inputs
+
+
+MODELS["ltx on a card"] = ltx_on_card
+
+
+@ROWS.register("split feed-forward, on a graphics card")
+def split_card() -> dict[str, Any]:
+    """The source's shapes: batch 2, 8192 tokens, width 4096, 5 layers."""
+    if not torch.cuda.is_available():
+        return {"split feed-forward": NOT_MEASURED}
+    return {act: split_row(act, *CARD_FF, CARD_CUTS, Card(torch.device("cuda"))) for act in FF_SOURCE}
+
+
+@ROWS.register("checkpointing, on a graphics card")
+def checkpointing_card() -> dict[str, Any]:
+    """The source's model and shapes."""
+    if not torch.cuda.is_available():
+        return {"checkpointing": NOT_MEASURED}
+    return checkpointing_row("ltx on a card", Card(torch.device("cuda")))
+
+
+@ROWS.register("streaming, on a graphics card")
+def streaming_card() -> dict[str, Any]:
+    """A step bound by transfer in 8 against 16 bits, and from disk against from main memory: Stable Diffusion 1."""
+    if not torch.cuda.is_available():
+        return dict.fromkeys(("fp8", "disk", "disk memory"), NOT_MEASURED)
+    from benchmarks.full_size import write_full_size_checkpoint
+    from benchmarks.streaming import on_card
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "full.safetensors"
+        write_full_size_checkpoint(path)
+        return on_card(path, torch.device("cuda"))
 
 
 def main() -> None:

@@ -105,8 +105,8 @@ WIDE, HIGH, TOP, BOTTOM = 900, 260, 20, 30
 def draw(timeline: dict[str, Any]) -> str:
     """Stages as bands, their peaks as dashed lines, the samples as a curve: an SVG."""
     stages = [item for item in timeline["stages"] if item["stage"] in (*STAGES, "save", "networks")]
-    end = max(item["end_s"] for item in stages)
-    most = 1.1 * timeline["peak"]["rss"]
+    end: float = max(item["end_s"] for item in stages)
+    most: float = 1.1 * timeline["peak"]["rss"]
 
     def x(seconds: float) -> float:
         return round(WIDE * seconds / end, 1)

@@ -9,6 +9,7 @@ from torch import Tensor
 from modules.memory.attention import (
     ATTENTIONS,
     AttentionOptions,
+    free_bytes,
     sliced,
     sub_quadratic,
     upcast,
@@ -88,3 +89,17 @@ def test_low_precision_in_low_precision_out(name: str) -> None:
 def test_absent_xformers_is_a_reason_not_an_error() -> None:
     problem = xformers_problem(torch.device("cpu"), torch.float32)
     assert problem is not None and "not installed" in problem
+
+
+def test_free_memory_of_a_card_is_what_the_driver_has_and_what_pytorch_holds_unused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Card:
+        mem_get_info = staticmethod(lambda device: (3000, 8000))
+        memory_stats = staticmethod(
+            lambda device: {"reserved_bytes.all.current": 4000, "allocated_bytes.all.current": 2500}
+        )
+
+    monkeypatch.setattr(torch, "get_device_module", lambda device: Card)
+    assert free_bytes(torch.device("cuda")) == 4500
+    assert free_bytes(torch.device("mps")) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -14,6 +15,8 @@ from torch import Tensor
 from modules.memory.streaming.buffers import Buffers
 from modules.memory.streaming.groups import Group, Piece
 from modules.memory.streaming.source import RamSource, size_bytes
+
+log = logging.getLogger(__name__)
 
 
 class Parcel(Protocol):
@@ -232,7 +235,7 @@ class _Staging:
         self.settle()
         if self._buffer is None or self._buffer.numel() < count:
             self._buffer = None  # the old one is freed before the new one is made
-            self._buffer = self._pin(count)
+            self._buffer = _pinned_or_not(count, self._pin)
         return self._buffer[:count]
 
     def settle(self) -> None:
@@ -242,19 +245,39 @@ class _Staging:
             self.copied = None
 
 
+def _pinned_or_not(count: int, pin: Callable[[int], Tensor]) -> Tensor:
+    """Without page-locked memory a card copies with the processor's help: slower, and right all the same."""
+    try:
+        return pin(count)
+    except RuntimeError as error:  # systems allow a share of main memory only; some (WSL, containers) very little
+        log.warning("No %.0f MB of main memory could be pinned: %s", count / 1e6, str(error).partition("\n")[0])
+        return torch.empty(count, dtype=torch.uint8)
+
+
+def taken_bytes(count: int) -> int:
+    """What PyTorch takes for `count` bytes of pinned memory: the next power of two."""
+    return 1 << max(0, count - 1).bit_length()
+
+
 def pin(groups: Iterable[Group], pinned_bytes: int | None, memory: Callable[[int], Tensor] = pinned_memory) -> None:
-    """Put the pieces that rest in main memory into pinned memory, as far as the budget goes (None: all)."""
+    """Put the pieces that rest in main memory into pinned memory, as far as the budget (None: all) and the system go;
+    the others stay where they are."""
     for group in groups:
         for piece in group.pieces:
             if not all(isinstance(slot.source, RamSource) for slot in piece.slots):
                 continue
-            if pinned_bytes is not None:
-                if piece.size_bytes > pinned_bytes:
-                    continue
-                pinned_bytes -= piece.size_bytes
-            piece.host = memory(piece.size_bytes)
-            fill(piece, piece.host)
+            taken = taken_bytes(piece.size_bytes)
+            if pinned_bytes is not None and taken > pinned_bytes:
+                continue
+            try:
+                host = memory(piece.size_bytes)
+            except RuntimeError as error:
+                log.warning("No more main memory could be pinned: %s", str(error).partition("\n")[0])
+                return
+            pinned_bytes = None if pinned_bytes is None else pinned_bytes - taken
+            fill(piece, host)
+            piece.host = host
             for slot, offset in zip(piece.slots, piece.offsets, strict=True):
-                part = piece.host[offset : offset + size_bytes(slot.source)]
+                part = host[offset : offset + size_bytes(slot.source)]
                 slot.source = RamSource(part.view(slot.source.dtype).view(slot.source.shape))
                 slot.first = slot.source

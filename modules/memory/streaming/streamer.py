@@ -30,6 +30,7 @@ class StreamCounts:
     ready: int = 0  # ... and was there, or on its way
     moved_bytes: int = 0
     most_bytes: int = 0  # that were there or on their way at one time
+    no_room: int = 0  # groups that should have come ahead, for which there was no memory
     wasted: int = 0  # groups brought in ahead that were not needed
 
 
@@ -302,7 +303,11 @@ class Streamer:
         self._current = group
         for coming in chain:
             if coming not in self._live and coming not in self._coming:
-                self._coming[coming] = self._send(coming, ahead=True)
+                try:
+                    self._coming[coming] = self._send(coming, ahead=True)
+                except (torch.OutOfMemoryError, MemoryError):
+                    self.counts.no_room += 1
+                    break  # it comes when it is used: what is ahead of use is no reason to fail
         self.counts.most_bytes = max(self.counts.most_bytes, self.live_bytes)
 
     def _arrive(self, group: Group) -> None:

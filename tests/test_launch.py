@@ -74,6 +74,8 @@ def test_invocations() -> None:
 def test_unknown_subcommand_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="Did you mean 'txt2img'"):
         parse_invocation(["text2img"], {})
+    with pytest.raises(UsageError, match=r"it comes first: python launch\.py txt2img --data-dir a --prompt 'b c'$"):
+        parse_invocation(["--data-dir", "a", "txt2img", "--prompt", "b c"], {})
 
 
 @pytest.fixture

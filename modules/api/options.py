@@ -10,7 +10,7 @@ from modules.cli.flags import public_flags
 from modules.services import Services
 
 UNKNOWN_MODEL = "Unknown checkpoint 'gone'. Known: featherweight-scenes.safetensors [5fe1d58aba]."
-UNKNOWN_KEY = "Nothing was changed: there is no setting 'jpg_quality'; did you mean jpeg_quality?."
+UNKNOWN_KEY = "Nothing was changed: there is no setting 'jpg_quality'; did you mean jpeg_quality?"
 
 
 def option_routes(services: Services) -> APIRouter:

@@ -112,7 +112,7 @@ class Settings(Mapping[str, SettingValue]):
                     problems.append(f"{key} cannot be changed through the API; change it on the settings page")
             values[key] = checked
         if problems:
-            raise SettingsError(f"Nothing was changed: {'; '.join(problems)}.")
+            raise SettingsError(_ended(f"Nothing was changed: {'; '.join(problems)}"))
         return Settings(values, self.foreign)
 
     def differences(self) -> dict[str, object]:
@@ -155,10 +155,15 @@ def _exact(key: str) -> Setting | None:
     return SETTINGS.get(key) if key in SETTINGS and SETTINGS.canonical(key) == key else None
 
 
+def _ended(sentence: str) -> str:
+    """With a full stop, unless it is a question."""
+    return sentence if sentence.endswith("?") else f"{sentence}."
+
+
 def _definition(key: str) -> Setting:
     setting = _exact(key)
     if setting is None:
         near = get_close_matches(key, SETTINGS, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; GET /sdapi/v1/options lists all keys"
-        raise UnknownSettingError(f"There is no setting {key!r}{hint}.")
+        raise UnknownSettingError(_ended(f"There is no setting {key!r}{hint}"))
     return setting

@@ -1,6 +1,7 @@
 """What `launch.py` does with its words: set up, go on in the virtual environment, start what was asked for."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from modules.cli.commands import load_command, require_command
+from modules.cli.commands import COMMANDS, load_command, require_command
 from modules.cli.flags import Flags, UsageError, parse_flags, without_effect
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.setup.checks import run_checks
@@ -53,7 +54,14 @@ def parse_invocation(argv: Sequence[str], environ: Mapping[str, str]) -> Invocat
     if "--test" in argv:
         at = list(argv).index("--test")
         return Invocation(parse_flags(argv[:at], environ), tests=True, words=tuple(argv[at + 1 :]))
-    return Invocation(parse_flags(argv, environ))
+    try:
+        return Invocation(parse_flags(argv, environ))
+    except UsageError as error:
+        command = next((word for word in argv if word in COMMANDS), None)
+        if command is None:
+            raise
+        whole = shlex.join([command, *(word for word in argv if word != command)])
+        raise UsageError(f"{error} If {command} is the command, it comes first: python launch.py {whole}") from None
 
 
 def launch(root: Path, argv: Sequence[str], environ: MutableMapping[str, str]) -> int:

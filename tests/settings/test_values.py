@@ -41,7 +41,7 @@ def test_all_bad_keys_are_named_in_one_error_and_nothing_changes() -> None:
 
 
 def test_keys_do_not_ignore_case() -> None:
-    with pytest.raises(SettingsError, match="did you mean tiling"):
+    with pytest.raises(SettingsError, match=r"did you mean tiling\?$"):
         Settings().with_changes({"Tiling": True})
 
 

@@ -21,6 +21,7 @@ from modules.processing.status import EngineState
 from modules.processing.streaming_wish import StreamFlags, StreamWish, finer_wishes
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
+from tests.extensions import networks_of
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
 SMALL = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0, "sampler": "Euler"}
@@ -37,7 +38,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def engine_of(folder: Path) -> Engine:
-    return Engine(CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json")), CONFIGS, cpu_machine)
+    catalogue = CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json"))
+    return Engine(catalogue, CONFIGS, cpu_machine, networks=networks_of())
 
 
 def state_of(engine: Engine) -> EngineState:

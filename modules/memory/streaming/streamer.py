@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +17,9 @@ from modules.memory.layer import SCALE_SUFFIX, Part, stored_state
 from modules.memory.streaming.groups import Group, Slot
 from modules.memory.streaming.link import Link, Parcel
 from modules.memory.streaming.order import Order
+from modules.memory.streaming.parts import PartGroups, Parts
 from modules.memory.streaming.rest import RestingPlace, shell_of
-from modules.memory.streaming.source import PartSource, as_bytes, read, size_bytes
+from modules.memory.streaming.source import as_bytes, read, size_bytes
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Streamer:
         slot, group = found
         with self._lock:
             self._forget(group)
-            self._drop_parts(lambda part: part.layer is layer and part.name == name)
+            self._drop(self._parts.remove_of(layer, name))
             first = slot.first
             same = first.shape == data.shape and torch.equal(
                 as_bytes(read(first).to(data.dtype)), as_bytes(data.cpu().contiguous())
@@ -183,14 +183,14 @@ class Streamer:
     def redirect(self, groups: Sequence[Group], link: Link) -> Callable[[], None]:
         """Bring these groups by another link (to another device) from now on; returns the way back, which closes it."""
         with self._lock:
-            self._drop_parts()
+            self._drop(self._parts.remove_all())
             for group in groups:
                 self._forget(group)
                 self._elsewhere[group] = link
 
         def back() -> None:
             with self._lock:
-                self._drop_parts()
+                self._drop(self._parts.remove_all())
                 for group in [group for group, other in self._elsewhere.items() if other is link]:
                     self._forget(group)
                     del self._elsewhere[group]
@@ -209,7 +209,7 @@ class Streamer:
     def _move(self, groups: Sequence[Group], ahead_bytes: int, kept: set[Group]) -> None:
         """Let go of what is there; these are the groups from now on."""
         self.let_go()
-        self._parts: dict[tuple[Part, ...], Group] = {}
+        self._parts = PartGroups()
         self.groups, self._ahead_bytes, self._kept = tuple(groups), ahead_bytes, kept
         self._slots = {(id(slot.layer), slot.name): (slot, group) for group in groups for slot in group.slots}
         self._numbers = itertools.count()
@@ -232,7 +232,7 @@ class Streamer:
         is_whole = part.stop - part.start == slot.source.shape[part.dimension]
         return not (group.alone or is_whole or (group in self._kept))
 
-    def _bring(self, parts: tuple[Part, ...]) -> dict[Part, Tensor]:
+    def _bring(self, parts: Parts) -> dict[Part, Tensor]:
         slots = [self._slots[id(part.layer), part.name][0] for part in parts]
         for slot in slots:
             _follow_cast(slot)
@@ -245,20 +245,19 @@ class Streamer:
             for part, slot, data in zip(parts, slots, tensors, strict=True)
         }
 
-    def _group_of(self, parts: tuple[Part, ...]) -> Group:
+    def _group_of(self, parts: Parts) -> Group:
         """The group of these parts; made at their first use, in the place of those that were cut in another way."""
         known = self._parts.get(parts)
         if known is not None:
             return known
-        self._drop_parts(lambda other: any(_overlap(part, other) for part in parts))
-        slots = []
+        self._drop(self._parts.remove_overlapping(parts))
+        wholes = []
         for part in parts:
             slot, group = self._slots[id(part.layer), part.name]
             if len(group.slots) > 1:
                 group = self._take_out(slot, group)
-            source = PartSource(partial(getattr, slot, "source"), part.dimension, part.start, part.stop)
-            slots.append(Slot(slot.path, slot.layer, slot.name, source))
-        self._parts[parts] = made = Group(0, slots[0].path, slots, is_part=True)
+            wholes.append(slot)
+        made = self._parts.add(parts, wholes)
         self._number(made)
         if group in self._elsewhere:
             self._elsewhere[made] = self._elsewhere[group]
@@ -275,12 +274,11 @@ class Streamer:
             self._elsewhere[alone] = self._elsewhere[group]
         return alone
 
-    def _drop_parts(self, which: Callable[[Part], bool] = lambda part: True) -> None:
-        for parts, group in list(self._parts.items()):
-            if any(which(part) for part in parts):
-                self._forget(group)
-                self._elsewhere.pop(group, None)
-                del self._parts[parts], self._by_index[group.index]
+    def _drop(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            self._forget(group)
+            self._elsewhere.pop(group, None)
+            del self._by_index[group.index]
 
     # -- on their way ------------------------------------------------------------------------------------------------
 
@@ -368,14 +366,6 @@ def _views(group: Group, flats: Sequence[Tensor]) -> dict[Slot, Tensor]:
         for piece, flat in zip(group.pieces, flats, strict=True)
         for slot, offset in zip(piece.slots, piece.offsets, strict=True)
     }
-
-
-def _overlap(first: Part, second: Part) -> bool:
-    """Whether two parts of one parameter have numbers in common."""
-    same = first.layer is second.layer and first.name == second.name
-    return same and (
-        first.dimension != second.dimension or max(first.start, second.start) < min(first.stop, second.stop)
-    )
 
 
 def _follow_cast(slot: Slot) -> None:

@@ -26,6 +26,7 @@ STAGES = {
     "sampling": "denoise",
     "sampling larger": "denoise larger",
     "decoding": "decode",
+    "taking the checkpoint's hash": "save",
 }
 """Phase, as people read it, -> stage of the timeline. Enlarging names its tile, and is "enlarge"."""
 

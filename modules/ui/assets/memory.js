@@ -131,7 +131,7 @@
     const column = onCard ? 3 : 2;
     const key = onCard ? "allocated" : "rss";
     const end = Math.max(...record.stages.map((stage) => stage.end_s), 0.001);
-    const most = Math.max(...record.stages.map((stage) => stage[key] || 0), 1) * 1.08;
+    const most = Math.max(...record.stages.map((stage) => stage[key] || 0), 1) * 1.25; // room for the label above the peak
     const x = (seconds) => (seconds / end) * WIDE;
     const y = (bytes) => TOP + (1 - bytes / most) * (HIGH - TOP - BOTTOM);
     const label = `Memory over time, ${giga(record.peak[key])} at most`;
@@ -148,7 +148,7 @@
     const points = record.samples.filter((sample) => sample[column] !== null);
     const path = points.map((sample) => `${x(sample[0]).toFixed(1)},${y(sample[column]).toFixed(1)}`).join(" ");
     svg.append(shape("polyline", { points: path, class: "fw-curve" }));
-    svg.append(shape("text", { x: 3, y: y(record.peak[key]) + 14 }, giga(record.peak[key])));
+    svg.append(shape("text", { x: 3, y: y(record.peak[key]) - 5 }, giga(record.peak[key])));
     return svg;
   }
 

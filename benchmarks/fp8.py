@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks import fp8_card
-from benchmarks.full_size import ROOT, load_through_program, write_full_size_checkpoint
+from benchmarks.full_size import ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import RESULTS, print_table, write_result
 from modules.devices import native_bf16_cpu
 
@@ -47,6 +47,7 @@ def child_load(path: Path, storage: str | None) -> dict[str, int]:
 
     base = base_bytes()
     model = load_through_program(path, storage, torch.float16, torch.device("cpu"))
+    use_every_page(model.modules)
     return {
         "peak": peak_bytes() - base,
         "model": model.stored_bytes,

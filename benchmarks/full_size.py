@@ -1,6 +1,7 @@
 """Checkpoints of the full size of Stable Diffusion 1, 2 and XL with random weights, written without ever holding it."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -110,6 +111,14 @@ def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
             repeated = numbers.roll(index).repeat(-(-count // numbers.numel()))
             writer.write(name, repeated[:count].reshape(shape))
     return sum(math.prod(shape) for shape in shapes.values())
+
+
+def use_every_page(modules: Iterable[nn.Module]) -> None:
+    """Read something of each page of the weights: mapped ones come into memory at their first use."""
+    for module in modules:
+        for weight in module.parameters():
+            if not weight.is_meta:
+                weight.detach().flatten().view(torch.uint8)[::2048].sum()
 
 
 def load_through_program(

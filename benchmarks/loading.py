@@ -16,14 +16,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from benchmarks.full_size import SD1_YAML, SD2_YAML, SDXL_YAML, load_through_program, write_full_size_checkpoint
+from benchmarks.full_size import (
+    SD1_YAML,
+    SD2_YAML,
+    SDXL_YAML,
+    load_through_program,
+    use_every_page,
+    write_full_size_checkpoint,
+)
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.report import print_table, write_result
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ROOT = Path(__file__).parent.parent
 GOALS = {
@@ -59,20 +62,10 @@ def load_ours(path: Path, way: str) -> dict[str, float]:
     base = base_bytes()
     began = time.perf_counter()
     model = load_through_program(path, storage, torch.float16)
-    for module in model.modules:
-        for weight in module.parameters():
-            if not weight.is_meta:
-                touch(weight)
+    use_every_page(model.modules)
     seconds = time.perf_counter() - began
     peak = peak_bytes() - base
     return {"peak": peak, "bytes": model.stored_bytes, "seconds": seconds, "read": read}
-
-
-def touch(weight: "Tensor") -> None:
-    """Use every page of a weight, as mapped ones are read at their first use."""
-    import torch
-
-    weight.detach().flatten().view(torch.uint8)[::2048].sum()
 
 
 def forget(path: Path) -> None:
@@ -95,6 +88,7 @@ def load_cold(path: Path, way: str) -> dict[str, float]:
     base = base_bytes()
     began = time.perf_counter()
     model = load_through_program(path, way, torch.float16)
+    use_every_page(model.modules)
     seconds = time.perf_counter() - began
     return {"peak": peak_bytes() - base, "bytes": model.stored_bytes, "seconds": seconds, "read": read}
 
@@ -139,8 +133,7 @@ def load_diffusers(path: Path, way: str) -> dict[str, float]:
     if casts:
         modules[0].enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.float16)
     weights = [p for module in modules for p in module.parameters()]
-    for weight in weights:
-        touch(weight)
+    use_every_page(modules)
     seconds = time.perf_counter() - began
     loaded = sum(weight.numel() * weight.element_size() for weight in weights)
     return {"peak": peak_bytes() - base, "bytes": loaded, "seconds": seconds, "read": read}

@@ -64,9 +64,16 @@ def engine(folder: Path) -> Iterator[Engine]:
     torch.set_num_threads(threads)
 
 
-def make(engine: Engine, folder: Path, prompt: str = "a cat", height: int = 64, **settings: object) -> Result:
+def make(
+    engine: Engine,
+    folder: Path,
+    prompt: str = "a cat",
+    height: int = 64,
+    events: Silent | None = None,
+    **settings: object,
+) -> Result:
     payload = {**PAYLOAD, "prompt": prompt, "height": height, "override_settings": settings}
-    return txt2img(request_of(payload), engine, Output(folder), Silent())
+    return txt2img(request_of(payload), engine, Output(folder), events or Silent())
 
 
 def pixels(result: Result) -> bytes:
@@ -146,7 +153,17 @@ def test_a_vae_in_tiles_and_one_from_another_file(tmp_path: Path) -> None:
     engine.unload()
 
 
-def test_a_checkpoint_that_changes_is_an_error_and_then_loaded_again(tmp_path: Path) -> None:
+class Cuts(Silent):
+    """Takes the end of a file away after the first step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def step(self, done: int) -> None:
+        self.path.write_bytes(self.path.read_bytes()[:-4096])
+
+
+def test_a_checkpoint_that_changes_in_a_job_is_an_error_and_then_loaded_again(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
     path = models / "tiny-sd1.safetensors"
@@ -154,13 +171,13 @@ def test_a_checkpoint_that_changes_is_an_error_and_then_loaded_again(tmp_path: P
     engine = engine_of(tmp_path, models)
     first = make(engine, tmp_path, stream_weights="Layers")
     data = path.read_bytes()
-    path.write_bytes(data[:-4096])
     with pytest.raises(
         CheckpointError, match=r"tiny-sd1\.safetensors has changed since it was loaded.*Put the file back"
     ):
-        make(engine, tmp_path, stream_weights="Layers")
+        make(engine, tmp_path, events=Cuts(path), stream_weights="Layers")
+    with pytest.raises(CheckpointError, match=r"tiny-sd1\.safetensors: .*truncated or damaged"):
+        make(engine, tmp_path, stream_weights="Layers")  # it is looked at again before each job
     path.write_bytes(data)
-    engine.catalogue.refresh()
     assert pixels(make(engine, tmp_path, stream_weights="Layers")) == pixels(first)
     engine.unload()
 

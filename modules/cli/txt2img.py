@@ -12,6 +12,7 @@ from PIL import Image
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
+from modules.cli.passes import add_pass_words, passes_of
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
@@ -58,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help='its arguments: by their labels {"X type": "Seed", "X values": "1-4"}, or a list in their order',
     )
+    add_pass_words(parser)
     add_settings_words(parser)
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
     return parser
@@ -97,6 +99,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             save_images=arguments.output is None,
             save_grid=bool(script) and arguments.output is None,
             settings=settings,
+            **passes_of(arguments),
             **script,
         )
         check_names(request, services.catalogue)

@@ -30,6 +30,11 @@ class Change:
     helps: str = ""
 
     @property
+    def is_smaller(self) -> bool:
+        """Whether it makes a picture of another size."""
+        return "width" in self.fields
+
+    @property
     def keys(self) -> frozenset[str]:
         """What it sets. Of two changes that set the same, one takes the place of the other."""
         return frozenset((*self.settings, *self.fields))
@@ -69,32 +74,45 @@ class Proposal:
 def propose(request: Txt2ImgRequest, plan: MemoryPlan, plan_again: Plan) -> tuple[Proposal, ...]:
     """Changes with which a job that does not fit would, the cheapest first; nothing for one that fits.
 
-    Single changes first. Where none is enough, they are added up in their order until the job fits, and what the sum
-    can do without is left out again; or the last sum is given with what it would still need.
+    Single changes first. Where none that keeps the picture's size is enough, they are added up in their order until the
+    job fits, and what the sum can do without is left out again; smaller sizes come after that. Where nothing is
+    enough, the sum of all is given with what it would still need.
     """
     if plan.fits:
         return ()
+    same_size = [change for change in changes(request) if not change.is_smaller]
+    found = _alone(request, same_size, plan, plan_again, MOST_PROPOSALS)
+    if not found:
+        summed = _summed(request, same_size, plan, plan_again)
+        found = [proposal for proposal in summed if proposal.plan.fits]
+    smaller = [change for change in changes(request) if change.is_smaller]
+    found += _alone(request, smaller, plan, plan_again, MOST_PROPOSALS - len(found))
+    return tuple(found) or _summed(request, [*same_size, *smaller], plan, plan_again)
+
+
+def _alone(
+    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryPlan, plan_again: Plan, most: int
+) -> list[Proposal]:
+    """Of these changes the first ones, at most so many, with one of which the job fits."""
     found: list[Proposal] = []
-    for change in changes(request):
-        if not change.may_help(plan):
-            continue
-        alone = Proposal(change, plan_again(change.applied_to(request)))
-        if alone.plan.fits:
-            found.append(alone)
-            if len(found) == MOST_PROPOSALS:
-                break
-    if found:
-        return tuple(found)
-    return _summed(request, plan, plan_again)
+    for change in choices:
+        if len(found) == most:
+            break
+        if change.may_help(plan):
+            alone = Proposal(change, plan_again(change.applied_to(request)))
+            found += [alone] * alone.plan.fits
+    return found
 
 
-def _summed(request: Txt2ImgRequest, plan: MemoryPlan, plan_again: Plan) -> tuple[Proposal, ...]:
+def _summed(
+    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryPlan, plan_again: Plan
+) -> tuple[Proposal, ...]:
     parts: list[Change] = []
     now = plan
     is_better = True
     while is_better and not now.fits:  # what did not help may do so when another stage needs the most
         is_better = False
-        for change in changes(request):
+        for change in choices:
             if change in parts or not change.may_help(now):
                 continue
             tried = [part for part in parts if part.keys != change.keys] + [change]
@@ -105,7 +123,7 @@ def _summed(request: Txt2ImgRequest, plan: MemoryPlan, plan_again: Plan) -> tupl
                 break
     if now.fits:
         parts, now = _without_idle(request, parts, now, plan_again)
-    order = [change.title for change in changes(request)]
+    order = [change.title for change in choices]
     parts.sort(key=lambda part: order.index(part.title))
     return (Proposal(joined(parts), now),) if parts else ()
 

@@ -56,6 +56,26 @@ def test_settings_and_fp8_hold_for_one_run(tmp_path: Path) -> None:
     assert not stored.exists() or "fp8" not in stored.read_text(encoding="utf-8")
 
 
+def test_hires_fix_and_a_refiner_have_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "cat.png"
+    models = tmp_path / "models" / "Stable-diffusion"
+    models.mkdir(parents=True)
+    for suffix in (".safetensors", ".yaml"):
+        shutil.copy(TINY.with_suffix(suffix), models / f"second{suffix}")
+    words = ("--hires-scale", "1.5", "--hires-steps", "1", "--denoising-strength", "0.5", "--hires-upscaler", "Lanczos")
+    more = ("--refiner", "second", "--refiner-switch-at", "0.5", "--output", str(target))
+    assert main(arguments(tmp_path, *words, *more)) == 0
+    with Image.open(target) as picture:
+        assert picture.size == (96, 96)
+    infotext, _ = read_metadata(target)
+    assert infotext is not None
+    for field in ("Hires upscale: 1.5", "Hires upscaler: Lanczos", "Denoising strength: 0.5", "Refiner switch at: 0.5"):
+        assert field in infotext
+    assert "Refiner: second" in infotext
+    assert main(arguments(tmp_path, "--hires-scale", "99")) == 1
+    assert "hires scale" in capsys.readouterr().err
+
+
 def test_without_output_it_goes_to_the_usual_folder(tmp_path: Path) -> None:
     assert main(arguments(tmp_path)) == 0
     (path,) = (tmp_path / "outputs" / "txt2img-images").rglob("*.png")

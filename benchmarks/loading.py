@@ -54,7 +54,10 @@ def read_seconds(path: Path) -> float:
 
 
 def load_ours(path: Path, way: str) -> dict[str, float]:
-    """Peak above the base, bytes, seconds; the imports are not counted."""
+    """Peak above the base, bytes, seconds; the imports are not counted. The heap is set as the program sets it."""
+    from modules.devices import steady_heap
+
+    steady_heap()
     import torch
 
     storage = None if way == "fp16" else way
@@ -80,6 +83,9 @@ def forget(path: Path) -> None:
 
 def load_cold(path: Path, way: str) -> dict[str, float]:
     """As `load_ours`, but nothing of the file is in the page cache, neither for reading it nor for loading."""
+    from modules.devices import steady_heap
+
+    steady_heap()
     import torch
 
     forget(path)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from modules.assembly import build_services
 from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
+from modules.cli.passes import add_pass_words, passes_of
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
 from modules.processing.plan_words import GB, plan_line, plan_reply
 from modules.processing.planning import MemoryPlan
 from modules.processing.proposals import Proposal, propose
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.requests import Txt2ImgRequest
 from modules.processing.wanted import stored_checkpoint
 
 MOST_GB = 1_000_000
@@ -43,9 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--height", type=int, default=512)
     parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--hires-scale", type=float, default=None, metavar="FACTOR", help="with hires fix")
-    parser.add_argument("--hires-upscaler", default="Latent")
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
+    add_pass_words(parser)
     add_settings_words(parser)
     parser.add_argument("--available-gb", type=float, default=None, help="what if the device had so much")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -56,9 +56,6 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: argparse.Namespace, flags: Flags) -> int:
     services = build_services(flags)
     try:
-        hires = None
-        if arguments.hires_scale is not None:
-            hires = HiresRequest(upscaler=arguments.hires_upscaler, scale=arguments.hires_scale)
         settings = settings_of(arguments, services.settings.current)
         checkpoint, stored = named_checkpoint(arguments), stored_checkpoint(settings, services.catalogue)
         if stored.notice and not checkpoint:
@@ -68,9 +65,9 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             width=arguments.width,
             height=arguments.height,
             batch_size=arguments.batch_size,
-            hires=hires,
             checkpoint=checkpoint or stored.name,
             settings=settings,
+            **passes_of(arguments),
         )
         free = None if arguments.available_gb is None else _bytes(arguments.available_gb)
         plan = services.planner.plan(request, free)

@@ -1,5 +1,6 @@
 """A weight that lies in one row in a file: read in slices, or mapped."""
 
+import math
 import mmap
 import os
 import threading
@@ -77,6 +78,11 @@ class FileRows:
         return torch.device("cpu")
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of the weight in its file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
     def can_be_mapped(self) -> bool:
         """Whether the numbers are aligned in the file, as processors want them."""
         return self.begin % self.dtype.itemsize == 0
@@ -97,8 +103,8 @@ class FileRows:
 
     def mapped(self) -> Tensor | None:
         """The weight as pages of the file, which are read when they are used; None where the system refuses."""
-        count = torch.Size(self.shape).numel()
-        found = self.file.mapped(self.begin, count * self.dtype.itemsize)
+        found = self.file.mapped(self.begin, self.size_bytes)
         if found is None:
             return None
+        count = math.prod(self.shape)
         return torch.frombuffer(found[0], dtype=self.dtype, count=count, offset=found[1]).view(self.shape)

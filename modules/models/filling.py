@@ -68,14 +68,13 @@ def fill(
     managed: dict[int, tuple[nn.Module, dict[str, StorageFormat], Placement]] = {}
     with Preparation() as preparation:
         steps = _steps(file, assignments, placement, preparation)
-        for (assignment, target), ready in preparation.in_order(steps):
+        for (assignment, target, storage), ready in preparation.in_order(steps):
             component = assignment.component
             path, _, name = assignment.key.rpartition(".")
             layer = component.module.get_submodule(path)
             if ready is None:
-                storage = _place_as_read(file, assignment, target, report)
+                storage = _place_as_read(file, assignment, target, storage, report)
             else:
-                storage = _format_of(file, assignment, target)
                 if storage is None:
                     set_tensor(component.module, assignment.key, ready.data)
                 else:
@@ -98,26 +97,32 @@ def _steps(
     assignments: Iterable[Assignment],
     placement: Callable[[Component], Placement],
     preparation: Preparation,
-) -> Iterator[tuple[tuple[Assignment, Placement], Work | None]]:
-    """What is to be placed, with the work that makes it ready where that can be done ahead; what stays in the file is
-    dealt with at once."""
+) -> Iterator[tuple[tuple[Assignment, Placement, StorageFormat | None], Work | None]]:
+    """What is to be placed, and in which format, with the work that makes it ready where that can be done ahead; what
+    stays in the file is dealt with at once."""
     for assignment in assignments:
         target = placement(assignment.component)
         if target.tables_in_file and _stays_in_file(file, assignment, target):
             continue
-        if target.rest is not None and _is_left(file, assignment, target, target.rest):
+        storage = _format_of(file, assignment, target)
+        if storage is None and target.rest is not None and _is_left(file, assignment, target, target.rest):
             continue
-        yield (assignment, target), _work_ahead(file, assignment, target, preparation)
+        yield (assignment, target, storage), _work_ahead(file, assignment, target, storage, preparation)
 
 
-def _work_ahead(file: TensorSource, assignment: Assignment, target: Placement, preparation: Preparation) -> Work | None:
+def _work_ahead(
+    file: TensorSource,
+    assignment: Assignment,
+    target: Placement,
+    storage: StorageFormat | None,
+    preparation: Preparation,
+) -> Work | None:
     """What makes a plain weight ready for the processor; None for others."""
     if target.device.type != "cpu" or assignment.scale_key is not None:
         return None
     rows = preparation.rows(file, assignment.original_key, assignment.component.keymap)
     if rows is None:
         return None
-    storage = _format_of(file, assignment, target)
     if storage is not None:
         return partial(_named_errors, file, assignment, storage.name, partial(storage.encode_rows, rows))
     if target.rules is not None:
@@ -138,11 +143,11 @@ def _format_of(file: TensorSource, assignment: Assignment, target: Placement) ->
 
 
 def _place_as_read(
-    file: TensorSource, assignment: Assignment, target: Placement, report: FillReport
+    file: TensorSource, assignment: Assignment, target: Placement, storage: StorageFormat | None, report: FillReport
 ) -> StorageFormat | None:
-    """Read, encode and place a tensor of any kind; returns the format it is stored in."""
+    """Read, encode and place a tensor of any kind; returns the format it is stored in: `storage`, or the file's."""
     component = assignment.component
-    tensor = _read(file, assignment, target)
+    tensor = _read(file, assignment, storage)
     if tensor.element_size() == 1:
         refuse_non_finite(file, assignment.original_key, tensor)
     scale = read_scale(file, assignment.scale_key, assignment.original_key, tuple(tensor.shape))
@@ -155,7 +160,6 @@ def _place_as_read(
         return as_it_is
     if as_it_is is not None or scale is not None:
         tensor = _widened(tensor, scale)
-    storage = _format_of(file, assignment, target)
     if storage is None:
         if target.rules is not None:
             refuse_non_finite(file, assignment.original_key, tensor)
@@ -167,11 +171,10 @@ def _place_as_read(
     return storage
 
 
-def _read(file: TensorSource, assignment: Assignment, target: Placement) -> Tensor:
+def _read(file: TensorSource, assignment: Assignment, storage: StorageFormat | None) -> Tensor:
     """A tensor as the file has it, in the shape of ours. One that will be encoded, and so is only passing through, is
     read into a buffer that all of them share."""
     entry = file.entries[assignment.original_key]
-    storage = _format_of(file, assignment, target)
     is_encoded = storage is not None and storage.dtype.itemsize == 1
     passes = is_encoded and entry.dtype.itemsize > 1 and len(entry.shape) > 1
     key = assignment.original_key
@@ -184,9 +187,7 @@ def _is_left(file: TensorSource, assignment: Assignment, target: Placement, rest
     key, keymap = assignment.original_key, assignment.component.keymap
     path, _, name = assignment.key.rpartition(".")
     layer = assignment.component.module.get_submodule(path)
-    shape = keymap.shape_to_ours(key, file.entries[key].shape)
-    is_encoded = target.rules is not None and target.rules.format_of(path, layer, name, shape) is not None
-    if is_encoded or assignment.scale_key is not None:
+    if assignment.scale_key is not None:
         return False
     is_left = rest.leave(file, key, keymap, layer, name, target.dtype)
     if is_left and target.rules is not None:

@@ -78,7 +78,7 @@ def as_dtype(
 ) -> Encoded:
     """A weight that is stored plainly. `check` sees it as it is in the file, at once or in slices."""
     is_same = rows.dtype == dtype
-    if is_same and may_be_mapped and rows.can_be_mapped and size_bytes(rows) >= SMALLEST_MAPPED_BYTES:
+    if is_same and may_be_mapped and rows.can_be_mapped and rows.size_bytes >= SMALLEST_MAPPED_BYTES:
         weight = rows.mapped()
         if weight is not None:
             return Encoded(weight)
@@ -94,8 +94,3 @@ def as_dtype(
             check(part)
         places[where] = part
     return Encoded(weight)
-
-
-def size_bytes(rows: FileRows) -> int:
-    """Bytes of the weight in its file."""
-    return torch.Size(rows.shape).numel() * rows.dtype.itemsize

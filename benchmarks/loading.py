@@ -101,6 +101,9 @@ def load_cold(path: Path, way: str) -> dict[str, float]:
 
 def switch(path: Path, way: str) -> dict[str, float]:
     """Resident memory after some and after all changes between the checkpoints of a folder, and seconds a change."""
+    from modules.devices import steady_heap
+
+    steady_heap()
     import torch
 
     from modules.models.catalogue import CheckpointCatalogue, HashCache

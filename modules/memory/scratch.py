@@ -1,7 +1,8 @@
-"""One reusable buffer a thread and dtype for weights that live only as long as one layer's forward pass.
+"""One reusable buffer a thread, dtype and use for weights that live only as long as one layer's forward pass, or as
+long as one slice of them is encoded.
 
-A fresh block above 32 MB comes from the system page by page, which costs more than decoding into it; a buffer that
-is used again does not. For the processor only: graphics cards have an allocator that keeps blocks by itself.
+A fresh block of some megabytes comes from the system page by page, which costs more than decoding into it; a buffer
+that is used again does not. For the processor only: graphics cards have an allocator that keeps blocks by itself.
 """
 
 import math
@@ -14,19 +15,19 @@ _LOCAL = threading.local()
 SMALLEST_BYTES = 1 << 20  # below, the heap is as quick
 
 
-def scratch(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Uninitialised memory that the next call in this thread hands out again: let go of it before.
+def scratch(shape: tuple[int, ...], dtype: torch.dtype, use: str = "weight") -> Tensor:
+    """Uninitialised memory that the next call in this thread for this `use` hands out again: let go of it before.
 
     The tensor is contiguous, on the processor, and not tracked by autograd.
     """
     count = math.prod(shape)
     if count * dtype.itemsize < SMALLEST_BYTES:
         return torch.empty(shape, dtype=dtype)
-    buffers: dict[torch.dtype, Tensor] = _LOCAL.__dict__.setdefault("buffers", {})
-    buffer = buffers.get(dtype)
+    buffers: dict[tuple[torch.dtype, str], Tensor] = _LOCAL.__dict__.setdefault("buffers", {})
+    buffer = buffers.get((dtype, use))
     if buffer is None or buffer.numel() < count:
-        buffers.pop(dtype, None)  # the old one is freed before the new one is made
-        buffer = buffers[dtype] = torch.empty(count, dtype=dtype)
+        buffers.pop((dtype, use), None)  # the old one is freed before the new one is made
+        buffer = buffers[dtype, use] = torch.empty(count, dtype=dtype)
     return buffer[:count].view(shape)
 
 

@@ -6,7 +6,7 @@ that and one tensor. With fp8 on, no 16-bit copy of the model ever exists. Tenso
 they are, with the scale that stands beside them, see `modules.models.eight_bits`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,12 +22,15 @@ from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import Component
+from modules.models.keymaps.keymap import KeyMap
 from modules.models.matching import Assignment
-from modules.models.preparing import Preparation, Work, as_dtype
+from modules.models.preparing import FEW_AHEAD, Preparation, Work, as_dtype
 from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
 
 SMALLEST_TABLE_BYTES = 1 << 20
+SMALLEST_AHEAD_BYTES = 1 << 16
+"""Smaller weights are read sooner than handed to another thread."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,26 @@ class Placement:
     map_files: bool = False  # large weights that need no conversion are pages of the file, read when they are used
 
 
+@dataclass(frozen=True)
+class _Slot:
+    """Where one tensor of the file goes: parameter or buffer `name` of `layer`, which its component knows by `path`."""
+
+    assignment: Assignment
+    target: Placement
+    layer: nn.Module
+    path: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """The tensor's name in the file."""
+        return self.assignment.original_key
+
+    @property
+    def keymap(self) -> KeyMap:
+        return self.assignment.component.keymap
+
+
 @dataclass
 class FillReport:
     """What happened on the way: by original name, how many weights were beyond their format's range."""
@@ -66,23 +89,24 @@ def fill(
     """
     report = FillReport()
     managed: dict[int, tuple[nn.Module, dict[str, StorageFormat], Placement]] = {}
+    assignments = list(assignments)
+    components = {item.component.name: item.component for item in assignments}
+    targets = {name: placement(component) for name, component in components.items()}
+    ahead = None if all(target.rest is None for target in targets.values()) else FEW_AHEAD
     with Preparation() as preparation:
-        steps = _steps(file, assignments, placement, preparation)
-        for (assignment, target, storage), ready in preparation.in_order(steps):
-            component = assignment.component
-            path, _, name = assignment.key.rpartition(".")
-            layer = component.module.get_submodule(path)
+        steps = _steps(file, _slots(assignments, targets), preparation)
+        for (slot, storage), ready in preparation.in_order(steps, ahead):
+            layer, name, rest = slot.layer, slot.name, slot.target.rest
             if ready is None:
-                storage = _place_as_read(file, assignment, target, storage, report)
+                storage = _place_as_read(file, slot, storage, report)
+            elif storage is None:
+                set_tensor(layer, name, ready.data)
             else:
-                if storage is None:
-                    set_tensor(component.module, assignment.key, ready.data)
-                else:
-                    _put(layer, name, ready, assignment, report)
+                _put(slot, ready, report)
             if storage is not None:
-                managed.setdefault(id(layer), (layer, {}, target))[1][name] = storage
-            if target.rest is not None:
-                target.rest.take(file, assignment.original_key, component.keymap, layer, name)
+                managed.setdefault(id(layer), (layer, {}, slot.target))[1][name] = storage
+            if rest is not None:
+                rest.take(file, slot.key, slot.keymap, layer, name)
     release_scratch()
     for layer, formats, target in managed.values():
         casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
@@ -92,139 +116,134 @@ def fill(
     return report
 
 
+def _slots(assignments: Iterable[Assignment], targets: Mapping[str, Placement]) -> Iterator[_Slot]:
+    layers: dict[str, dict[str, nn.Module]] = {}
+    for assignment in assignments:
+        component = assignment.component
+        if component.name not in layers:
+            layers[component.name] = dict(component.module.named_modules(remove_duplicate=False))
+        path, _, name = assignment.key.rpartition(".")
+        yield _Slot(assignment, targets[component.name], layers[component.name][path], path, name)
+
+
 def _steps(
-    file: TensorSource,
-    assignments: Iterable[Assignment],
-    placement: Callable[[Component], Placement],
-    preparation: Preparation,
-) -> Iterator[tuple[tuple[Assignment, Placement, StorageFormat | None], Work | None]]:
+    file: TensorSource, slots: Iterable[_Slot], preparation: Preparation
+) -> Iterator[tuple[tuple[_Slot, StorageFormat | None], Work | None]]:
     """What is to be placed, and in which format, with the work that makes it ready where that can be done ahead; what
     stays in the file is dealt with at once."""
-    for assignment in assignments:
-        target = placement(assignment.component)
-        if target.tables_in_file and _stays_in_file(file, assignment, target):
+    for slot in slots:
+        target = slot.target
+        if target.tables_in_file and _stays_in_file(file, slot):
             continue
-        storage = _format_of(file, assignment, target)
-        if storage is None and target.rest is not None and _is_left(file, assignment, target, target.rest):
+        storage = _format_of(file, slot)
+        if storage is None and target.rest is not None and _is_left(file, slot, target.rest):
             continue
-        yield (assignment, target, storage), _work_ahead(file, assignment, target, storage, preparation)
+        yield (slot, storage), _work_ahead(file, slot, storage, preparation)
 
 
 def _work_ahead(
-    file: TensorSource,
-    assignment: Assignment,
-    target: Placement,
-    storage: StorageFormat | None,
-    preparation: Preparation,
+    file: TensorSource, slot: _Slot, storage: StorageFormat | None, preparation: Preparation
 ) -> Work | None:
     """What makes a plain weight ready for the processor; None for others."""
-    if target.device.type != "cpu" or assignment.scale_key is not None:
+    target = slot.target
+    is_small = file.entries[slot.key].size_bytes < SMALLEST_AHEAD_BYTES
+    if is_small or target.device.type != "cpu" or slot.assignment.scale_key is not None:
         return None
-    rows = preparation.rows(file, assignment.original_key, assignment.component.keymap)
+    rows = preparation.rows(file, slot.key, slot.keymap)
     if rows is None:
         return None
     if storage is not None:
-        return partial(_named_errors, file, assignment, storage.name, partial(storage.encode_rows, rows))
+        return partial(_named_errors, file, slot, storage.name, partial(storage.encode_rows, rows))
     if target.rules is not None:
-        check = partial(refuse_non_finite, file, assignment.original_key)
+        check = partial(refuse_non_finite, file, slot.key)
         return partial(as_dtype, rows, target.dtype, may_be_mapped=False, check=check)
     return partial(as_dtype, rows, target.dtype, may_be_mapped=target.map_files and target.rest is None)
 
 
-def _format_of(file: TensorSource, assignment: Assignment, target: Placement) -> StorageFormat | None:
+def _format_of(file: TensorSource, slot: _Slot) -> StorageFormat | None:
     """The format that the rules give a tensor."""
-    if target.rules is None:
+    rules = slot.target.rules
+    if rules is None:
         return None
-    path, _, name = assignment.key.rpartition(".")
-    layer = assignment.component.module.get_submodule(path)
-    key = assignment.original_key
-    shape = assignment.component.keymap.shape_to_ours(key, file.entries[key].shape)
-    return target.rules.format_of(path, layer, name, shape)
+    return rules.format_of(
+        slot.path, slot.layer, slot.name, slot.keymap.shape_to_ours(slot.key, file.entries[slot.key].shape)
+    )
 
 
 def _place_as_read(
-    file: TensorSource, assignment: Assignment, target: Placement, storage: StorageFormat | None, report: FillReport
+    file: TensorSource, slot: _Slot, storage: StorageFormat | None, report: FillReport
 ) -> StorageFormat | None:
     """Read, encode and place a tensor of any kind; returns the format it is stored in: `storage`, or the file's."""
-    component = assignment.component
-    tensor = _read(file, assignment, storage)
+    target = slot.target
+    tensor = _read(file, slot, storage)
     if tensor.element_size() == 1:
-        refuse_non_finite(file, assignment.original_key, tensor)
-    scale = read_scale(file, assignment.scale_key, assignment.original_key, tuple(tensor.shape))
+        refuse_non_finite(file, slot.key, tensor)
+    scale = read_scale(file, slot.assignment.scale_key, slot.key, tuple(tensor.shape))
     tensor, scale = tensor.to(target.device), scale.to(target.device) if scale is not None else None
-    path, _, name = assignment.key.rpartition(".")
-    layer = component.module.get_submodule(path)
     as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
-    if as_it_is is not None and isinstance(layer, CASTABLE):
-        put(layer, name, tensor, scale)
+    if as_it_is is not None and isinstance(slot.layer, CASTABLE):
+        put(slot.layer, slot.name, tensor, scale)
         return as_it_is
     if as_it_is is not None or scale is not None:
         tensor = _widened(tensor, scale)
     if storage is None:
         if target.rules is not None:
-            refuse_non_finite(file, assignment.original_key, tensor)
-        dtype = target.dtype if tensor.is_floating_point() else tensor.dtype
-        set_tensor(component.module, assignment.key, tensor.to(dtype))
+            refuse_non_finite(file, slot.key, tensor)
+        set_tensor(slot.layer, slot.name, tensor.to(target.dtype if tensor.is_floating_point() else tensor.dtype))
         return None
-    encoded = _named_errors(file, assignment, storage.name, partial(storage.encode, tensor))
-    _put(layer, name, encoded, assignment, report)
+    _put(slot, _named_errors(file, slot, storage.name, partial(storage.encode, tensor)), report)
     return storage
 
 
-def _read(file: TensorSource, assignment: Assignment, storage: StorageFormat | None) -> Tensor:
+def _read(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> Tensor:
     """A tensor as the file has it, in the shape of ours. One that will be encoded, and so is only passing through, is
     read into a buffer that all of them share."""
-    entry = file.entries[assignment.original_key]
+    entry = file.entries[slot.key]
     is_encoded = storage is not None and storage.dtype.itemsize == 1
     passes = is_encoded and entry.dtype.itemsize > 1 and len(entry.shape) > 1
-    key = assignment.original_key
-    tensor = file.read(key, scratch(entry.shape, entry.dtype) if passes else None)
-    return assignment.component.keymap.tensor_to_ours(key, tensor)
+    tensor = file.read(slot.key, scratch(entry.shape, entry.dtype) if passes else None)
+    return slot.keymap.tensor_to_ours(slot.key, tensor)
 
 
-def _is_left(file: TensorSource, assignment: Assignment, target: Placement, rest: ModelRest) -> bool:
+def _is_left(file: TensorSource, slot: _Slot, rest: ModelRest) -> bool:
     """Leave a weight that is stored plainly in the file, for streaming; False for any other."""
-    key, keymap = assignment.original_key, assignment.component.keymap
-    path, _, name = assignment.key.rpartition(".")
-    layer = assignment.component.module.get_submodule(path)
-    if assignment.scale_key is not None:
+    if slot.assignment.scale_key is not None:
         return False
-    is_left = rest.leave(file, key, keymap, layer, name, target.dtype)
-    if is_left and target.rules is not None:
-        refuse_non_finite(file, key, file.read(key))
+    is_left = rest.leave(file, slot.key, slot.keymap, slot.layer, slot.name, slot.target.dtype)
+    if is_left and slot.target.rules is not None:
+        refuse_non_finite(file, slot.key, file.read(slot.key))
     return is_left
 
 
-def _stays_in_file(file: TensorSource, assignment: Assignment, target: Placement) -> bool:
+def _stays_in_file(file: TensorSource, slot: _Slot) -> bool:
     """Have a large embedding table looked up in the file; False for any other tensor."""
     if not file.has_offsets:
         return False
-    entry = file.entries[assignment.original_key]
-    layer = assignment.component.module.get_submodule(assignment.key.rpartition(".")[0])
+    entry = file.entries[slot.key]
     large = entry.size_bytes >= SMALLEST_TABLE_BYTES and len(entry.shape) == 2
-    if type(layer) is not nn.Embedding or not large or not entry.dtype.is_floating_point or entry.dtype.itemsize < 2:
+    is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+    if type(slot.layer) is not nn.Embedding or not large or not is_wide:
         return False
     path = entry.file or file.path
     stat = path.stat()
     shape = (entry.shape[0], entry.shape[1])
     table = RowTable(path, entry.begin, shape, entry.dtype, stat.st_size, stat.st_mtime_ns)
-    look_up_in_file(layer, table, target.dtype, target.device)
+    look_up_in_file(slot.layer, table, slot.target.dtype, slot.target.device)
     return True
 
 
-def _named_errors(file: TensorSource, assignment: Assignment, storage: str, work: Work) -> Encoded:
+def _named_errors(file: TensorSource, slot: _Slot, storage: str, work: Work) -> Encoded:
     """What `work` makes; a weight that it refuses becomes a `CheckpointError` that names the tensor."""
     try:
         return work()
     except InvalidValueError as error:
-        key = assignment.original_key
-        raise CheckpointError(f"{file.path.name}: {key} cannot be stored as {storage}: {error}") from error
+        raise CheckpointError(f"{file.path.name}: {slot.key} cannot be stored as {storage}: {error}") from error
 
 
-def _put(layer: nn.Module, name: str, encoded: Encoded, assignment: Assignment, report: FillReport) -> None:
+def _put(slot: _Slot, encoded: Encoded, report: FillReport) -> None:
     if encoded.saturated:
-        report.saturated[assignment.original_key] = encoded.saturated
-    put(layer, name, encoded.data, encoded.scale)
+        report.saturated[slot.key] = encoded.saturated
+    put(slot.layer, slot.name, encoded.data, encoded.scale)
 
 
 def _widened(tensor: Tensor, scale: Tensor | None) -> Tensor:
@@ -233,14 +252,12 @@ def _widened(tensor: Tensor, scale: Tensor | None) -> Tensor:
     return wide if scale is None else wide * scale.reshape(-1, *(1,) * (wide.ndim - 1))
 
 
-def set_tensor(module: nn.Module, key: str, tensor: Tensor) -> None:
-    """Replace the parameter or buffer `key` (dotted) of `module` by `tensor`, without copying it."""
-    parent_name, _, name = key.rpartition(".")
-    parent = module.get_submodule(parent_name)
-    if name in parent._parameters:
-        parent._parameters[name] = nn.Parameter(tensor, requires_grad=False)
+def set_tensor(layer: nn.Module, name: str, tensor: Tensor) -> None:
+    """Replace the parameter or buffer `name` of a layer by `tensor`, without copying it."""
+    if name in layer._parameters:
+        layer._parameters[name] = nn.Parameter(tensor, requires_grad=False)
     else:
-        parent._buffers[name] = tensor
+        layer._buffers[name] = tensor
 
 
 def finish_buffers(module: nn.Module, device: torch.device) -> None:
@@ -249,4 +266,6 @@ def finish_buffers(module: nn.Module, device: torch.device) -> None:
         if not buffer.is_meta:
             continue
         assert name.endswith("position_ids"), f"no rule for the buffer {name}"
-        set_tensor(module, name, torch.arange(buffer.shape[-1], device=device).expand(tuple(buffer.shape)))
+        path, _, own_name = name.rpartition(".")
+        positions = torch.arange(buffer.shape[-1], device=device).expand(tuple(buffer.shape))
+        set_tensor(module.get_submodule(path), own_name, positions)

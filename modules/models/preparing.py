@@ -1,5 +1,6 @@
 """Weights read and encoded ahead of their turn, by one thread a core."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,8 +22,8 @@ from modules.models.tensor_source import TensorSource
 Step = TypeVar("Step")
 Work = Callable[[], Encoded]
 
-AHEAD = 2
-"""Pieces of work that wait for each thread; what is ready takes the place it will have in the model anyway."""
+FEW_AHEAD = 2
+"""Pieces of work that wait for each thread where what is made leaves the memory at its turn."""
 SMALLEST_MAPPED_BYTES = 1 << 20
 
 
@@ -53,14 +54,21 @@ class Preparation(Closing):
             self._files[path] = OpenFile(path)
         return FileRows(self._files[path], entry.begin, entry.dtype, tuple(shape), key)
 
-    def in_order(self, steps: Iterable[tuple[Step, Work | None]]) -> Iterator[tuple[Step, Encoded | None]]:
-        """Each step with what its work made, None where it has none. Raises what the work raised, at its turn."""
+    def in_order(
+        self, steps: Iterable[tuple[Step, Work | None]], ahead: int | None = None
+    ) -> Iterator[tuple[Step, Encoded | None]]:
+        """Each step with what its work made, None where it has none. Raises what the work raised, at its turn.
+
+        `ahead` bounds how much of the work waits for each thread. Without it all does, and no thread stands still while
+        this one places what is ready: right where that has its place in the model by then.
+        """
+        most = math.inf if ahead is None else ahead * torch.get_num_threads()
         waiting: deque[tuple[Step, Future[Encoded] | None]] = deque()
         busy = 0
         for step, work in steps:
             waiting.append((step, self._submit(work) if work is not None else None))
             busy += work is not None
-            while busy > AHEAD * torch.get_num_threads():
+            while busy > most:
                 done, future = waiting.popleft()
                 busy -= future is not None
                 yield done, future.result() if future is not None else None

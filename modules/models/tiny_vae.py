@@ -18,6 +18,7 @@ from diffusers.models.autoencoders.vae import DecoderTiny, EncoderTiny
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, NumericalError
+from modules.models.hollow import hollow
 from modules.models.tensor_file import TensorEntry
 from modules.models.tensor_source import TensorSource, open_tensors
 from modules.models.tiny_vae_files import DECODER, ENCODER
@@ -137,7 +138,7 @@ def _sketched(file: TensorSource, half: str, latent_channels: int, factor: int) 
     path, names = file.path, _layer_names(file.entries, half)
     try:
         sizes = sizes_of({ours: file.entries[name] for ours, name in names.items()}, half)
-        with torch.device("meta"):
+        with hollow():
             module = build_tiny(sizes, half)
     except (ValueError, KeyError, IndexError) as error:
         raise CheckpointError(f"{path.name}: is no tiny {half} of the TAESD kind: {error}.") from error

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modules.memory.formats import Encoded
-from modules.models.preparing import Preparation
+from modules.models.preparing import FEW_AHEAD, Preparation
 
 
 def work_of(number: int, pause: float = 0.0) -> Callable[[], Encoded]:
@@ -36,9 +36,21 @@ def test_no_more_waits_than_the_threads_need() -> None:
         return number, work_of(number)
 
     with Preparation() as preparation:
-        results = preparation.in_order(step(number) for number in range(100))
+        results = preparation.in_order((step(number) for number in range(100)), FEW_AHEAD)
         next(results)
-        assert len(started) <= 2 * torch.get_num_threads() + 2
+        assert len(started) <= FEW_AHEAD * torch.get_num_threads() + 2
+
+
+def test_without_a_bound_all_work_is_begun_before_the_first_result() -> None:
+    begun: list[int] = []
+
+    def step(number: int) -> tuple[int, Callable[[], Encoded]]:
+        begun.append(number)
+        return number, work_of(number)
+
+    with Preparation() as preparation:
+        assert next(preparation.in_order(step(number) for number in range(100)))[0] == 0
+        assert len(begun) == 100
 
 
 def test_an_error_comes_at_its_turn_and_ends_the_threads() -> None:

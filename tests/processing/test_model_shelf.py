@@ -1,6 +1,5 @@
 """Several checkpoints in memory: by number, by room, the least recently used first; and no growth."""
 
-import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,6 @@ from modules.processing.requests import Txt2ImgRequest
 from modules.processing.status import EngineState
 from modules.processing.txt2img import txt2img
 from modules.settings.values import Settings
-from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
 FP8 = PrecisionWish(fp8_storage="Enable")
@@ -156,37 +154,6 @@ def test_a_model_that_does_not_fit_is_an_error_that_says_what_to_do(
             engine.model("a")
     assert engine.status.state is EngineState.FAILED
     assert engine.model("a").info.model_name
-
-
-def test_thirty_switches_do_not_grow(engine: Engine) -> None:
-    names = ("a", "b", "a", "c", "b", "c")
-    for name in names:
-        engine.model(name)
-    first = _resident_bytes()
-    for number in range(24):
-        engine.model(names[number % len(names)])
-    assert _resident_bytes() < first * 1.05
-
-
-def test_thirty_switches_among_three_families_do_not_grow(tmp_path: Path) -> None:
-    names = ("sd1", "sd2", "sdxl")
-    for name in names:
-        write_family(tmp_path, name)
-    catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
-    engine = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
-    for number in range(6):
-        engine.model(names[number % 3])
-    first = _resident_bytes()
-    for number in range(24):
-        assert engine.model(names[number % 3]).switch_seconds > 0
-    assert _resident_bytes() < first * 1.05
-    engine.close()
-
-
-def _resident_bytes() -> int:
-    gc.collect()
-    fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
-    return int(fields[1]) * 4096
 
 
 def test_models_that_are_not_in_use_have_a_budget(engine: Engine, wish: Wish) -> None:

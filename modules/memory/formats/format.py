@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import InvalidValueError
+from modules.memory.scratch import scratch
 from modules.registry import Registry
 
 
@@ -84,8 +85,9 @@ class StorageFormat(Protocol):
 
 FORMATS: Registry[StorageFormat] = Registry("storage format")
 
-SLICE_ELEMENTS = 1 << 20
-"""Of a slice on the processor: its 16 bits, their float32 and their 8 bits lie in the cache of a core together."""
+SLICE_ELEMENTS = 1 << 19
+"""Of a slice on the processor: its 16 bits, their float32 and their 8 bits stay in the caches, and there are few enough
+slices that threads do not wait for each other between them."""
 LARGE_SLICE_ELEMENTS = 1 << 24
 """On a graphics card, where each step costs a launch."""
 
@@ -104,6 +106,14 @@ def slice_rows(rows: Rows) -> int:
     """How many rows make a slice, at least one."""
     elements = SLICE_ELEMENTS if rows.device.type == "cpu" else LARGE_SLICE_ELEMENTS
     return max(1, min(row_count(rows.shape), elements // max(1, row_width(rows.shape))))
+
+
+def wide_slice(rows: Rows) -> Tensor:
+    """Room for a slice in float32 [rows, elements of one]; the same memory for every weight that a thread encodes."""
+    shape = (slice_rows(rows), row_width(rows.shape))
+    if rows.device.type == "cpu":
+        return scratch(shape, torch.float32, "wide")
+    return torch.empty(shape, dtype=torch.float32, device=rows.device)
 
 
 def slices(rows: Rows) -> Iterator[tuple[slice, Tensor]]:

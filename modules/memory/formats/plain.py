@@ -18,8 +18,8 @@ from modules.memory.formats.format import (
     finite_peak,
     row_count,
     row_width,
-    slice_rows,
     slices,
+    wide_slice,
 )
 
 
@@ -37,22 +37,45 @@ class PlainFormat:
 
     def encode_rows(self, rows: Rows) -> Encoded:
         """See `StorageFormat`; 8 bits by way of float32: the processor casts that nine times as fast as float16."""
-        count, width = row_count(rows.shape), row_width(rows.shape)
-        data = torch.empty((count, width), dtype=self.dtype, device=rows.device)
-        wide = torch.empty((slice_rows(rows), width), dtype=torch.float32, device=rows.device)
-        largest = torch.finfo(self.dtype).max
+        data = torch.empty((row_count(rows.shape), row_width(rows.shape)), dtype=self.dtype, device=rows.device)
+        wide = wide_slice(rows)
         saturated = 0
         for where, part in slices(rows):
-            if finite_peak(part.float() if part.element_size() == 1 else part) > largest:
-                saturated += int((part.abs() > largest).sum())
-                part = part.clamp(-largest, largest)
-            data[where] = part if self.through is None else wide[: len(part)].copy_(part.to(self.through))
+            target, numbers = data[where], None if self.through is None else wide[: len(part)]
+            if numbers is not None:
+                target.copy_(numbers.copy_(part.to(self.through)))
+                if _is_below_largest(target):
+                    continue
+            saturated += _write_clamped(part, self.through, numbers, target)
         return Encoded(data.reshape(rows.shape), saturated=saturated)
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         assert scale is None, f"{self.name} has no scale"
         return decode_narrow(data, None, out) if data.element_size() == 1 else out.copy_(data)
 
+
+def _is_below_largest(codes: Tensor) -> bool:
+    """Whether every 8-bit float is below the largest of its dtype; what is NaN, infinite or too large is not. Cheaper
+    than to look at the weights: there are half as many bytes, and they are in the cache."""
+    magnitudes = codes.view(torch.int8) & 0x7F
+    return int(magnitudes.amax()) < LARGEST_CODES[codes.dtype]
+
+
+def _write_clamped(part: Tensor, through: torch.dtype | None, numbers: Tensor | None, target: Tensor) -> int:
+    """Write a slice, clamped to the target's range, by way of `numbers` if there are; returns how many were beyond it.
+
+    Raises `InvalidValueError` for NaN and infinity."""
+    largest = torch.finfo(target.dtype).max
+    saturated = 0
+    if finite_peak(part.float() if part.element_size() == 1 else part) > largest:
+        saturated = int((part.abs() > largest).sum())
+        part = part.clamp(-largest, largest)
+    target.copy_(part if numbers is None else numbers.copy_(part.to(through)))
+    return saturated
+
+
+LARGEST_CODES = {torch.float8_e4m3fn: 0x7E, torch.float8_e5m2: 0x7B}
+"""The bits of the largest number, as an integer; larger integers are NaN and infinity."""
 
 for _format in (
     PlainFormat("fp32", torch.float32),

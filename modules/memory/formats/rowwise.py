@@ -21,8 +21,8 @@ from modules.memory.formats.format import (
     row_count,
     row_peaks,
     row_width,
-    slice_rows,
     slices,
+    wide_slice,
 )
 
 
@@ -43,7 +43,7 @@ class RowFormat:
         count, width, device = row_count(rows.shape), row_width(rows.shape), rows.device
         data = torch.empty((count, width), dtype=self.dtype, device=device)
         scale = torch.ones(count, dtype=torch.float32, device=device)
-        wide = torch.empty((slice_rows(rows), width), dtype=torch.float32, device=device)
+        wide = wide_slice(rows)
         for where, part in slices(rows):
             peaks = row_peaks(part)
             finite_peak(peaks)

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import Tensor
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
 from modules.models.families.family import Component, Header, NetworkInputSizes
+from modules.models.hollow import hollow
 from modules.models.keymaps import ldm_unet, ldm_vae
 from modules.models.ldm_upsample import use_ldm_upsampling
 
@@ -44,7 +44,7 @@ def unet_component(architecture: UNetArchitecture) -> Component:
         architecture.attention_levels,
         architecture.middle_depth > 0,
     )
-    with torch.device("meta"):
+    with hollow():
         return Component(
             "unet",
             build_unet(architecture),
@@ -56,7 +56,7 @@ def unet_component(architecture: UNetArchitecture) -> Component:
 
 def vae_component(architecture: VaeArchitecture) -> Component:
     """The autoencoder on the meta device."""
-    with torch.device("meta"):
+    with hollow():
         return Component(
             "vae",
             build_vae(architecture),
@@ -67,7 +67,7 @@ def vae_component(architecture: VaeArchitecture) -> Component:
 
 
 def build_unet(architecture: UNetArchitecture) -> UNet2DConditionModel:
-    """An uninitialised UNet of these sizes; wrap the call in `torch.device("meta")` to allocate nothing."""
+    """An uninitialised UNet of these sizes; wrap the call in `hollow()` to allocate nothing."""
     attention = architecture.attention_levels
     levels = range(architecture.levels)
     down = [_depths(depths) for depths in architecture.down_depths]

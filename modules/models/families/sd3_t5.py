@@ -5,11 +5,11 @@ Names are those of transformers' `T5EncoderModel`; all sizes follow from the ten
 
 import re
 
-import torch
 from transformers import T5Config, T5EncoderModel
 
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header, OptionalEncoder
+from modules.models.hollow import hollow
 from modules.models.keymaps.mmdit import PREFIX, T5_LEVEL, T5_PREFIX
 from modules.models.keymaps.sd3_text import t5_keymap
 from modules.models.text_companions import t5_tokenizer_file
@@ -35,7 +35,7 @@ def t5_components(header: Header) -> tuple[Component, ...]:
     context = header.get(f"{PREFIX}.context_embedder.weight")
     if context is not None and context.shape[-1] != config.d_model:
         raise CheckpointError(f"its T5 is {config.d_model} wide, and its transformer takes {context.shape[-1]}. {HINT}")
-    with torch.device("meta"):
+    with hollow():
         module = T5EncoderModel(config)
     del module.shared  # the same table as the encoder's
     return (Component(T5.component, module, t5_keymap(), (f"{T5_PREFIX}.",), HINT),)

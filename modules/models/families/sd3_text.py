@@ -1,11 +1,11 @@
 """The text encoders of SD3 files: CLIP-L, and OpenCLIP bigG with transformers' names."""
 
-import torch
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header
 from modules.models.families.text_parts import CHANNELS_PER_HEAD, END_TOKEN
+from modules.models.hollow import hollow
 from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX
 from modules.models.keymaps.sd3_text import CLIP_L_PROJECTION, clip_g_keymap, clip_l_keymap
 
@@ -16,7 +16,7 @@ def encoder_components(header: Header) -> tuple[Component, ...]:
     """Raises `CheckpointError` that names the file that is missing."""
     projects = f"{CLIP_L_PROJECTION}.weight" in header
     kind = CLIPTextModelWithProjection if projects else CLIPTextModel
-    with torch.device("meta"):
+    with hollow():
         clip_l = kind(_config(header, CLIP_L_PREFIX, "clip_l.safetensors", "quick_gelu"))
         clip_g = CLIPTextModelWithProjection(_config(header, CLIP_G_PREFIX, "clip_g.safetensors", "gelu"))
     return (

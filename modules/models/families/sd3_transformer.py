@@ -3,13 +3,13 @@
 import re
 from typing import Any
 
-import torch
 from diffusers import SD3Transformer2DModel
 from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.families.family import Component, Header, NetworkInputSizes
+from modules.models.hollow import hollow
 from modules.models.keymaps.mmdit import PREFIX, SIGN, mmdit_keymap
 
 CHANNELS_PER_HEAD = 64
@@ -31,7 +31,7 @@ def transformer_component(header: Header, latent_side: int) -> Component:
     except (KeyError, ValueError, IndexError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     heads = max(width // CHANNELS_PER_HEAD, 1)
-    with torch.device("meta"):
+    with hollow():
         module = SD3Transformer2DModel(
             sample_size=latent_side,
             patch_size=patch,

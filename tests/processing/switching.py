@@ -1,0 +1,59 @@
+"""Changes between checkpoints in a process of its own, where nothing else comes and goes.
+
+`python -m tests.processing.switching FOLDER` prints, for each way of changing, the resident memory in bytes after the
+first changes and after all of them.
+"""
+
+import gc
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules.devices import steady_heap
+from modules.memory.timeline import resident_bytes
+from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine import Engine
+from modules.processing.model_shelf import KeepWish
+from tests.models.family_files import write_family
+from tests.recordings import CONFIGS, TINY, cpu_machine
+
+FIRST, SEVERAL, MANY = 6, 12, 30
+
+
+def measured(engine: Engine, names: Sequence[str], switches: int) -> tuple[int, int]:
+    """Resident bytes after the first and after the last of so many changes through these checkpoints."""
+    resident = []
+    for number in range(switches):
+        assert engine.model(names[number % len(names)]).switch_seconds > 0
+        gc.collect()
+        resident.append(resident_bytes() or 0)
+    engine.close()
+    return resident[FIRST - 1], resident[-1]
+
+
+def main() -> None:
+    """Measure each way and print."""
+    steady_heap()  # as the server does
+    gc.collect()
+    gc.freeze()
+    folder = Path(sys.argv[1])
+    for name in "abc":
+        shutil.copy(TINY, folder / f"{name}.safetensors")
+        shutil.copy(TINY.with_suffix(".yaml"), folder / f"{name}.yaml")
+    families = ("sd1", "sd2", "sdxl")
+    for name in families:
+        write_family(folder, name)
+    catalogue = CheckpointCatalogue([folder], HashCache(folder / "hashes.json"))
+    one = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
+    found = {"one at a time": measured(one, "ab", SEVERAL)}
+    two = Engine(catalogue, CONFIGS, cpu_machine, hashing=False, current_keep=lambda: KeepWish(2, True, None))
+    found["two kept"] = measured(two, "abacbc", SEVERAL)
+    mixed = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
+    found["three families"] = measured(mixed, families, MANY)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

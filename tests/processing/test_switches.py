@@ -1,0 +1,38 @@
+"""Changing between checkpoints leaves nothing behind: measured where no other test has a part in the memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.memory.timeline import resident_bytes
+
+ROOT = Path(__file__).parents[2]
+MOST_GROWN = 1.05
+MODEL_BYTES = 84_000_000  # of the recorded checkpoint; the families' are smaller
+
+pytestmark = pytest.mark.skipif(resident_bytes() is None, reason="resident memory is only known on Linux")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int]]:
+    """By way of changing: resident bytes after the first changes, and after the last."""
+    command = [sys.executable, "-m", "tests.processing.switching", str(tmp_path_factory.mktemp("models"))]
+    reply = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return {way: (first, last) for way, (first, last) in json.loads(reply.stdout.splitlines()[-1]).items()}
+
+
+@pytest.mark.parametrize("way", ["one at a time", "two kept", "three families"])
+def test_switches_do_not_grow(way: str, found: dict[str, tuple[int, int]]) -> None:
+    first, last = found[way]
+    assert last < first * MOST_GROWN
+    assert last - first < MODEL_BYTES / 4
+
+
+def test_what_is_closed_leaves_the_memory(found: dict[str, tuple[int, int]]) -> None:
+    """Two models kept take one model more, and are gone when the next engine works."""
+    one, two, mixed = (found[way][1] for way in ("one at a time", "two kept", "three families"))
+    assert two > one + MODEL_BYTES / 2
+    assert mixed < two - MODEL_BYTES

@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.loading [sd1] [sdxl]`. Files with random fp16 weights are made on the fly (2.1, 2.6 and 6.9 GB
 of disk) and removed. Each load runs in a process of its own, with a warm page cache, and once with a cold one; times
-are ratios to reading the file once, and to diffusers' loading in the same precision, measured in the same run; every
+are ratios to reading the file once, and to diffusers' pipeline in the same precision, measured in the same run; every
 page of a mapped weight is used before the time is taken. At last one process changes thirty times between three
 families, in 8 bits.
 """
@@ -18,9 +18,7 @@ import time
 from pathlib import Path
 
 from benchmarks.full_size import (
-    SD1_YAML,
     SD2_YAML,
-    SDXL_YAML,
     load_through_program,
     use_every_page,
     write_full_size_checkpoint,
@@ -53,6 +51,12 @@ def read_seconds(path: Path) -> float:
     return time.perf_counter() - began
 
 
+def settle() -> None:
+    """What was imported is not searched for garbage again, as in the server."""
+    gc.collect()
+    gc.freeze()
+
+
 def load_ours(path: Path, way: str) -> dict[str, float]:
     """Peak above the base, bytes, seconds; the imports are not counted. The heap is set as the program sets it."""
     from modules.devices import steady_heap
@@ -62,6 +66,7 @@ def load_ours(path: Path, way: str) -> dict[str, float]:
 
     storage = None if way == "fp16" else way
     read = read_seconds(path)
+    settle()
     base = base_bytes()
     began = time.perf_counter()
     model = load_through_program(path, storage, torch.float16)
@@ -91,6 +96,7 @@ def load_cold(path: Path, way: str) -> dict[str, float]:
     forget(path)
     read = read_seconds(path)
     forget(path)
+    settle()
     base = base_bytes()
     began = time.perf_counter()
     model = load_through_program(path, way, torch.float16)
@@ -114,6 +120,7 @@ def switch(path: Path, way: str) -> dict[str, float]:
     catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
     engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
     wish = PrecisionWish(fp8_storage="Enable", fp8_format=way)
+    settle()
     resident = []
     began = time.perf_counter()
     for number in range(SWITCHES):
@@ -127,24 +134,29 @@ def switch(path: Path, way: str) -> dict[str, float]:
 
 
 def load_diffusers(path: Path, way: str) -> dict[str, float]:
-    """The same with diffusers' single-file loaders, of UNet and VAE alone: its text encoders ask a hub. In 8 bits the
-    UNet is cast as its layerwise casting does it."""
+    """The same with the pipeline that diffusers makes of a single file. In 8 bits its layerwise casting stores UNet and
+    text encoders."""
     import torch
-    from diffusers import AutoencoderKL, UNet2DConditionModel
+    from diffusers.hooks import apply_layerwise_casting
 
-    casts = way != "fp16"
-    yaml = SDXL_YAML if path.stem == "sdxl" else SD1_YAML
-    options = {"original_config": str(yaml), "local_files_only": True, "torch_dtype": torch.float16}
+    from benchmarks.pipeline_peer import PIPELINES, write_pipeline_folder
+
+    pipeline, names = PIPELINES[path.stem]
+    folder = path.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    write_pipeline_folder(folder, path.stem)
     read = read_seconds(path)
+    settle()
     base = base_bytes()
     began = time.perf_counter()
-    modules = [cls.from_single_file(str(path), **options) for cls in (UNet2DConditionModel, AutoencoderKL)]
-    if casts:
-        modules[0].enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.float16)
-    weights = [p for module in modules for p in module.parameters()]
+    made = pipeline.from_single_file(str(path), config=str(folder), local_files_only=True, torch_dtype=torch.float16)
+    modules = [getattr(made, name) for name in names]
+    if way != "fp16":
+        for module in modules[:-1]:  # not the VAE
+            apply_layerwise_casting(module, storage_dtype=torch.float8_e4m3fn, compute_dtype=torch.float16)
     use_every_page(modules)
     seconds = time.perf_counter() - began
-    loaded = sum(weight.numel() * weight.element_size() for weight in weights)
+    loaded = sum(weight.numel() * weight.element_size() for module in modules for weight in module.parameters())
     return {"peak": peak_bytes() - base, "bytes": loaded, "seconds": seconds, "read": read}
 
 

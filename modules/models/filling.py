@@ -24,7 +24,7 @@ from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import Component
 from modules.models.keymaps.keymap import KeyMap
 from modules.models.matching import Assignment
-from modules.models.preparing import FEW_AHEAD, Preparation, Work, as_dtype
+from modules.models.preparing import FEW_AHEAD, Preparation, Work, as_dtype, mapped
 from modules.models.resting import ModelRest
 from modules.models.tensor_source import TensorSource
 
@@ -128,8 +128,8 @@ def _slots(assignments: Iterable[Assignment], targets: Mapping[str, Placement]) 
 
 def _steps(
     file: TensorSource, slots: Iterable[_Slot], preparation: Preparation
-) -> Iterator[tuple[tuple[_Slot, StorageFormat | None], Work | None]]:
-    """What is to be placed, and in which format, with the work that makes it ready where that can be done ahead; what
+) -> Iterator[tuple[tuple[_Slot, StorageFormat | None], Work | Encoded | None]]:
+    """What is to be placed, and in which format, with what makes it ready where that can be done ahead; what
     stays in the file is dealt with at once."""
     for slot in slots:
         target = slot.target
@@ -143,8 +143,8 @@ def _steps(
 
 def _work_ahead(
     file: TensorSource, slot: _Slot, storage: StorageFormat | None, preparation: Preparation
-) -> Work | None:
-    """What makes a plain weight ready for the processor; None for others."""
+) -> Work | Encoded | None:
+    """What makes a plain weight ready for the processor, or the weight if there is nothing to make; None for others."""
     target = slot.target
     is_small = file.entries[slot.key].size_bytes < SMALLEST_AHEAD_BYTES
     if is_small or target.device.type != "cpu" or slot.assignment.scale_key is not None:
@@ -155,9 +155,9 @@ def _work_ahead(
     if storage is not None:
         return partial(_named_errors, file, slot, storage.name, partial(storage.encode_rows, rows))
     if target.rules is not None:
-        check = partial(refuse_non_finite, file, slot.key)
-        return partial(as_dtype, rows, target.dtype, may_be_mapped=False, check=check)
-    return partial(as_dtype, rows, target.dtype, may_be_mapped=target.map_files and target.rest is None)
+        return partial(as_dtype, rows, target.dtype, partial(refuse_non_finite, file, slot.key))
+    pages = mapped(rows, target.dtype) if target.map_files and target.rest is None else None
+    return pages or partial(as_dtype, rows, target.dtype)
 
 
 def _format_of(file: TensorSource, slot: _Slot) -> StorageFormat | None:

@@ -55,25 +55,26 @@ class Preparation(Closing):
         return FileRows(self._files[path], entry.begin, entry.dtype, tuple(shape), key)
 
     def in_order(
-        self, steps: Iterable[tuple[Step, Work | None]], ahead: int | None = None
+        self, steps: Iterable[tuple[Step, Work | Encoded | None]], ahead: int | None = None
     ) -> Iterator[tuple[Step, Encoded | None]]:
-        """Each step with what its work made, None where it has none. Raises what the work raised, at its turn.
+        """Each step with what its work made, or with what it has in place of work. Raises what the work raised, at its
+        turn.
 
         `ahead` bounds how much of the work waits for each thread. Without it all does, and no thread stands still while
         this one places what is ready: right where that has its place in the model by then.
         """
         most = math.inf if ahead is None else ahead * torch.get_num_threads()
-        waiting: deque[tuple[Step, Future[Encoded] | None]] = deque()
+        waiting: deque[tuple[Step, Future[Encoded] | Encoded | None]] = deque()
         busy = 0
         for step, work in steps:
-            waiting.append((step, self._submit(work) if work is not None else None))
-            busy += work is not None
+            waiting.append((step, self._submit(work) if callable(work) else work))
+            busy += callable(work)
             while busy > most:
-                done, future = waiting.popleft()
-                busy -= future is not None
-                yield done, future.result() if future is not None else None
-        for done, future in waiting:
-            yield done, future.result() if future is not None else None
+                done, made = waiting.popleft()
+                busy -= isinstance(made, Future)
+                yield done, made.result() if isinstance(made, Future) else made
+        for done, made in waiting:
+            yield done, made.result() if isinstance(made, Future) else made
 
     def _submit(self, work: Work) -> Future[Encoded]:
         if self._workers is None:
@@ -81,16 +82,17 @@ class Preparation(Closing):
         return self._workers.submit(work)
 
 
-def as_dtype(
-    rows: FileRows, dtype: torch.dtype, may_be_mapped: bool, check: Callable[[Tensor], None] | None = None
-) -> Encoded:
+def mapped(rows: FileRows, dtype: torch.dtype) -> Encoded | None:
+    """A large weight that is in the file as it shall be, as pages of the file; None where it cannot be that."""
+    if rows.dtype != dtype or not rows.can_be_mapped or rows.size_bytes < SMALLEST_MAPPED_BYTES:
+        return None
+    weight = rows.mapped()
+    return None if weight is None else Encoded(weight)
+
+
+def as_dtype(rows: FileRows, dtype: torch.dtype, check: Callable[[Tensor], None] | None = None) -> Encoded:
     """A weight that is stored plainly. `check` sees it as it is in the file, at once or in slices."""
-    is_same = rows.dtype == dtype
-    if is_same and may_be_mapped and rows.can_be_mapped and rows.size_bytes >= SMALLEST_MAPPED_BYTES:
-        weight = rows.mapped()
-        if weight is not None:
-            return Encoded(weight)
-    if is_same:
+    if rows.dtype == dtype:
         weight = rows.whole()
         if check is not None:
             check(weight)

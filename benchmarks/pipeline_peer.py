@@ -1,0 +1,40 @@
+"""diffusers' pipelines for checkpoints of full size, loaded by `from_single_file` without a hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
+from transformers import CLIPTokenizer
+
+from benchmarks.full_size import FAMILIES
+from modules.models.architecture import read_architecture
+
+PIPELINES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "sd1": (StableDiffusionPipeline, ("text_encoder", "unet", "vae")),
+    "sdxl": (StableDiffusionXLPipeline, ("text_encoder", "text_encoder_2", "unet", "vae")),
+}
+"""By family: the class, and its networks in the order of `FAMILIES`."""
+TINY_VOCABULARY = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2}
+
+
+def write_pipeline_folder(folder: Path, family: str) -> None:
+    """The settings that diffusers would ask its hub for: of every network, a scheduler, and tokenizers of three words,
+    which no measurement uses."""
+    pipeline, names = PIPELINES[family]
+    make, yaml = FAMILIES[family]
+    index: dict[str, object] = {"_class_name": pipeline.__name__}
+    for name, (module, _) in zip(names, make(read_architecture(yaml)), strict=True):
+        from_transformers = name.startswith("text_encoder")
+        index[name] = ["transformers" if from_transformers else "diffusers", type(module).__name__]
+        network: Any = module
+        if from_transformers:
+            network.config.save_pretrained(folder / name)
+            tokenizer = name.replace("text_encoder", "tokenizer")
+            CLIPTokenizer(vocab=TINY_VOCABULARY, merges=[]).save_pretrained(folder / tokenizer)
+            index[tokenizer] = ["transformers", "CLIPTokenizer"]
+        else:
+            network.save_config(folder / name)
+    EulerDiscreteScheduler(steps_offset=1).save_config(folder / "scheduler")
+    index["scheduler"] = ["diffusers", "EulerDiscreteScheduler"]
+    (folder / "model_index.json").write_text(json.dumps(index), encoding="utf-8")

@@ -20,6 +20,7 @@ from modules.processing.events import Silent
 from modules.processing.output import Output
 from modules.processing.precision import check_patterns, storage_rules
 from modules.processing.requests import Txt2ImgRequest
+from modules.processing.wanted import stored_checkpoint, wanted_checkpoint
 from modules.settings.definitions import SETTINGS
 from modules.settings.store import SettingsStore
 
@@ -108,7 +109,7 @@ class PrecisionWork:
     def compare(self, wish: ComparisonWish) -> Task:
         """Make the pictures; a page and numbers go into the reports."""
         request = self._request(wish)
-        info = self.catalogue.default(wish.checkpoint or self.settings.current.text("sd_model_checkpoint") or None)
+        info = self._default(wish.checkpoint)
 
         def work(task: Task) -> Outcome:
             self._import()
@@ -123,7 +124,7 @@ class PrecisionWork:
                 rows = compare(sized, wish.prompts, wish.storages, self.engine, output, events)
             finally:
                 # What the settings say comes back, behind whatever waits.
-                self.engine.request_load(self.settings.current.text("sd_model_checkpoint") or None)
+                self.engine.request_load(stored_checkpoint(self.settings.current, self.catalogue).name)
             made_with = described(sized)
             numbers = {**as_json(rows, wish.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
             stem = self.reports.new_stem(COMPARISON_KIND)
@@ -139,7 +140,11 @@ class PrecisionWork:
         if wish.storage not in allowed:
             raise UnknownNameError.of("storage format", wish.storage, allowed)
         check_patterns(wish.skip)
-        return self.catalogue.default(wish.checkpoint or self.settings.current.text("sd_model_checkpoint") or None)
+        return self._default(wish.checkpoint)
+
+    def _default(self, name: str | None) -> CheckpointInfo:
+        """The checkpoint of that name, else the one that a picture would be made with."""
+        return self.catalogue.default(name or stored_checkpoint(self.settings.current, self.catalogue).name)
 
     def _target(self, name: str) -> Path:
         name = name.strip()
@@ -182,8 +187,7 @@ class PrecisionWork:
         return fix_seeds(request)
 
     def _default_side(self, request: Txt2ImgRequest) -> int:
-        wanted = request.checkpoint or request.settings.text("sd_model_checkpoint") or None
-        return self.engine.model(wanted).default_size_px
+        return self.engine.model(wanted_checkpoint(request, self.catalogue).name).default_size_px
 
     def _import(self) -> None:
         """Packages are imported under the engine's lock: a load in the background may import the same ones."""

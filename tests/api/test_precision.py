@@ -59,6 +59,17 @@ def test_a_comparison_leaves_a_page_and_numbers(client: TestClient, services: Se
     assert {outcome["page"], outcome["json"]} <= set(names)
 
 
+def test_a_stored_checkpoint_that_is_gone_gives_way_to_the_first(client: TestClient, services: Services) -> None:
+    before = services.settings.current.text("sd_model_checkpoint")
+    services.settings.update({"sd_model_checkpoint": "gone.safetensors"})
+    try:
+        assert outcome_of(client, services, "precision-report", {})["bytes_stored"] > 0
+        body = {"prompts": ["a cat"], "formats": ["16 bit", "int8_row"], "steps": 1, "width": 64, "height": 64}
+        assert len(outcome_of(client, services, "precision-comparison", body)["formats"]) == 2
+    finally:
+        services.settings.update({"sd_model_checkpoint": before})
+
+
 def test_a_cancelled_conversion_leaves_nothing(client: TestClient, services: Services) -> None:
     blocker = client.post(f"{BASE}/precision-report", json={}).json()["id"]
     started = client.post(f"{BASE}/convert", json={"format": "fp16", "name": "never"}).json()

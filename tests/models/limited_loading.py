@@ -51,9 +51,14 @@ def main(path: Path, limit_bytes: int, ways: list[str]) -> None:
     tiny = write_family(small, "sd1")
     for way in ways:
         facts(tiny, way)
+    found = {}
     bound = data_bytes() + limit_bytes + SLACK_BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
-    print(json.dumps({way: facts(path, way) for way in ways}))
+    for way in ways:
+        if way == "plain":  # what the tiny models left behind when the bound was set is no room for this one
+            bound = min(bound, data_bytes() + limit_bytes)
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+        found[way] = facts(path, way)
+    print(json.dumps(found))
 
 
 def facts(path: Path, way: str) -> dict[str, object]:

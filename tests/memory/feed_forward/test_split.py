@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from modules.errors import InvalidValueError
 from modules.memory.changes import AllBranches, Branches, Budget, DecodedChanges
@@ -20,6 +19,7 @@ from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.rest import RestingPlace
 from modules.memory.streaming.streaming import stream
+from tests.memory.feed_forward.allocations import peak_bytes
 from tests.memory.feed_forward.models import FEED_FORWARDS, diffusers
 
 CUTS = {
@@ -407,19 +407,6 @@ def test_copies_are_split_on_their_own() -> None:
     with torch.no_grad():
         copied.net[2].bias.add_(1)
         torch.testing.assert_close(copied(inputs()), module(inputs()) + 1)
-
-
-def peak_bytes(run: Any) -> int:
-    """The most bytes that were allocated at the same time during `run`, by the profiler."""
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        output = run()
-    now = highest = 0
-    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda each: each.start_ns()):
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            highest = max(highest, now)
-    del output
-    return highest
 
 
 @pytest.mark.parametrize("act", ["gelu", "geglu", "geglu-approximate", "swiglu"])

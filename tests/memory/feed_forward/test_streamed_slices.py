@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from diffusers.models.attention import FeedForward
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
@@ -23,6 +21,7 @@ from modules.memory.streaming.link import pin
 from modules.memory.streaming.rest import RestingPlace
 from modules.memory.streaming.source import FileRegion, WatchedFile, as_bytes
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
+from tests.memory.feed_forward.allocations import peak_bytes
 from tests.memory.streaming.test_link import made_up
 
 CPU = torch.device("cpu")
@@ -78,18 +77,6 @@ def split_output(model: nn.Module, options: SplitOptions = CUT) -> Tensor:
         return run(model)
 
 
-def allocated(work: Callable[[], object]) -> int:
-    """The most bytes that were allocated at the same time in this thread."""
-    with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        work()
-    now = highest = 0
-    for event in sorted(profiler.profiler.kineto_results.events(), key=lambda each: each.start_ns()):
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            highest = max(highest, now)
-    return highest
-
-
 def in_file(model: nn.Module, path: Path) -> RestingPlace:
     """All weights of Linear layers lie in a file, one after the other behind a few other bytes."""
     place, begin = RestingPlace(small_bytes=1 << 14), 24
@@ -111,12 +98,12 @@ def test_only_the_slice_in_use_is_there(level: Level) -> None:
     model = Model()
     expected, block_bytes = split_output(model), UP_BYTES + DOWN_BYTES + WIDTH * WIDTH * 4
     with stream(model, CPU, level, PLAIN) as handle:
-        whole = allocated(lambda: run(model))
+        whole = peak_bytes(lambda: run(model))
         assert handle.counts.most_bytes == (UP_BYTES if level is Level.LAYER else block_bytes)
         with split_feed_forward(model, CUT):
             assert torch.equal(run(model), expected)
             handle.counts.most_bytes = handle.counts.moved_bytes = 0
-            in_slices = allocated(lambda: run(model))
+            in_slices = peak_bytes(lambda: run(model))
             assert handle.counts.most_bytes == SLICE_BYTES
             assert handle.counts.moved_bytes == handle.rest_bytes
         assert SLICE_BYTES <= in_slices < 1.3 * SLICE_BYTES

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
@@ -53,8 +53,9 @@ class ClipTokenizer:
 
     @classmethod
     def from_package(cls) -> "ClipTokenizer":
-        """With the vocabulary that the package open_clip_torch carries; `CheckpointError` if it is missing."""
-        return cls(read_package_vocabulary())
+        """With the vocabulary that the package open_clip_torch carries, the same one for all models: to make it takes
+        longer than to read a small checkpoint. `CheckpointError` if the package is missing."""
+        return _package_tokenizer()
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ClipTokenizer":
@@ -94,3 +95,8 @@ class ClipTokenizer:
             self._words = dict(self._special)
         self._words[word] = ids
         return ids
+
+
+@cache
+def _package_tokenizer() -> ClipTokenizer:
+    return ClipTokenizer(read_package_vocabulary())

@@ -8,14 +8,18 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak_bytes(work: Callable[[], object]) -> int:
-    """The most bytes that were allocated at the same time in this thread; what `work` returns is among them."""
-    gc.collect()  # what earlier tests left would count as freed by this work
+    """The most bytes that were allocated at the same time in this thread; what `work` returns is among them.
+
+    That is how far they rose above the lowest point before: `work` may begin by freeing what stood before it.
+    """
+    gc.collect()
     with torch.no_grad(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         output = work()
-    now = highest = 0
+    now = lowest = highest = 0
     for event in sorted(profiler.profiler.kineto_results.events(), key=lambda each: each.start_ns()):
         if event.name() == "[memory]":
             now += event.nbytes()
-            highest = max(highest, now)
+            lowest = min(lowest, now)
+            highest = max(highest, now - lowest)
     del output
     return highest

@@ -1,6 +1,5 @@
 """The server: builds the objects, wires page and API onto one FastAPI app, serves. No logic."""
 
-import gc
 import logging
 import socket
 import sys
@@ -13,6 +12,7 @@ from fastapi import FastAPI
 from modules.assembly import build_services
 from modules.cli.browser import opens_browser
 from modules.cli.flags import Flags
+from modules.devices import settle
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.processing.wanted import stored_checkpoint
 from modules.scripts.callbacks import Moment
@@ -70,9 +70,7 @@ def serve(services: Services, listener: socket.socket) -> int:
             root_path=f"/{flags.subpath.strip('/')}" if flags.subpath else "",
         )
     )
-    # What stands now stays: not to look through it for garbage saves a quarter of a second at each change of model.
-    gc.collect()
-    gc.freeze()
+    settle()
     threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
     services.queue.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):

@@ -47,15 +47,9 @@ def read_seconds(path: Path) -> float:
     return time.perf_counter() - began
 
 
-def settle() -> None:
-    """What was imported is not searched for garbage again, as in the server."""
-    gc.collect()
-    gc.freeze()
-
-
 def load_ours(path: Path, way: str) -> dict[str, float]:
     """Peak above the base, bytes, seconds; the imports are not counted. The heap is set as the program sets it."""
-    from modules.devices import steady_heap
+    from modules.devices import settle, steady_heap
 
     steady_heap()
     import torch
@@ -84,7 +78,7 @@ def forget(path: Path) -> None:
 
 def load_cold(path: Path, way: str) -> dict[str, float]:
     """As `load_ours`, but nothing of the file is in the page cache, neither for reading it nor for loading."""
-    from modules.devices import steady_heap
+    from modules.devices import settle, steady_heap
 
     steady_heap()
     import torch
@@ -103,7 +97,7 @@ def load_cold(path: Path, way: str) -> dict[str, float]:
 
 def switch(path: Path, way: str) -> dict[str, float]:
     """Resident memory after some and after all changes between the checkpoints of a folder, and seconds a change."""
-    from modules.devices import steady_heap
+    from modules.devices import settle, steady_heap
 
     steady_heap()
     import torch
@@ -136,6 +130,7 @@ def load_diffusers(path: Path, way: str) -> dict[str, float]:
     from diffusers.hooks import apply_layerwise_casting
 
     from benchmarks.pipeline_peer import PIPELINES, write_pipeline_folder
+    from modules.devices import settle
 
     pipeline, names = PIPELINES[path.stem]
     options = {"local_files_only": True, "torch_dtype": torch.float16}

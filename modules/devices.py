@@ -225,7 +225,7 @@ def steady_heap() -> None:
     the same picture takes more memory the longer the program runs, and no plan can know how much. Blocks that come
     fresh from the system cost time; huge pages, which PyTorch asks for where it is told to, win that back. Of smaller
     blocks up to 16 MB stay at the end of the heap: as soon as one of the two numbers is set, glibc's own for what stays
-    is 128 KB, and a buffer of 2 MB that comes and goes costs ten times as much.
+    is 128 KB, and every buffer of some megabytes that comes and goes would come fresh from the system.
     """
     import ctypes
     import sys
@@ -235,6 +235,15 @@ def steady_heap() -> None:
         mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
+def settle() -> None:
+    """Have the garbage collector no longer look through what stands now: what was imported, and what a server is made
+    of. There is a look at each change of model, and it would take as long as there is much of that."""
+    import gc
+
+    gc.collect()
+    gc.freeze()
 
 
 def release_memory(device: torch.device) -> None:

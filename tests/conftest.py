@@ -5,13 +5,14 @@ Property tests draw a few examples by default, 2,000 with `--hypothesis-profile=
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+from modules.devices import settle
 
 if TYPE_CHECKING:
     from modules.processing.engine import Engine
@@ -42,8 +43,7 @@ def _place(item: pytest.Item) -> int:
 def imported_stays() -> None:
     """What was imported until now is not searched for garbage again: that takes a quarter of a second of each model
     that is let go."""
-    gc.collect()
-    gc.freeze()
+    settle()
 
 
 @pytest.fixture(scope="module")

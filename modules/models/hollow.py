@@ -31,7 +31,6 @@ class _WithoutValues(TorchFunctionMode):
 
 @contextmanager
 def hollow() -> Iterator[None]:
-    """Tensors made in here are on the meta device, and no time is spent on how their numbers would be drawn: a third of
-    what it takes to build a UNet."""
+    """Tensors made in here are on the meta device, and no time is spent on how their numbers would be drawn."""
     with torch.device("meta"), _WithoutValues():
         yield

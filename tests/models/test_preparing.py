@@ -28,20 +28,9 @@ def test_results_come_in_the_order_of_the_steps_whatever_ends_first() -> None:
     assert all(ready is None for step, ready in results if not step % 4)
 
 
-def test_no_more_waits_than_the_threads_need() -> None:
-    started: list[int] = []
-
-    def step(number: int) -> tuple[int, Callable[[], Encoded]]:
-        started.append(number)
-        return number, work_of(number)
-
-    with Preparation() as preparation:
-        results = preparation.in_order((step(number) for number in range(100)), FEW_AHEAD)
-        next(results)
-        assert len(started) <= FEW_AHEAD * torch.get_num_threads() + 2
-
-
-def test_without_a_bound_all_work_is_begun_before_the_first_result() -> None:
+@pytest.mark.parametrize("ahead", [FEW_AHEAD, None])
+def test_so_much_work_is_begun_before_the_first_result(ahead: int | None) -> None:
+    """No more than the threads need, or all of it where nothing bounds it."""
     begun: list[int] = []
 
     def step(number: int) -> tuple[int, Callable[[], Encoded]]:
@@ -49,8 +38,11 @@ def test_without_a_bound_all_work_is_begun_before_the_first_result() -> None:
         return number, work_of(number)
 
     with Preparation() as preparation:
-        assert next(preparation.in_order(step(number) for number in range(100)))[0] == 0
-        assert len(begun) == 100
+        assert next(preparation.in_order((step(number) for number in range(100)), ahead))[0] == 0
+        if ahead is None:
+            assert len(begun) == 100
+        else:
+            assert len(begun) <= ahead * torch.get_num_threads() + 2
 
 
 def test_an_error_comes_at_its_turn_and_ends_the_threads() -> None:

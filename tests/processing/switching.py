@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.devices import steady_heap
+from modules.devices import settle, steady_heap
 from modules.memory.timeline import resident_bytes
 from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine import Engine
@@ -35,9 +35,8 @@ def measured(engine: Engine, names: Sequence[str], switches: int) -> tuple[int, 
 
 def main() -> None:
     """Measure each way and print."""
-    steady_heap()  # as the server does
-    gc.collect()
-    gc.freeze()
+    steady_heap()  # both as the server does
+    settle()
     folder = Path(sys.argv[1])
     for name in "abc":
         shutil.copy(TINY, folder / f"{name}.safetensors")

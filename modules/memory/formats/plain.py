@@ -38,10 +38,10 @@ class PlainFormat:
     def encode_rows(self, rows: Rows) -> Encoded:
         """See `StorageFormat`; 8 bits by way of float32: the processor casts that nine times as fast as float16."""
         data = torch.empty((row_count(rows.shape), row_width(rows.shape)), dtype=self.dtype, device=rows.device)
-        wide = wide_slice(rows)
+        wide = None if self.through is None else wide_slice(rows)
         saturated = 0
         for where, part in slices(rows):
-            target, numbers = data[where], None if self.through is None else wide[: len(part)]
+            target, numbers = data[where], None if wide is None else wide[: len(part)]
             if numbers is not None:
                 target.copy_(numbers.copy_(part.to(self.through)))
                 if _is_below_largest(target):

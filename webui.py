@@ -11,10 +11,10 @@ from fastapi import FastAPI
 
 from modules.assembly import build_services
 from modules.cli.browser import opens_browser
-from modules.cli.flags import Flags
 from modules.devices import settle
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.processing.wanted import stored_checkpoint
+from modules.flags.flags import Flags
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import Machine
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.txt2img import txt2img
-from modules.training.scenes.layout import SIZE_PX
-from modules.training.scenes.scoring import (
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
+from recipes.scenes.layout import SIZE_PX
+from recipes.scenes.scoring import (
     LANDSCAPE_PROMPTS,
     ColourPrompt,
     background_colour,

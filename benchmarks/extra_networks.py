@@ -24,10 +24,10 @@ import uvicorn
 from PIL import Image
 
 from benchmarks.report import print_table, write_result
+from modules.adapters.catalogue import NetworkCatalogue
 from modules.api.app import build_api
 from modules.assembly import build_services
-from modules.cli.flags import Flags
-from modules.networks.catalogue import NetworkCatalogue
+from modules.flags.flags import Flags
 from modules.ui.app import mount_page
 
 if TYPE_CHECKING:

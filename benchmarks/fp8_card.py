@@ -12,8 +12,8 @@ from torch import Tensor
 
 from benchmarks.full_size import load_through_program, write_full_size_checkpoint
 from modules.memory.streaming.groups import Level
+from modules.models.denoiser_context import NetworkContext
 from modules.models.loaded import LoadedModel
-from modules.models.network_context import NetworkContext
 from modules.models.stream_plan import StreamPlan
 
 STORAGE = "fp8_e4m3fn"

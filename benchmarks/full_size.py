@@ -9,21 +9,21 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.families.ldm_parts import build_unet, build_vae
 from modules.models.families.sd2 import TEXT_PREFIX as OPEN_CLIP_PREFIX
 from modules.models.families.sdxl import BIG_G_PREFIX, CLIP_L_PREFIX
-from modules.models.keymaps.clip_text import clip_text_keymap
-from modules.models.keymaps.keymap import KeyMap
-from modules.models.keymaps.ldm_unet import UNetLayout, unet_keymap
-from modules.models.keymaps.ldm_vae import vae_keymap
-from modules.models.keymaps.open_clip_text import open_clip_keymap
+from modules.models.layouts.keymaps.clip_text import clip_text_keymap
+from modules.models.layouts.keymaps.keymap import KeyMap
+from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
+from modules.models.layouts.keymaps.ldm_vae import vae_keymap
+from modules.models.layouts.keymaps.open_clip_text import open_clip_keymap
+from modules.models.layouts.open_clip_layout import LayoutWriter
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
-from modules.models.open_clip_layout import LayoutWriter
 from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.stream_plan import StreamPlan
-from modules.processing.precision import storage_rules
+from modules.processing.engine.precision import storage_rules
 
 ROOT = Path(__file__).parent.parent
 SD1_YAML = ROOT / "configs" / "v1-inference.yaml"

@@ -102,9 +102,9 @@ def switch(path: Path, way: str) -> dict[str, float]:
     steady_heap()
     import torch
 
-    from modules.models.catalogue import CheckpointCatalogue, HashCache
-    from modules.processing.engine import Engine
-    from modules.processing.precision import Machine, PrecisionWish
+    from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+    from modules.processing.engine.engine import Engine
+    from modules.processing.engine.precision import Machine, PrecisionWish
 
     machine = Machine(torch.device("cpu"), torch.float16, torch.float32)
     catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
@@ -153,8 +153,8 @@ def load_diffusers(path: Path, way: str) -> dict[str, float]:
 
 def detect(path: Path, way: str) -> dict[str, float]:
     """Milliseconds to open the file and name its family, the median of nine."""
+    from modules.models.layouts.open_clip_layout import open_checkpoint
     from modules.models.loading import detect_family
-    from modules.models.open_clip_layout import open_checkpoint
 
     times = []
     for _ in range(9):

@@ -26,10 +26,10 @@ from benchmarks.full_size import load_through_program, write_full_size_checkpoin
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.lora_fidelity import applier_of, fidelity, lora_of, retention
 from benchmarks.report import RESULTS, print_table, write_result
+from modules.adapters.adapter_file import NetworkFile
+from modules.adapters.applying import LoraMode, Use
 from modules.devices import native_bf16_cpu, release_memory
 from modules.models.loaded import LoadedModel
-from modules.networks.applying import LoraMode, Use
-from modules.networks.network_file import NetworkFile
 
 PARTS = ("full-size", "fidelity")
 RANK = 16

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.full_size import load_through_program
+from modules.adapters.adapter_file import NetworkFile, read_network
+from modules.adapters.applying import LoraMode, NetworkApplier, Use, beside
+from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget, SideBranch, changed_weight
 from modules.memory.layer import stored_state, unmanage
 from modules.memory.storage import StorageRules, apply_storage
 from modules.models.loaded import LoadedModel
 from modules.models.master import FileMaster
-from modules.networks.applying import LoraMode, NetworkApplier, Use, beside
-from modules.networks.network_file import NetworkFile, read_network
-from modules.networks.targets import TargetTable
-from modules.training.lora.command import LORAS, SHIPPED
-from modules.training.scenes.model import SceneModel, sd1_alphas_cumprod
-from modules.training.scenes.preview import sample_latents
+from modules.training.command import LORAS, SHIPPED
+from recipes.scenes.model import SceneModel, sd1_alphas_cumprod
+from recipes.scenes.preview import sample_latents
 
 PROMPTS = (
     "sea by day with a red balloon, blueprint",

@@ -13,9 +13,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from modules.settings.values import Settings
-from modules.training.lora.command import CONFIGS, LORAS, SHIPPED
-from modules.training.lora.preview import Artist, Drawing
-from modules.training.scenes.layout import SIZE_PX
+from modules.training.command import CONFIGS, LORAS, SHIPPED
+from modules.training.preview import Artist, Drawing
+from recipes.scenes.layout import SIZE_PX
 
 ROOT = Path(__file__).resolve().parent.parent
 STYLE, OBJECT = "<lora:blueprint:1>", "<lora:balloon:1>"

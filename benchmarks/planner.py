@@ -39,12 +39,12 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
     import torch
 
     from modules.assembly import build_services
-    from modules.cli.flags import Flags
-    from modules.processing.events import Silent
-    from modules.processing.output import Output
-    from modules.processing.planning import Planner
-    from modules.processing.requests import Txt2ImgRequest
-    from modules.processing.txt2img import txt2img
+    from modules.flags.flags import Flags
+    from modules.processing.memory_estimate.estimate import Planner
+    from modules.processing.pipeline.events import Silent
+    from modules.processing.pipeline.generate import txt2img
+    from modules.processing.record.output import Output
+    from modules.processing.request import Txt2ImgRequest
 
     torch.set_num_threads(1)
     rows = []

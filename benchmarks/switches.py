@@ -46,12 +46,12 @@ def picture(checkpoint: str, folder: Path | None, settings: dict[str, Any], side
     import torch
 
     from modules.assembly import build_services
-    from modules.cli.flags import Flags
+    from modules.flags.flags import Flags
     from modules.memory.timeline import resident_bytes
-    from modules.processing.events import Silent
-    from modules.processing.output import Output
-    from modules.processing.requests import Txt2ImgRequest
-    from modules.processing.txt2img import txt2img
+    from modules.processing.pipeline.events import Silent
+    from modules.processing.pipeline.generate import txt2img
+    from modules.processing.record.output import Output
+    from modules.processing.request import Txt2ImgRequest
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as data:

@@ -19,9 +19,9 @@ from benchmarks.full_size import SD1_YAML
 from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu
 from modules.models.architecture import read_architecture
+from modules.models.denoiser_context import NetworkContext
 from modules.models.families.ldm_parts import build_unet
-from modules.models.network_context import NetworkContext
-from modules.processing.guidance import Guidance, GuidanceOptions, GuidedNetwork, conditioned
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedNetwork, conditioned
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.denoisers import denoise_for

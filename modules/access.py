@@ -6,9 +6,9 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.cli.flags import Flags
-from modules.cli.options import parse_credentials
 from modules.errors import InvalidValueError
+from modules.flags.flags import Flags
+from modules.flags.options import parse_credentials
 
 
 @dataclass(frozen=True)

@@ -4,27 +4,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.access import access_of
-from modules.cli.flags import Flags
 from modules.devices import choose_device, steady_heap
+from modules.flags.flags import Flags
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.precision import PrecisionWork
 from modules.jobs.queue import JobQueue
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.tiny_vae_files import TinyVaeFolders
-from modules.models.vaes import VaeCatalogue
-from modules.networks.card_pages import checkpoint_page, embedding_page, hypernetwork_page
-from modules.networks.cards import CardLibrary
+from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
+from modules.model_cards.cards import CardLibrary
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.vae.files import VaeCatalogue
+from modules.models.vae.tiny_vae_files import TinyVaeFolders
 from modules.paths import Paths, resolve_paths
-from modules.processing.engine import Engine
-from modules.processing.model_shelf import KeepWish
-from modules.processing.networks import Networks
-from modules.processing.output import Output
-from modules.processing.planning import Planner
-from modules.processing.precision import PRECISION_KEYS, PrecisionWish, check_patterns, machine_of, split_patterns
-from modules.processing.upscaling import hires_upscalers
-from modules.processing.wanted import stored_checkpoint
+from modules.processing.engine.adapters import Networks
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.model_shelf import KeepWish
+from modules.processing.engine.precision import (
+    PRECISION_KEYS,
+    PrecisionWish,
+    check_patterns,
+    machine_of,
+    split_patterns,
+)
+from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.pipeline.upscaling import hires_upscalers
+from modules.processing.record.output import Output
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.library import ScriptLibrary

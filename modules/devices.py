@@ -19,7 +19,7 @@ Memory = dict[str, int | str | Counters]
 
 
 class DeviceFlags(Protocol):
-    """The part of the command line that decides the device (`modules.cli.flags.Flags` fits)."""
+    """The part of the command line that decides the device (`modules.flags.flags.Flags` fits)."""
 
     @property
     def use_cpu(self) -> tuple[str, ...]: ...

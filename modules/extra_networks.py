@@ -1,7 +1,7 @@
 """`from modules import extra_networks`: how an extension adds a kind of prompt tag and a page of cards."""
 
-from modules.networks.cards import CardPage, ModelFile, OtherVersions
-from modules.processing.network_kinds import NetworkJob
+from modules.model_cards.cards import CardPage, ModelFile, OtherVersions
+from modules.processing.engine.tag_types import NetworkJob
 from modules.prompting.cache import NetworkUse
 from modules.prompting.extra_networks import NetworkTag
 from modules.scripts.networks import ExtraNetwork, register_extra_network, register_page

@@ -20,7 +20,7 @@ UPSCALER_FLAGS = {
 
 
 class PathFlags(Protocol):
-    """The part of the command line that decides paths (`modules.cli.flags.Flags` fits); None: the default."""
+    """The part of the command line that decides paths (`modules.flags.flags.Flags` fits); None: the default."""
 
     @property
     def data_dir(self) -> str | None: ...

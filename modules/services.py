@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 
 from modules.access import Access
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 from modules.jobs.queue import JobQueue
 from modules.jobs.tasks import Tasks
-from modules.models.catalogue import CheckpointCatalogue
-from modules.networks.cards import CardLibrary
+from modules.model_cards.cards import CardLibrary
+from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.paths import Paths
-from modules.processing.engine import Engine
-from modules.processing.planning import Planner
+from modules.processing.engine.engine import Engine
+from modules.processing.memory_estimate.estimate import Planner
 from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
 

@@ -15,7 +15,7 @@ from hypothesis import settings
 from modules.devices import settle
 
 if TYPE_CHECKING:
-    from modules.processing.engine import Engine
+    from modules.processing.engine.engine import Engine
 
 LONGEST_FIRST = ("tests/processing/", "tests/ui/", "tests/training/", "tests/models/")
 

@@ -5,8 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from modules.networks.cards import CardPage
-from modules.processing.networks import Networks
+from modules.model_cards.cards import CardPage
+from modules.processing.engine.adapters import Networks
 from modules.scripts.built_in import load_built_in
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program

@@ -12,15 +12,15 @@ from PIL import Image
 from modules.api.app import build_api
 from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
-from modules.cli.flags import Flags
 from modules.errors import Interrupted, Skipped
+from modules.flags.flags import Flags
 from modules.jobs.job import Job
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
-from modules.models.catalogue import CheckpointInfo
-from modules.processing.describe import Facts, extra_fields, infotext, main_fields, schedule_label
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import GenerationInfo, Picture, Result
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.record.result import GenerationInfo, Picture, Result
+from modules.processing.request import Txt2ImgRequest
 from modules.services import Services
 from tests.recordings import TINY
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import Engine
-from modules.processing.networks import Networks
-from modules.processing.precision import Machine
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.adapters import Networks
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine
 from tests.extensions import networks_of
 
 REFERENCE = Path(__file__).parent / "reference"

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from modules import devices
-from modules.cli.flags import parse_flags
 from modules.errors import InvalidValueError
+from modules.flags.flags import parse_flags
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import launch
-from modules.cli.flags import Flags, UsageError
+from modules.flags.flags import Flags, UsageError
 from modules.setup import checks, launcher
 from modules.setup.environment import Environment
 from modules.setup.launcher import PREPARED, Invocation, parse_invocation
@@ -34,7 +34,7 @@ def test_launch_file_parses_on_old_pythons() -> None:
     ast.parse((ROOT / "launch.py").read_text(encoding="utf-8"), feature_version=(3, 7))
 
 
-@pytest.mark.parametrize("module", ["modules.setup.launcher", "modules.cli.flags"])
+@pytest.mark.parametrize("module", ["modules.setup.launcher", "modules.flags.flags"])
 def test_the_set_up_imports_only_the_standard_library(module: str) -> None:
     code = f"import sys, {module}; print([m for m in sys.modules if m in ('torch', 'gradio', 'numpy', 'fastapi')])"
     assert subprocess.check_output([sys.executable, "-S", "-c", code], cwd=ROOT, text=True).strip() == "[]"

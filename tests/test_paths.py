@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from modules.cli.flags import parse_flags
 from modules.errors import OutputError
+from modules.flags.flags import parse_flags
 from modules.paths import Paths, resolve_paths
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import webui
-from modules.cli.flags import Flags
 from modules.errors import InvalidValueError
+from modules.flags.flags import Flags
 from tests.recordings import TINY
 
 ROOT = Path(__file__).parent.parent

@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 
 from modules.api.errors import reply
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from modules.api import examples
 from modules.api.documentation import documented
-from modules.processing.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
+from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.scripts.library import script_info

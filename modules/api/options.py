@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body
 
 from modules.api import examples
 from modules.api.documentation import documented
-from modules.cli.flags import public_flags
+from modules.flags.flags import public_flags
 from modules.services import Services
 
 UNKNOWN_MODEL = "Unknown checkpoint 'gone'. Known: featherweight-scenes.safetensors [5fe1d58aba]."

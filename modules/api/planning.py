@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query
 from modules.api.documentation import documented
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
-from modules.processing.plan_words import GB, plan_reply
-from modules.processing.proposals import propose
+from modules.processing.memory_estimate.proposals import propose
+from modules.processing.memory_estimate.words import GB, plan_reply
 from modules.services import Services
 
 EXAMPLE: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 
 from modules.api.schemas import Txt2ImgBody
 from modules.images.encode import Quality, to_base64
-from modules.processing.results import PictureKind, Result
+from modules.processing.record.result import PictureKind, Result
 from modules.settings.values import Settings
 
 REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG

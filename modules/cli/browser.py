@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 

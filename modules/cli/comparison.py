@@ -8,18 +8,18 @@ from pathlib import Path
 
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
-from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
+from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.jobs.precision import COMPARED, described
 from modules.jobs.queue import fix_seeds
 from modules.processing.checking import check_names
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import PrecisionWish
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.wanted import stored_checkpoint
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.engine.precision import PrecisionWish
+from modules.processing.pipeline.events import Silent
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
 
 
 def main(argv: Sequence[str]) -> int:
@@ -70,8 +70,8 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             settings=settings,
         )
         check_names(request, services.catalogue)
-        from modules.processing.comparison import as_json, compare
-        from modules.processing.comparison_page import as_html, verdict
+        from modules.processing.comparison.compare import as_json, compare
+        from modules.processing.comparison.report_page import as_html, verdict
 
         formats = arguments.format or COMPARED
         output = Output(arguments.output.parent)

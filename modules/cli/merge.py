@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.assembly import build_services
-from modules.cli.flags import MODELS, PATHS, Flags, add_arguments
 from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError
+from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
 from modules.jobs.merging import Merger
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.merging.wish import FORMAT_NAMES, SUFFIX, ConfigSource, MergeMethod, MergeWish
-from modules.models.vaes import BUILT_IN
+from modules.models.merging.request import FORMAT_NAMES, SUFFIX, ConfigSource, MergeMethod, MergeWish
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.vae.files import BUILT_IN
 
 METHODS = {
     "none": MergeMethod.NO_INTERPOLATION,

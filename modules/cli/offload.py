@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.cli.flags import PATHS, add_arguments
 from modules.cli.running import flags_of, run_guarded
+from modules.flags.flags import PATHS, add_arguments
 from modules.memory.streaming.blobs import BlobStore
 from modules.paths import resolve_paths
 

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from modules.processing.requests import HiresRequest
+from modules.processing.request import HiresRequest
 
 
 def add_pass_words(parser: argparse.ArgumentParser) -> None:

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Sequence
 
 from modules.assembly import build_services
-from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.passes import add_pass_words, passes_of
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
-from modules.processing.plan_words import GB, plan_line, plan_reply
-from modules.processing.planning import MemoryPlan
-from modules.processing.proposals import Proposal, propose
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.wanted import stored_checkpoint
+from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.memory_estimate.estimate import MemoryPlan
+from modules.processing.memory_estimate.proposals import Proposal, propose
+from modules.processing.memory_estimate.words import GB, plan_line, plan_reply
+from modules.processing.request import Txt2ImgRequest
 
 MOST_GB = 1_000_000
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modules.assembly import build_services
-from modules.cli.flags import MODELS, PATHS, add_arguments
 from modules.cli.running import flags_of, run_guarded
-from modules.models.catalogue import CheckpointInfo
-from modules.models.conversion import PrecisionReport, report_precision, save_as
-from modules.processing.precision import storage_rules
+from modules.flags.flags import MODELS, PATHS, add_arguments
+from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.engine.precision import storage_rules
 from modules.services import Services
 
 DEFAULT_FORMAT = "fp8_e4m3fn_row"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from modules.cli.flags import Flags
 from modules.errors import FeatherweightError
+from modules.flags.flags import Flags
 
 
 def flags_of(arguments: argparse.Namespace, **changes: Any) -> Flags:

@@ -11,18 +11,18 @@ from PIL import Image
 
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
-from modules.cli.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.cli.passes import add_pass_words, passes_of
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
+from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.images.encode import Quality, encode_image
 from modules.jobs.job import Job
 from modules.processing.checking import check_names
-from modules.processing.precision import PrecisionWish
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import Picture, Result
-from modules.processing.wanted import stored_checkpoint
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.engine.precision import PrecisionWish
+from modules.processing.record.result import Picture, Result
+from modules.processing.request import Txt2ImgRequest
 from modules.scripts.library import filled_args, named_args
 from modules.services import Services
 
@@ -172,10 +172,10 @@ def _deliver(result: Result, output: Path | None, with_grids: bool = False) -> i
     return 0
 
 
-def _write(image: Image.Image, picture: Picture, path: Path) -> None:
+def _write(image: Image.Image, generated: Picture, path: Path) -> None:
     extension = path.suffix.lower().removeprefix(".")
-    data = encode_image(image, "jpg" if extension == "jpeg" else extension, picture.infotext, Quality())
+    data = encode_image(image, "jpg" if extension == "jpeg" else extension, generated.infotext, Quality())
     try:
         write_atomic(path, data)
     except OSError as error:
-        raise output_error("The picture", path.parent, error) from error
+        raise output_error("The generated", path.parent, error) from error

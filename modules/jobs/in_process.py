@@ -1,10 +1,10 @@
 """The executor that computes in this process, under the engine's lock."""
 
 from modules.jobs.job import Job
-from modules.processing.engine import Engine
-from modules.processing.output import Output
-from modules.processing.planning import Planner
-from modules.processing.results import Result
+from modules.processing.engine.engine import Engine
+from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.running import run_with_scripts
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import Picture, Result
+from modules.processing.record.result import Picture, Result
+from modules.processing.request import Txt2ImgRequest
 
 
 class JobStatus(StrEnum):

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
-from modules.models.merging.wish import MergeRequest, MergeWish, resolve
-from modules.models.vaes import VaeCatalogue
-from modules.processing.precision import storage_rules
+from modules.models.merging.request import MergeRequest, MergeWish, resolve
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.vae.files import VaeCatalogue
+from modules.processing.engine.precision import storage_rules
 
 if TYPE_CHECKING:
     from modules.models.merging.merge import MergeResult, Progress
@@ -63,8 +63,8 @@ class Merger:
         """What the metadata of these models' files say together; where they differ, the first one's."""
         infos = [self.catalogue.get(name) for name in names if name]
         self._import()
+        from modules.models.layouts.open_clip_layout import open_checkpoint
         from modules.models.merging.recipe import copied_metadata
-        from modules.models.open_clip_layout import open_checkpoint
 
         tables = []
         for info in infos:

@@ -13,19 +13,19 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import fix_seeds
 from modules.jobs.reports import Reports
 from modules.jobs.tasks import Outcome, Task, Tasks
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import check_patterns, storage_rules
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.wanted import stored_checkpoint, wanted_checkpoint
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import check_patterns, storage_rules
+from modules.processing.pipeline.events import Silent
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.definitions import SETTINGS
 from modules.settings.store import SettingsStore
 
 if TYPE_CHECKING:
-    from modules.models.conversion import PrecisionReport
+    from modules.models.merging.conversion import PrecisionReport
 
 UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
 EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in SETTINGS.get("fp8_format").choices or ())
@@ -82,7 +82,7 @@ class PrecisionWork:
 
         def work(task: Task) -> Outcome:
             self._import()
-            from modules.models.conversion import report_precision
+            from modules.models.merging.conversion import report_precision
 
             found = report_precision(info, self.configs_dir, _rules(wish), wish.text_encoders, _tensors(task))
             stem = self.reports.new_stem(REPORT_KIND)
@@ -98,7 +98,7 @@ class PrecisionWork:
 
         def work(task: Task) -> Outcome:
             self._import()
-            from modules.models.conversion import save_as
+            from modules.models.merging.conversion import save_as
 
             found = save_as(info, self.configs_dir, _rules(wish), target, wish.text_encoders, _tensors(task))
             self.catalogue.refresh()
@@ -113,8 +113,8 @@ class PrecisionWork:
 
         def work(task: Task) -> Outcome:
             self._import()
-            from modules.processing.comparison import as_json, compare
-            from modules.processing.comparison_page import as_html, verdict
+            from modules.processing.comparison.compare import as_json, compare
+            from modules.processing.comparison.report_page import as_html, verdict
 
             side = self._default_side(request)
             sized = replace(request, width=wish.width or side, height=wish.height or side)

@@ -13,8 +13,8 @@ from typing import Protocol
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus, Progress
 from modules.jobs.store import JobStore
-from modules.processing.requests import Txt2ImgRequest, request_to_json
-from modules.processing.results import Result
+from modules.processing.record.result import Result
+from modules.processing.request import Txt2ImgRequest, request_to_json
 
 log = logging.getLogger(__name__)
 

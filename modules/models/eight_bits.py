@@ -15,7 +15,7 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.formats.rowwise import E5M2_ROW
-from modules.models.tensor_source import TensorSource
+from modules.models.reading.tensor_source import TensorSource
 
 SCALE_NAMES = ("scale_weight", "weight_scale")  # beside "weight", in files that others and we write
 MARKER = ".comfy_quant"

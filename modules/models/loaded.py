@@ -15,15 +15,15 @@ from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.streaming import StreamHandle
 from modules.models.architecture import LdmArchitecture
-from modules.models.catalogue import CheckpointInfo
+from modules.models.denoiser_context import NetworkContext
 from modules.models.families.family import Component, ModelFamily
-from modules.models.matching import Assignment
-from modules.models.network_context import NetworkContext
 from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.tiny_vae import TinyHalf, TinyVae
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.reading.matching import Assignment
 from modules.models.unet_running import UnetRunner
-from modules.models.vae_running import VaeRunner
-from modules.models.vaes import VaeInfo
+from modules.models.vae.files import VaeInfo
+from modules.models.vae.running import VaeRunner
+from modules.models.vae.tiny_vae import TinyHalf, TinyVae
 
 
 @dataclass

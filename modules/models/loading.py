@@ -9,26 +9,26 @@ from pathlib import Path
 
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.catalogue import CheckpointInfo, HashCache
-from modules.models.diffusers_config import refined
 from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
 from modules.models.families import sd2 as _sd2  # noqa: F401
 from modules.models.families import sd3 as _sd3  # noqa: F401
 from modules.models.families import sdxl as _sdxl  # noqa: F401
 from modules.models.families.family import FAMILIES, Component, ModelFamily
 from modules.models.families.ldm_parts import ZERO_SNR_KEY
-from modules.models.filling import FillReport, Placement, fill, finish_buffers
-from modules.models.header_sizes import sized_by_header
+from modules.models.layouts.diffusers_config import refined
+from modules.models.layouts.header_sizes import sized_by_header
+from modules.models.layouts.open_clip_layout import open_checkpoint
 from modules.models.loaded import LoadedModel
-from modules.models.matching import Assignment, plan_assignments
-from modules.models.open_clip_layout import open_checkpoint
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.prediction import predicts_v
-from modules.models.resting import ModelRest
-from modules.models.tensor_source import TensorSource
-from modules.models.unknown_file import describe_unknown
-from modules.models.vae_source import VaeSource
-from modules.models.vaes import VaeInfo
+from modules.models.reading.catalogue import CheckpointInfo, HashCache
+from modules.models.reading.filling import FillReport, Placement, fill, finish_buffers
+from modules.models.reading.matching import Assignment, plan_assignments
+from modules.models.reading.offloading import ModelRest
+from modules.models.reading.tensor_source import TensorSource
+from modules.models.reading.unknown_file import describe_unknown
+from modules.models.vae.files import VaeInfo
+from modules.models.vae.source import VaeSource
 
 log = logging.getLogger(__name__)
 

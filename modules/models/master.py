@@ -5,9 +5,9 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.eight_bits import STORED_AS
+from modules.models.layouts.open_clip_layout import open_checkpoint
 from modules.models.loaded import LoadedModel
-from modules.models.open_clip_layout import open_checkpoint
-from modules.models.tensor_source import TensorSource
+from modules.models.reading.tensor_source import TensorSource
 
 
 class FileMaster:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from modules.models.catalogue import CheckpointCatalogue
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.upscaling import check_upscaler
+from modules.models.reading.catalogue import CheckpointCatalogue
+from modules.processing.pipeline.upscaling import check_upscaler
+from modules.processing.request import Txt2ImgRequest
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 
 

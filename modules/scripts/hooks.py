@@ -1,4 +1,4 @@
-"""Scripts and callbacks of extensions at the moments of a job: implements `modules.processing.hooks.Hooks`."""
+"""Scripts and callbacks of extensions at the moments of a job: implements `modules.processing.pipeline.hooks.Hooks`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from modules.processing.hooks import (
+from modules.processing.pipeline.hooks import (
     Batch,
     Denoised,
     ExtraNoise,
@@ -18,7 +18,7 @@ from modules.processing.hooks import (
     PassStart,
     Sheet,
 )
-from modules.processing.requests import Txt2ImgRequest
+from modules.processing.request import Txt2ImgRequest
 from modules.scripts.callbacks import (
     AfterCFGCallbackParams,
     Callbacks,
@@ -146,10 +146,10 @@ class JobHooks:
         import torch
 
         whole = torch.stack(pictures)
-        self._participants.call("postprocess_batch", self._p, images=whole, **_facts(batch))
-        images = PostprocessBatchListArgs(list(whole))
-        self._participants.call("postprocess_batch_list", self._p, images, **_facts(batch))
-        return images.images
+        self._participants.call("postprocess_batch", self._p, values=whole, **_facts(batch))
+        values = PostprocessBatchListArgs(list(whole))
+        self._participants.call("postprocess_batch_list", self._p, values, **_facts(batch))
+        return values.values
 
     def picture(self, image: Image.Image, index: int) -> Image.Image:
         args = PostprocessImageArgs(image, index)

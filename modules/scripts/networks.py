@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from modules.errors import InvalidValueError
-from modules.networks.cards import CardPage
+from modules.model_cards.cards import CardPage
 from modules.scripts.loading import loading_now
 
 if TYPE_CHECKING:
-    from modules.processing.network_kinds import NetworkJob
+    from modules.processing.engine.tag_types import NetworkJob
     from modules.prompting.extra_networks import NetworkTag
     from modules.scripts.program import Program
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from PIL import Image
 
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import GenerationInfo, Picture, PictureKind, Result
+from modules.processing.record.result import GenerationInfo, Picture, PictureKind, Result
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
 
 Make = Callable[["StableDiffusionProcessing"], "Processed"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.errors import InvalidValueError
-from modules.processing.networks import Networks
+from modules.processing.engine.adapters import Networks
 from modules.prompting.styles import StyleBook
 from modules.scripts.loading import loading_now
 

@@ -10,11 +10,11 @@ from typing import Any
 from PIL import Image
 
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.processing.engine import Engine
-from modules.processing.events import Events
-from modules.processing.output import Output, name_context
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import Picture, Result
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Events
+from modules.processing.record.output import Output, name_context
+from modules.processing.record.result import Picture, Result
+from modules.processing.request import Txt2ImgRequest
 from modules.scripts.hooks import JobHooks, Participants
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.processing import Processed, StableDiffusionProcessing
@@ -28,7 +28,7 @@ def run_with_scripts(
 ) -> Result:
     """Make a request's pictures. An always-on script that fails is left out with a notice; a selected one fails the
     job. Raises what txt2img raises."""
-    from modules.processing.txt2img import txt2img
+    from modules.processing.pipeline.generate import txt2img
 
     cells = _Cells(events)
     participants = Participants(library.alwayson, library.callbacks, request)

@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 from modules.cli.commands import COMMANDS, load_command, require_command
-from modules.cli.flags import Flags, UsageError, parse_flags, without_effect
 from modules.errors import FeatherweightError, UnknownNameError
+from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
 from modules.setup.checks import run_checks
 from modules.setup.environment import Environment
 from modules.setup.prepare import Wanted, prepare

@@ -12,17 +12,17 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from modules.adapters.adapter_file import read_metadata
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
 from modules.images.encode import encode_image
-from modules.networks.cards import Card, CardLibrary, card_json
-from modules.networks.network_file import read_metadata
-from modules.networks.notes import write_notes
-from modules.networks.previews import EMBEDDED, Preview, embedded_preview, read_preview, write_preview
-from modules.networks.training_facts import readable_metadata, training_facts, training_tags, version_of_family
+from modules.model_cards.cards import Card, CardLibrary, card_json
+from modules.model_cards.notes import write_notes
+from modules.model_cards.previews import EMBEDDED, Preview, embedded_preview, read_preview, write_preview
+from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags, version_of_family
 from modules.services import Services
 from modules.settings.values import Settings
-from modules.ui.job_pictures import picture_of
+from modules.ui.job_images import picture_of
 
 NO_CARD = "There is no card '0/ink.safetensors' on the page 'lora'. Refresh the cards."
 CARD: dict[str, Any] = {
@@ -82,7 +82,7 @@ class CardBody(BaseModel):
 
 
 class NotesBody(CardBody):
-    """POST /internal/extra-networks/notes."""
+    """POST /internal/extra-model_cards/notes."""
 
     changes: dict[str, Any] = Field(description="by note; null removes one", examples=[{"preferred weight": 0.8}])
 

@@ -6,7 +6,7 @@ from html import escape
 
 import gradio as gr
 
-from modules.networks.cards import CardPage
+from modules.model_cards.cards import CardPage
 from modules.services import Services
 from modules.settings.values import Settings
 

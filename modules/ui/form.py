@@ -7,7 +7,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
 from modules.processing.pasting import pasted_hires, pasted_values
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SCHEDULES
 from modules.scripts.callbacks import Moment

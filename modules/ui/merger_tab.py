@@ -9,9 +9,9 @@ from modules.errors import FeatherweightError
 from modules.jobs.job import JobStatus
 from modules.jobs.merging import Merger
 from modules.jobs.tasks import Outcome, Task, TaskState
-from modules.models.merging.wish import FORMAT_NAMES, ConfigSource, MergeMethod, MergeRequest, MergeWish
-from modules.models.vaes import BUILT_IN
-from modules.processing.precision import split_patterns
+from modules.models.merging.request import FORMAT_NAMES, ConfigSource, MergeMethod, MergeRequest, MergeWish
+from modules.models.vae.files import BUILT_IN
+from modules.processing.engine.precision import split_patterns
 from modules.services import Services
 from modules.ui.header import checkpoint_choice
 from modules.ui.messages import error_box, note_box

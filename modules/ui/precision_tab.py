@@ -10,7 +10,7 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
 from modules.jobs.precision import COMPARED, EIGHT_BIT, KINDS, SIXTEEN_BIT, ComparisonWish, StorageWish
 from modules.jobs.tasks import Task
-from modules.processing.precision import split_patterns
+from modules.processing.engine.precision import split_patterns
 from modules.services import Services
 from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
 from modules.ui.messages import error_box, note_box

@@ -21,16 +21,16 @@ from modules.errors import FeatherweightError
 from modules.images.encode import encode_image
 from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
-from modules.processing.output import name_context
-from modules.processing.results import Picture, PictureKind
-from modules.processing.texts import text_options
+from modules.processing.pipeline.texts import text_options
+from modules.processing.record.output import name_context
+from modules.processing.record.result import Picture, PictureKind
 from modules.prompting.chunks import Tokenizer
 from modules.prompting.counter import count_prompt
 from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
-from modules.ui.job_pictures import picture_of, pictures_of
+from modules.ui.job_images import picture_of, pictures_of
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, scales_line
 

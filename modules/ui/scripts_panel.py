@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from modules.processing.requests import Txt2ImgRequest
+from modules.processing.request import Txt2ImgRequest
 from modules.scripts.pasting import PastedFields
 from modules.scripts.script import Script
 from modules.services import Services

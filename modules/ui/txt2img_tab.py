@@ -11,8 +11,8 @@ from typing import Any
 import gradio as gr
 
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.processing.requests import MAX_SIDE_PX
-from modules.processing.upscaling import hires_upscalers
+from modules.processing.pipeline.upscaling import hires_upscalers
+from modules.processing.request import MAX_SIDE_PX
 from modules.prompting.styles import Style, StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services

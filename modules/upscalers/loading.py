@@ -35,21 +35,21 @@ def load_network(path: Path, device: torch.device) -> PixelNetwork:
     weights = read_weights(path)
     spandrel = import_spandrel()
     try:
-        model = spandrel.ModelLoader(device=device).load_from_state_dict(weights)
+        loaded = spandrel.ModelLoader(device=device).load_from_state_dict(weights)
     except (spandrel.UnsupportedModelError, RuntimeError, KeyError, ValueError, TypeError, IndexError) as error:
         reason = str(error).strip().splitlines()
         raise CheckpointError(
             f"{path.name} is no upscaler that can be read: {reason[0] if reason else type(error).__name__} "
             "Take the file out of the folder, or choose another upscaler."
         ) from error
-    if not isinstance(model, spandrel.ImageModelDescriptor) or (model.input_channels, model.output_channels) != (3, 3):
+    if not isinstance(loaded, spandrel.ImageModelDescriptor) or (loaded.input_channels, loaded.output_channels) != (3, 3):
         raise CheckpointError(
-            f"{path.name} holds a network of architecture {model.architecture.name}, which does not turn one "
+            f"{path.name} holds a network of architecture {loaded.architecture.name}, which does not turn one "
             "colour picture into another. Choose another upscaler."
         )
-    model.eval().float()
-    model.model.requires_grad_(False)
-    network: PixelNetwork = model
+    loaded.eval().float()
+    loaded.loaded.requires_grad_(False)
+    network: PixelNetwork = loaded
     return network
 
 

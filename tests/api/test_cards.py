@@ -12,8 +12,8 @@ from PIL import Image
 
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
-from modules.processing.networks import Arrived
-from modules.processing.requests import Txt2ImgRequest
+from modules.processing.engine.adapters import Arrived
+from modules.processing.request import Txt2ImgRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.ui.card_routes import CARD, CARD_SETTINGS, DETAILS, LIST

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from modules.api.app import build_api
 from modules.jobs.job import Job
 from modules.memory.timeline import MemoryTimeline
-from modules.processing.results import Result
+from modules.processing.record.result import Result
 from tests.fakes import FakeExecutor, fake_services
 
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.processing.requests import Txt2ImgRequest
+from modules.processing.request import Txt2ImgRequest
 from modules.services import Services
 
 

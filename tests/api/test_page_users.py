@@ -7,8 +7,8 @@ from fastapi.testclient import TestClient
 
 from modules.access import Access, Users, access_of
 from modules.api.app import build_api
-from modules.cli.flags import Flags
 from modules.errors import InvalidValueError
+from modules.flags.flags import Flags
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services, mounted_page
 

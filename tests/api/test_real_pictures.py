@@ -14,7 +14,7 @@ from PIL import Image
 
 from modules.api.app import build_api
 from modules.assembly import build_services
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 from tests.processing.recorded import levels_apart
 from tests.recordings import REFERENCE, TINY, cases
 

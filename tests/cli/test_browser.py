@@ -3,7 +3,7 @@
 import pytest
 
 from modules.cli.browser import opens_browser
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 
 SCREEN = {"DISPLAY": ":0"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.cli.flags import (
+from modules.flags.flags import (
     DEVICE,
     HIDDEN,
     PRECISION,
@@ -21,8 +21,8 @@ from modules.cli.flags import (
     public_flags,
     without_effect,
 )
-from modules.cli.no_effect import NO_EFFECT
-from modules.cli.options import parse_credentials
+from modules.flags.no_effect import NO_EFFECT
+from modules.flags.options import parse_credentials
 
 RECORDED = Path(__file__).parents[1] / "reference" / "get" / "cmd-flags.json"
 

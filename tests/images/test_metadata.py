@@ -63,19 +63,19 @@ def test_null_characters_and_lone_surrogates_do_no_harm() -> None:
 
 def test_a_path_and_an_open_image_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    path.write_bytes(encode_image(picture(), "png", INFOTEXT))
+    path.write_bytes(encode_image(source(), "png", INFOTEXT))
     assert read_metadata(path)[0] == INFOTEXT
     with Image.open(path) as image:
         assert read_metadata(image)[0] == INFOTEXT
 
 
 def test_the_source_exif_does_not_travel_along() -> None:
-    with Image.open(BytesIO(encode_image(picture(), "jpg", "old"))) as image:
+    with Image.open(BytesIO(encode_image(source(), "jpg", "old"))) as image:
         image.load()
         assert read_metadata(encode_image(image, "jpg"))[0] is None
 
 
-@pytest.mark.parametrize("content", [b"no picture", b"\x89PNG\r\n\x1a\n", b"", b"GIF89a", b"RIFF\0\0\0\0WEBP"])
+@pytest.mark.parametrize("content", [b"no source", b"\x89PNG\r\n\x1a\n", b"", b"GIF89a", b"RIFF\0\0\0\0WEBP"])
 def test_bytes_that_are_no_picture_are_refused(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match=r"The picture is (no image file|damaged|empty)"):
         read_metadata(content)

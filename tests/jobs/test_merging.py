@@ -11,9 +11,9 @@ import pytest
 from modules.errors import UnknownNameError
 from modules.jobs.merging import Merger
 from modules.jobs.tasks import Outcome, Task, Tasks
-from modules.models.merging.wish import MergeWish
-from modules.models.tensor_file import TensorFile
-from modules.models.vaes import VaeCatalogue
+from modules.models.merging.request import MergeWish
+from modules.models.reading.tensor_file import TensorFile
+from modules.models.vae.files import VaeCatalogue
 from tests.models.merging.toys import Toys, toy
 from tests.recordings import CONFIGS
 

@@ -11,8 +11,8 @@ from modules.errors import FeatherweightError, Interrupted, InvalidValueError, U
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
-from modules.processing.requests import Txt2ImgRequest, request_from_json
-from modules.processing.results import GenerationInfo, Picture, Result
+from modules.processing.record.result import GenerationInfo, Picture, Result
+from modules.processing.request import Txt2ImgRequest, request_from_json
 
 
 def result_of(job: Job, interrupted: bool = False) -> Result:

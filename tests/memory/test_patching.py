@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modules.memory.patching import Layering, Patch, has_foreign_forward, patches_of, put_around
+from modules.memory.hook_chain import Layering, Patch, has_foreign_forward, patches_of, put_around
 from modules.memory.storage import StorageRules, apply_storage
 
 

@@ -10,10 +10,10 @@ import torch
 
 from modules.devices import release_memory
 from modules.memory.streaming.groups import Level
-from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.stream_plan import StreamPlan
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS

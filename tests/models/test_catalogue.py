@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.catalogue import (
+from modules.models.reading.catalogue import (
     OLD_HASH_BEGIN,
     OLD_HASH_BYTES,
     CheckpointCatalogue,

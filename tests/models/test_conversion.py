@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 
 from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.layer import stored_state
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.conversion import PrecisionReport, report_precision, save_as
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
+from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.models.precision import PrecisionPlan
-from modules.models.tensor_writer import TensorWriter
-from modules.processing.precision import storage_rules
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.reading.tensor_writer import TensorWriter
+from modules.processing.engine.precision import storage_rules
 from tests.models.family_files import write_family
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, TINY

@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
 from modules.models.families.ldm_parts import build_unet, build_vae
-from modules.models.keymaps.keymap import KeyMap, ModulePair
-from modules.models.keymaps.ldm_unet import UNetLayout, unet_keymap
-from modules.models.keymaps.ldm_vae import vae_keymap
+from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
+from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
+from modules.models.layouts.keymaps.ldm_vae import vae_keymap
 
 
 @settings(deadline=None, max_examples=12)

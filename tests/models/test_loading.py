@@ -9,11 +9,11 @@ from diffusers import UNet2DConditionModel
 from safetensors.torch import load_file
 
 from modules.errors import CheckpointError
-from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.families.family import ModelFamily
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import PrecisionPlan
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, TINY
 

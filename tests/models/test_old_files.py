@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.ema_names import restored_names, with_dots
+from modules.models.layouts.ema_names import restored_names, with_dots
+from modules.models.layouts.open_clip_layout import open_checkpoint
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
-from modules.models.open_clip_layout import open_checkpoint
 from modules.models.precision import PrecisionPlan
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from tests.models.family_files import family_tensors
 from tests.models.original_keys import FULL, file_shapes
 from tests.recordings import CONFIGS

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.errors import InvalidValueError
-from modules.models.catalogue import CheckpointInfo
+from modules.models.denoiser_context import NetworkContext
 from modules.models.families.family import SizeVector
+from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
-from modules.models.network_context import NetworkContext
-from modules.models.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.precision import PrecisionPlan
-from modules.processing.size_vector import SizeFacts, size_vector
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.pipeline.size_vector import SizeFacts, size_vector
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import load_file
 
 from modules.errors import CheckpointError
-from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loading import load_model
-from modules.models.pickle_file import PickleFile
 from modules.models.precision import PrecisionPlan
-from modules.models.tensor_source import open_tensors
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.reading.pickle_file import PickleFile
+from modules.models.reading.tensor_source import open_tensors
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors
 from tests.recordings import CONFIGS, TINY, cpu_machine

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modules.memory.formats import Encoded
-from modules.models.preparing import FEW_AHEAD, Preparation
+from modules.models.reading.preparing import FEW_AHEAD, Preparation
 
 
 def work_of(number: int, pause: float = 0.0) -> Callable[[], Encoded]:

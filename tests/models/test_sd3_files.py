@@ -8,12 +8,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.catalogue import CheckpointInfo
+from modules.models.denoiser_context import NetworkContext
+from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
-from modules.models.network_context import NetworkContext
-from modules.models.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.precision import PrecisionPlan
+from modules.models.reading.catalogue import CheckpointInfo
 from tests.models.family_files import family_tensors, write_family
 from tests.recordings import CONFIGS
 

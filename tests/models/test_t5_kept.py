@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.conversion import report_precision, save_as
+from modules.models.families.t5_kept import LEAVE_OUT
+from modules.models.merging.conversion import report_precision, save_as
 from modules.models.merging.merge import MergeResult, merge
-from modules.models.merging.wish import MergeMethod, MergeRequest
-from modules.models.t5_kept import LEAVE_OUT
-from modules.processing.precision import storage_rules
+from modules.models.merging.request import MergeMethod, MergeRequest
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.processing.engine.precision import storage_rules
 from tests.models.diffusers_sd3_folders import write_sd3_folder
 from tests.models.family_files import family_tensors
 from tests.models.tiny_t5 import PREFIX, t5_tensors

@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from modules.errors import CheckpointError, NumericalError
-from modules.models.catalogue import CheckpointInfo
-from modules.models.tiny_vae import TinyHalf, original_names, read_tiny
-from modules.models.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
-from modules.models.vae_running import VaeRules, VaeRunner
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.vae.running import VaeRules, VaeRunner
+from modules.models.vae.tiny_vae import TinyHalf, original_names, read_tiny
+from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
 
 CPU = torch.device("cpu")
 CHECKPOINT = CheckpointInfo(Path("models/nice.safetensors"), "nice.safetensors", 1, 1)

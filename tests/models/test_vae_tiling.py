@@ -8,8 +8,8 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from modules.errors import NumericalError
-from modules.models.vae_running import VaeRules, VaeRunner
-from modules.models.vae_tiling import SMALLEST_TILE, decode_tiled, encode_tiled
+from modules.models.vae.running import VaeRules, VaeRunner
+from modules.models.vae.tiling import SMALLEST_TILE, decode_tiled, encode_tiled
 
 CPU = torch.device("cpu")
 DOWNSCALE = 4

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.vaes import VaeCatalogue, VaeWish
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.vae.files import VaeCatalogue, VaeWish
 from modules.settings.values import Settings
 
 

@@ -12,17 +12,17 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from modules.adapters.adapter_file import FRONT_BYTES, read_metadata
+from modules.adapters.catalogue import NetworkCatalogue
+from modules.adapters.tags import lora_tags
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.networks.card_pages import checkpoint_page, embedding_page, fits_tag, hypernetwork_page
-from modules.networks.cards import Card, CardLibrary, card_json
-from modules.networks.catalogue import NetworkCatalogue
-from modules.networks.network_file import FRONT_BYTES, read_metadata
-from modules.networks.notes import write_notes
-from modules.networks.previews import embedded_preview, read_preview, write_preview
-from modules.networks.tags import lora_tags
-from modules.networks.training_facts import training_facts, training_tags, version_of, version_of_family
-from modules.processing.networks import Networks
+from modules.model_cards.card_pages import checkpoint_page, embedding_page, fits_tag, hypernetwork_page
+from modules.model_cards.cards import Card, CardLibrary, card_json
+from modules.model_cards.notes import write_notes
+from modules.model_cards.previews import embedded_preview, read_preview, write_preview
+from modules.model_cards.training_facts import training_facts, training_tags, version_of, version_of_family
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.adapters import Networks
 from modules.prompting.extra_networks import extract_networks
 from modules.settings.values import Settings
 from tests.extensions import lora_page
@@ -344,8 +344,8 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("modules.networks.notes.write_atomic", full)
-    monkeypatch.setattr("modules.networks.previews.write_atomic", full)
+    monkeypatch.setattr("modules.model_cards.notes.write_atomic", full)
+    monkeypatch.setattr("modules.model_cards.previews.write_atomic", full)
     with pytest.raises(OutputError, match=r"The notes a\.json could not be saved .* the disk is full"):
         write_notes(path, {"notes": "x"})
     with pytest.raises(OutputError, match=r"The preview a\.preview\.png could not be saved .* the disk is full"):

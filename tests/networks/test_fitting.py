@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.networks.applying import LoraMode, NetworkApplier, Use
-from modules.networks.network_file import NetworkError, NetworkFile, read_network
-from modules.networks.targets import TargetTable
+from modules.adapters.adapter_file import NetworkError, NetworkFile, read_network
+from modules.adapters.applying import LoraMode, NetworkApplier, Use
+from modules.adapters.targets import TargetTable
 
 
 class Layers(nn.Module):

@@ -7,13 +7,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.models.catalogue import CheckpointInfo
+from modules.adapters.adapter_file import NetworkError, read_network
+from modules.adapters.applying import LoraMode, NetworkApplier, Use
+from modules.adapters.targets import TargetTable
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import PrecisionPlan
-from modules.networks.applying import LoraMode, NetworkApplier, Use
-from modules.networks.network_file import NetworkError, read_network
-from modules.networks.targets import TargetTable
+from modules.models.reading.catalogue import CheckpointInfo
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

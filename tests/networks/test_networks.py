@@ -13,18 +13,18 @@ from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from modules.adapters.adapter_file import NetworkError, network_hash, read_network, split_key
+from modules.adapters.algorithms import read_adapter
+from modules.adapters.algorithms.adapter import Adapter
+from modules.adapters.catalogue import NetworkCatalogue
+from modules.adapters.embeddings import EmbeddingStore, read_embedding
+from modules.adapters.hypernetworks import read_hypernetwork
+from modules.adapters.tags import LoraTag, lora_tags
+from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget as DeltaBudget
 from modules.memory.changes import DecodedChanges, changed_weight, joined_branches
 from modules.memory.formats import FORMATS
 from modules.memory.formats.stochastic import encode_stochastic
-from modules.networks.catalogue import NetworkCatalogue
-from modules.networks.embeddings import EmbeddingStore, read_embedding
-from modules.networks.hypernetworks import read_hypernetwork
-from modules.networks.kinds import read_adapter
-from modules.networks.kinds.adapter import Adapter
-from modules.networks.network_file import NetworkError, network_hash, read_network, split_key
-from modules.networks.tags import LoraTag, lora_tags
-from modules.networks.targets import TargetTable
 from modules.prompting.extra_networks import extract_networks
 from tests.recordings import REFERENCE
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.networks.embeddings import EmbeddingStore, read_embedding
-from modules.networks.network_file import NetworkError
-from modules.networks.picture_embedding import MAX_JSON_BYTES, read_picture, xor_pattern
+from modules.adapters.adapter_file import NetworkError
+from modules.adapters.embeddings import EmbeddingStore, read_embedding
+from modules.adapters.image_embedding import MAX_JSON_BYTES, read_picture, xor_pattern
 
 HEIGHT = 96
 VECTORS = [[0.5, -1.25, 3.0], [1e-3, 0.0, -7.5]]

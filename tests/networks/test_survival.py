@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.networks.applying import LoraMode, NetworkApplier, Survival, Use
-from modules.networks.network_file import NetworkFile, read_network
-from modules.networks.targets import TargetTable
-from modules.processing.networks import Arrived, _weak
+from modules.adapters.adapter_file import NetworkFile, read_network
+from modules.adapters.applying import LoraMode, NetworkApplier, Survival, Use
+from modules.adapters.targets import TargetTable
+from modules.processing.engine.adapters import Arrived, _weak
 from tests.extensions import networks_of
 
 CPU = torch.device("cpu")

@@ -4,8 +4,14 @@ import torch
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
-from modules.processing.conditioning import EncodedPrompts
-from modules.processing.sampling_pass import PassPlan, build_guidance, guided_network, noise_schedule, plan_first
+from modules.processing.pipeline.conditioning import EncodedPrompts
+from modules.processing.pipeline.sampling_pass import (
+    PassPlan,
+    build_guidance,
+    guided_network,
+    noise_schedule,
+    plan_first,
+)
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
 from modules.settings.values import Settings

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.sampling.catalog import SAMPLERS, split_legacy_name
 from modules.settings.values import Settings
 from tests.recordings import REFERENCE, cases

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from modules.devices import settle, steady_heap
 from modules.memory.timeline import resident_bytes
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import Engine
-from modules.processing.model_shelf import KeepWish
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.model_shelf import KeepWish
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
 

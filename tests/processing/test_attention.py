@@ -7,11 +7,11 @@ import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import Tensor
 
-from modules.cli.flags import Flags
 from modules.errors import UnknownNameError
+from modules.flags.flags import Flags
 from modules.memory.attention import ATTENTIONS, AttentionOptions, upcast
-from modules.processing.attention import Processor, choose_attention, using_attention
-from modules.processing.attention_wish import AttentionFlags
+from modules.processing.engine.attention import Processor, choose_attention, using_attention
+from modules.processing.engine.attention_options import AttentionFlags
 
 CPU = torch.device("cpu")
 WAYS = [name for name in ATTENTIONS if name != "xformers"]
@@ -104,7 +104,7 @@ def test_automatic_leaves_the_networks_alone_unless_upcasting() -> None:
 
 
 def test_unusable_xformers_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("modules.processing.attention.xformers_problem", lambda device, dtype: "It is broken")
+    monkeypatch.setattr("modules.processing.engine.attention.xformers_problem", lambda device, dtype: "It is broken")
     choice = choose_attention("xformers", False, AttentionFlags(), CPU, torch.float32)
     assert choice.name == "sdp"
     assert choice.note is not None and "It is broken" in choice.note

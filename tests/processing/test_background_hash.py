@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
 

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from modules.errors import Interrupted, UnknownNameError
-from modules.processing.comparison import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
-from modules.processing.comparison_page import as_html, verdict
-from modules.processing.events import Silent
-from modules.processing.output import Output
+from modules.processing.comparison.compare import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
+from modules.processing.comparison.report_page import as_html, verdict
+from modules.processing.pipeline.events import Silent
+from modules.processing.record.output import Output
 from tests.processing.recorded import request_of
 from tests.processing.test_fp8_pictures import PLAIN
 from tests.recordings import tiny_engine

@@ -9,20 +9,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.conversion import report_precision, save_as
 from modules.models.families.ldm_parts import PREDICTION_KEY
+from modules.models.merging.conversion import report_precision, save_as
 from modules.models.merging.merge import merge
-from modules.models.merging.wish import MergeMethod, MergeRequest
+from modules.models.merging.request import MergeMethod, MergeRequest
+from modules.models.meta_model import sketch_model
 from modules.models.precision import PrecisionPlan
-from modules.models.sketch import sketch_model
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import storage_rules
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.streaming_wish import StreamFlags
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import storage_rules
+from modules.processing.engine.streaming_options import StreamFlags
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.extensions import networks_of
 from tests.models.diffusers_folders import write_folder

@@ -11,15 +11,15 @@ from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError, Interrupted, MemoryShortageError, NumericalError, Skipped
 from modules.models import loading
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import PrecisionWish
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.status import EngineState
-from modules.processing.streaming_wish import StreamFlags, StreamWish, finer_wishes
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.streaming_options import StreamFlags, StreamWish, finer_wishes
+from modules.processing.memory_estimate.status import EngineState
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.extensions import networks_of
 from tests.recordings import CONFIGS, TINY, cpu_machine

@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import save_file
 
 from modules.errors import InvalidValueError
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.planning import Planner
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.extensions import networks_of
 from tests.models.family_files import FAMILY_NAMES, TINY_FAMILIES, write_family, write_yaml

@@ -10,13 +10,12 @@ from torch import nn
 
 from modules.errors import InvalidValueError, SettingsError
 from modules.memory.feed_forward import options
-from modules.processing import feed_forward
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.feed_forward import CHOICES, split_options, using_split_feed_forward
-from modules.processing.output import Output
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.txt2img import txt2img
+from modules.processing.engine.engine import Engine, feed_forward
+from modules.processing.engine.feed_forward import CHOICES, split_options, using_split_feed_forward
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 

@@ -13,14 +13,14 @@ from modules.images.infotext_settings import override_settings_from
 from modules.memory.layer import stored_state
 from modules.memory.matmul import fp8_product
 from modules.models.precision import ComputeMode
-from modules.processing.comparison import psnr_db
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
+from modules.processing.comparison.compare import psnr_db
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine, PrecisionWish, resolve
 from modules.processing.pasting import pasted_values
-from modules.processing.precision import Machine, PrecisionWish, resolve
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
 from modules.settings.values import Settings
 from tests.recordings import cpu_machine, tiny_engine
 from tests.scripts.toys import small_request

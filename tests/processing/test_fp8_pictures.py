@@ -9,11 +9,11 @@ import pytest
 
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
 from modules.settings.values import Settings
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, tiny_engine

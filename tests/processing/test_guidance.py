@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.models.network_context import NetworkContext
-from modules.processing.guidance import Guidance, GuidanceOptions, GuidedNetwork, Used
+from modules.models.denoiser_context import NetworkContext
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedNetwork, Used
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
 

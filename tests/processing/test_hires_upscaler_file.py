@@ -8,11 +8,11 @@ import torch
 
 from modules.errors import CheckpointError, MemoryShortageError, UnknownNameError
 from modules.images.infotext import parse_infotext
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.txt2img import txt2img
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
 from modules.upscalers import tiles
 from modules.upscalers.catalogue import UpscalerCatalogue
@@ -80,7 +80,7 @@ def test_memory_that_runs_out_in_the_upscaler_means_smaller_tiles(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return real(network, square, device)
 
-    monkeypatch.setattr("modules.processing.recovery.UPSCALER_TILES_PX", (32,))
+    monkeypatch.setattr("modules.processing.engine.recovery.UPSCALER_TILES_PX", (32,))
     monkeypatch.setattr(tiles, "_run", failing)
     if times == 3:
         with pytest.raises(MemoryShortageError, match=r"enlarge: CUDA out of memory.*in tiles of 32 pixels"):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from modules.adapters.adapter_file import NetworkError
+from modules.adapters.applying import LoraMode
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory.changes import changed_bias, changed_weight
 from modules.memory.layer import stored_state, unmanage
-from modules.networks.applying import LoraMode
-from modules.networks.network_file import NetworkError
-from modules.processing.engine import Engine
+from modules.processing.engine.engine import Engine
 from modules.settings.values import Settings
 from tests.extensions import networks_of
 from tests.processing.recorded import levels_apart

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from modules.errors import MemoryShortageError
-from modules.models.catalogue import CheckpointCatalogue, HashCache
 from modules.models.loaded import LoadedModel
-from modules.processing import engine as engine_module
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.model_shelf import KeepWish, KeptModel, ModelShelf, free_bytes
-from modules.processing.output import Output
-from modules.processing.precision import PrecisionWish
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.status import EngineState
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.engine import engine as engine_module
+from modules.processing.engine.model_shelf import KeepWish, KeptModel, ModelShelf, free_bytes
+from modules.processing.engine.precision import PrecisionWish
+from modules.processing.memory_estimate.status import EngineState
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, TINY, cpu_machine
 

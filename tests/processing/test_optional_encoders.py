@@ -4,7 +4,7 @@ import pytest
 
 from modules.models import loading as _loading  # noqa: F401 - registers the families
 from modules.models.families.family import FAMILIES, ModelFamily, OptionalEncoder
-from modules.processing.precision import OPTIONAL_ENCODERS, PRECISION_KEYS, PrecisionWish, resolve
+from modules.processing.engine.precision import OPTIONAL_ENCODERS, PRECISION_KEYS, PrecisionWish, resolve
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
 from tests.recordings import cpu_machine

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.sketch import sketch_model
-from modules.processing.engine import Engine
-from modules.processing.plan_words import plan_line
-from modules.processing.planning import CLIENT_BYTES, Planner, available, container_bytes
-from modules.processing.precision import PrecisionWish, resolve
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import GenerationInfo, Result
+from modules.models.meta_model import sketch_model
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import PrecisionWish, resolve
+from modules.processing.memory_estimate.estimate import CLIENT_BYTES, Planner, available, container_bytes
+from modules.processing.memory_estimate.words import plan_line
+from modules.processing.record.result import GenerationInfo, Result
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine, tiny_engine
@@ -180,8 +180,8 @@ def test_streamed_weights_are_foretold_by_the_groups_that_move(
     word: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit on blocks that takes those of the tiny model apart, as 96 MB do those of a large one."""
-    monkeypatch.setattr("modules.models.resting.LARGEST_BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr("modules.models.sketch.LARGEST_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("modules.models.reading.offloading.LARGEST_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("modules.models.meta_model.LARGEST_BLOCK_BYTES", 1 << 20)
     wish = PrecisionWish.of(Settings().with_changes({"stream_weights": word}))
     sketch = sketch_model(engine.catalogue.get(NAME), CONFIGS)
     plan = resolve(wish, engine.machine, sketch.family)
@@ -244,7 +244,7 @@ def test_with_a_card_main_memory_is_foretold_too(
 ) -> None:
     """Of a card that is not there."""
     card = replace(engine.machine, device=torch.device("cuda", 0))
-    monkeypatch.setattr("modules.processing.planning.describe", lambda device: f"some {device.type}")
+    monkeypatch.setattr("modules.processing.memory_estimate.estimate.describe", lambda device: f"some {device.type}")
     planner = Planner(engine, CONFIGS)
     monkeypatch.setattr(planner, "_remember", lambda key, run: 20 * MB)  # what a rehearsal there would give
     monkeypatch.setattr(engine, "_machine", card)

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 from modules.images.infotext import format_infotext, parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.models.precision import ComputeMode
-from modules.processing.describe import precision_fields
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import Machine, PrecisionWish, machine_of, resolve
-from modules.processing.txt2img import txt2img
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine, PrecisionWish, machine_of, resolve
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.describe import precision_fields
+from modules.processing.record.output import Output
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 from tests.scripts.toys import small_request
@@ -39,7 +39,7 @@ MODES = ("Automatic", "Manual cast", "Autocast", "FP8 matmul")
 @pytest.fixture
 def all_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices that are not here compute in everything."""
-    monkeypatch.setattr("modules.processing.precision.works", lambda device, dtype: True)
+    monkeypatch.setattr("modules.processing.engine.precision.works", lambda device, dtype: True)
 
 
 @pytest.mark.parametrize(

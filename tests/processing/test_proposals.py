@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from modules.processing.plan_words import plan_line
-from modules.processing.planning import MemoryPlan, StageNeed
-from modules.processing.proposals import changes, propose
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
+from modules.processing.memory_estimate.estimate import MemoryPlan, StageNeed
+from modules.processing.memory_estimate.proposals import changes, propose
+from modules.processing.memory_estimate.words import plan_line
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
 
 MB = 1_000_000

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.hires_pass import Enlarge, HiresPass
-from modules.processing.output import Output
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.hires_pass import Enlarge, HiresPass
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
 from tests.recordings import REFERENCE, tiny_engine
 

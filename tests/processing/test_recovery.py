@@ -11,13 +11,13 @@ import torch
 from modules.errors import MemoryShortageError
 from modules.images.infotext import parse_infotext
 from modules.models.unet_running import UnetRunner, rows_of
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import PrecisionWish
-from modules.processing.recovery import recovering, recovery_names, recovery_notices
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of
 
@@ -81,13 +81,13 @@ def fail(monkeypatch: pytest.MonkeyPatch, where: str, times: int, after: int = 0
 
 
 STAGES = {
-    "networks": ("modules.networks.applying:NetworkApplier.apply", LORA),
+    "networks": ("modules.adapters.applying:NetworkApplier.apply", LORA),
     "text": ("modules.prompting.clip_encoder:ClipTextEncoder.encode", PAYLOAD),
     "denoise": ("modules.models.loaded:LoadedModel._predict", PAYLOAD),
-    "encode": ("modules.models.vae_running:VaeRunner._moments", HIRES),
-    "decode": ("modules.models.vae_running:VaeRunner._decode", PAYLOAD),
-    "enlarge": ("modules.processing.hires_pass:_larger", HIRES),
-    "save": ("modules.processing.txt2img:to_images", PAYLOAD),
+    "encode": ("modules.models.vae.running:VaeRunner._moments", HIRES),
+    "decode": ("modules.models.vae.running:VaeRunner._decode", PAYLOAD),
+    "enlarge": ("modules.processing.pipeline.hires_pass:_larger", HIRES),
+    "save": ("modules.processing.pipeline.generate:to_images", PAYLOAD),
 }
 
 
@@ -162,7 +162,7 @@ def test_the_device_is_left_step_by_step_and_everything_comes_back(
     before = {name: (p.device, p.dtype, p.clone()) for name, p in model.unet.named_parameters()}
     real = recovering
     monkeypatch.setattr(
-        "modules.processing.model_in_use.recovering",
+        "modules.processing.engine.lease.recovering",
         lambda model, attention, upscaling: real(model, attention, upscaling, leave_device=True),
     )
     fail(monkeypatch, STAGES["denoise"][0], times)
@@ -257,7 +257,7 @@ def test_a_streamed_model_can_compute_on_the_processor(
     real = recovering
     with monkeypatch.context() as patch:
         patch.setattr(
-            "modules.processing.model_in_use.recovering",
+            "modules.processing.engine.lease.recovering",
             lambda model, attention, upscaling: real(model, attention, upscaling, leave_device=True),
         )
         fail(patch, STAGES["denoise"][0], 8)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.models.catalogue import CheckpointCatalogue
+from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.checking import check_names
-from modules.processing.hires_size import hires_size, old_first_pass_size
-from modules.processing.requests import HiresRequest, Txt2ImgRequest, request_from_json, request_to_json
+from modules.processing.pipeline.hires_size import hires_size, old_first_pass_size
+from modules.processing.request import HiresRequest, Txt2ImgRequest, request_from_json, request_to_json
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 

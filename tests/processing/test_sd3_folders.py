@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import Engine
-from modules.processing.precision import PrecisionWish
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import PrecisionWish
 from modules.prompting.conditioning import Conditioning
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings

@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.memory.attention import whole
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.network_context import NetworkContext
-from modules.processing.attention import using_attention
-from modules.processing.conditioning import EncodedPrompts
-from modules.processing.engine import Engine
+from modules.models.denoiser_context import NetworkContext
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.attention import using_attention
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.conditioning import EncodedPrompts
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 from tests.models.diffusers_sd3_folders import sd3_transformer

@@ -14,15 +14,15 @@ from modules.errors import CheckpointError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory.layer import stored_state
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.sketch import sketch_model
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import OPTIONAL_ENCODERS, PrecisionWish
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.models.meta_model import sketch_model
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import OPTIONAL_ENCODERS, PrecisionWish
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import Txt2ImgRequest
 from modules.prompting.t5_encoder import T5Tokenizer
 from modules.settings.values import Settings
 from tests.models.family_files import family_tensors, write_family

@@ -12,12 +12,12 @@ from PIL import Image
 from modules.errors import Interrupted, Skipped
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import Picture
-from modules.processing.txt2img import txt2img
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Picture
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from modules.cli.flags import Flags
 from modules.errors import CheckpointError, OutputError
+from modules.flags.flags import Flags
 from modules.memory.streaming.groups import Level
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.vaes import VaeCatalogue
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import Machine
-from modules.processing.results import Result
-from modules.processing.status import ModelFacts
-from modules.processing.streaming_wish import StreamFlags, StreamWish, stream_plan
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.vae.files import VaeCatalogue
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine
+from modules.processing.engine.streaming_options import StreamFlags, StreamWish, stream_plan
+from modules.processing.memory_estimate.status import ModelFacts
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
 from modules.ui.scales import scales_line
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.processing.recorded import request_of

@@ -13,15 +13,15 @@ from safetensors.torch import save_file
 from modules.errors import CheckpointError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.models.tiny_vae import original_names
-from modules.models.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.planning import Planner
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.models.vae.tiny_vae import original_names
+from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
+from modules.processing.engine.engine import Engine
+from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, tiny_engine

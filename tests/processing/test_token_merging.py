@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from modules.images.infotext import parse_infotext
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import Result
-from modules.processing.token_merging import can_merge_tokens
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.token_merging import can_merge_tokens
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, cpu_machine

@@ -11,14 +11,14 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
-from modules.models.catalogue import CheckpointCatalogue, HashCache
-from modules.models.vaes import VaeCatalogue
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.vae.files import VaeCatalogue
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors, write_checkpoint

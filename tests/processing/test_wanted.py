@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.catalogue import CheckpointCatalogue, HashCache
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.checking import check_names
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.wanted import Wanted, stored_checkpoint, wanted_checkpoint
+from modules.processing.engine.chosen_checkpoint import Wanted, stored_checkpoint, wanted_checkpoint
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 
 GONE = Settings().changed(sd_model_checkpoint="gone.safetensors")

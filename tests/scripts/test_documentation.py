@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from modules.errors import InvalidValueError
-from modules.networks.cards import CardLibrary, card_json
-from modules.processing.engine import Engine
-from modules.processing.networks import Networks
+from modules.model_cards.cards import CardLibrary, card_json
+from modules.processing.engine.adapters import Networks
+from modules.processing.engine.engine import Engine
 from modules.scripts.callbacks import Moment
 from modules.scripts.library import filled_args
 from modules.scripts.program import Program

@@ -13,13 +13,13 @@ from fastapi.testclient import TestClient
 
 from modules import extra_networks
 from modules.assembly import build_services
-from modules.cli.flags import Flags
 from modules.errors import InvalidValueError
-from modules.networks.cards import CardPage
-from modules.processing.engine import Engine
-from modules.processing.network_kinds import NetworkJob
-from modules.processing.networks import Networks
-from modules.processing.results import Result
+from modules.flags.flags import Flags
+from modules.model_cards.cards import CardPage
+from modules.processing.engine.adapters import Networks
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.tag_types import NetworkJob
+from modules.processing.record.result import Result
 from modules.prompting.extra_networks import extract_networks
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
@@ -160,7 +160,7 @@ def test_its_cards_are_on_the_page_and_listed(client: TestClient) -> None:
     details = client.get("/internal/extra-networks/details", params={"page": "tints", "key": card["key"]}).json()
     assert details["metadata"] == {"hue": "7"} and details["fields"] == ["description"]
     changes = {"page": "tints", "key": card["key"], "changes": {"description": "like the evening"}}
-    assert client.post("/internal/extra-networks/notes", json=changes).json()["description"] == "like the evening"
+    assert client.post("/internal/extra-model_cards/notes", json=changes).json()["description"] == "like the evening"
     page = client.get("/").text
     tabs = re.findall(r'"(?:txt2img_(generation|checkpoints|lora|tints))"', page)
     assert list(dict.fromkeys(tabs)) == ["generation", "checkpoints", "lora", "tints"]

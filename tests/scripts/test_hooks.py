@@ -11,8 +11,8 @@ from PIL import Image
 from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.images.metadata import read_metadata
-from modules.processing.engine import Engine
-from modules.processing.results import PictureKind
+from modules.processing.engine.engine import Engine
+from modules.processing.record.result import PictureKind
 from modules.scripts.callbacks import Moment
 from tests.scripts.toys import extension, run, small_hires, small_request
 

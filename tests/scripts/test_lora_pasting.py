@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from modules.adapters.adapter_file import network_hash
+from modules.adapters.catalogue import NetworkCatalogue
 from modules.images.infotext import parse_infotext
-from modules.networks.catalogue import NetworkCatalogue
-from modules.networks.network_file import network_hash
 from tests.extensions import lora_script
 
 

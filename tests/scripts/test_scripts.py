@@ -11,11 +11,11 @@ from PIL import Image
 from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.legend import LegendStyle, grid_with_legend
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import Txt2ImgRequest, request_from_json, request_to_json
-from modules.processing.results import PictureKind, Result
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.record.output import Output
+from modules.processing.record.result import PictureKind, Result
+from modules.processing.request import Txt2ImgRequest, request_from_json, request_to_json
 from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
@@ -227,7 +227,7 @@ def test_how_values_are_written(label: str, text: str, values: list[Any]) -> Non
 
 def test_an_interrupted_plot_shows_what_is_finished(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     from modules.errors import Interrupted
-    from modules.processing.results import Picture
+    from modules.processing.record.result import Picture
 
     class StopAfterTwo(Silent):
         done = 0

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.requests import HiresRequest, Txt2ImgRequest
-from modules.processing.results import Result
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings

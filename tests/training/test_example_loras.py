@@ -9,16 +9,16 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.networks.catalogue import NetworkCatalogue
-from modules.networks.network_file import read_network
+from modules.adapters.adapter_file import read_network
+from modules.adapters.catalogue import NetworkCatalogue
 from modules.settings.values import Settings
-from modules.training.lora.base_model import file_hashes
-from modules.training.lora.command import CONFIGS, LORAS, SHIPPED
-from modules.training.lora.examples.blueprint import PAPER
-from modules.training.lora.examples.example import EXAMPLES
-from modules.training.lora.preview import Artist, Drawing
-from modules.training.scenes.palette import COLOURS
-from modules.training.scenes.scoring import background_colour
+from modules.training.base_model import file_hashes
+from modules.training.command import CONFIGS, LORAS, SHIPPED
+from modules.training.preview import Artist, Drawing
+from recipes.loras.blueprint import PAPER
+from recipes.loras.example import EXAMPLES
+from recipes.scenes.palette import COLOURS
+from recipes.scenes.scoring import background_colour
 
 FP8_ROW = Settings().with_changes({"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn_row"})
 MAX_BYTES = 2_000_000

@@ -16,22 +16,22 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from modules.adapters.adapter_file import network_hash, read_metadata, read_network
+from modules.adapters.applying import LoraMode, NetworkApplier, Use
+from modules.adapters.targets import TargetTable
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.loaded import LoadedModel
 from modules.models.master import FileMaster
-from modules.networks.applying import LoraMode, NetworkApplier, Use
-from modules.networks.network_file import network_hash, read_metadata, read_network
-from modules.networks.targets import TargetTable
-from modules.training.lora.base_model import file_hashes, load_base
-from modules.training.lora.command import main
-from modules.training.lora.examples.balloon import draw_balloon
-from modules.training.lora.examples.blueprint import LINE, PAPER, as_blueprint
-from modules.training.lora.examples.example import EXAMPLES
-from modules.training.lora.factors import take_over
-from modules.training.lora.file import TrainingRecord, tag_frequency, write_lora
-from modules.training.lora.options import LoraOptions, TrainingError
-from modules.training.lora.pictures import LatentSet, encode_pictures, read_pictures
-from modules.training.lora.trainer import LoraTrainer, train_lora
+from modules.training.base_model import file_hashes, load_base
+from modules.training.command import main
+from modules.training.factors import take_over
+from modules.training.file import TrainingRecord, tag_frequency, write_lora
+from modules.training.options import LoraOptions, TrainingError
+from modules.training.pictures import LatentSet, encode_pictures, read_pictures
+from modules.training.trainer import LoraTrainer, train_lora
+from recipes.loras.balloon import draw_balloon
+from recipes.loras.blueprint import LINE, PAPER, as_blueprint
+from recipes.loras.example import EXAMPLES
 from tests.recordings import CONFIGS, TINY
 
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from modules.errors import CheckpointError
-from modules.training.scenes.model import load_model
-from modules.training.scenes.vae import DecoderOptions, DecoderTuner, picture_loss, tune_decoder
+from recipes.scenes.model import load_model
+from recipes.scenes.vae import DecoderOptions, DecoderTuner, picture_loss, tune_decoder
 
 TINY = Path(__file__).parent.parent / "reference" / "models" / "tiny-sd1.safetensors"
 

@@ -5,8 +5,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from modules.training.scenes.captions import describe, plain_caption
-from modules.training.scenes.layout import (
+from recipes.scenes.captions import describe, plain_caption
+from recipes.scenes.layout import (
     SHAPES,
     SIZE_PX,
     Landscape,
@@ -16,10 +16,10 @@ from modules.training.scenes.layout import (
     random_pair,
     random_single,
 )
-from modules.training.scenes.palette import COLOURS, LANDS, SKIES, nearest_colour
-from modules.training.scenes.pictures import draw
-from modules.training.scenes.pool import scene_of_seed
-from modules.training.scenes.scoring import background_colour, colour_prompts, shape_colour
+from recipes.scenes.palette import COLOURS, LANDS, SKIES, nearest_colour
+from recipes.scenes.pictures import draw
+from recipes.scenes.pool import scene_of_seed
+from recipes.scenes.scoring import background_colour, colour_prompts, shape_colour
 
 
 def test_drawing_is_deterministic_by_seed() -> None:

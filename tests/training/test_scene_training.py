@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch.nn.functional import avg_pool2d
 
 from modules.errors import CheckpointError
-from modules.training.scenes.diffusion import (
+from recipes.scenes.diffusion import (
     DiffusionOptions,
     Trainer,
     diffusion_loss,
@@ -20,11 +20,11 @@ from modules.training.scenes.diffusion import (
     rate_factor,
     train_diffusion,
 )
-from modules.training.scenes.export import NETWORKS, export, fit_preview_factors, original_state
-from modules.training.scenes.model import SceneModel, load_model, sd1_alphas_cumprod
-from modules.training.scenes.pool import SHARD_PICTURES, Pool, encode_shard, pictures_of_shard, read_shard
-from modules.training.scenes.preview import decode, karras_sigmas, sample_latents
-from modules.training.scenes.tokens import tokenize
+from recipes.scenes.export import NETWORKS, export, fit_preview_factors, original_state
+from recipes.scenes.model import SceneModel, load_model, sd1_alphas_cumprod
+from recipes.scenes.pool import SHARD_PICTURES, Pool, encode_shard, pictures_of_shard, read_shard
+from recipes.scenes.preview import decode, karras_sigmas, sample_latents
+from recipes.scenes.tokens import tokenize
 
 TINY = Path(__file__).parent.parent / "reference" / "models" / "tiny-sd1.safetensors"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from modules.models.tiny_vae import read_tiny
-from modules.models.tiny_vae_files import DECODER, ENCODER
-from modules.models.vae_running import VaeRunner
-from modules.training.scenes.model import load_model
-from modules.training.scenes.tiny_vae import TinyOptions, TinyTrainer, measure_tiny, psnr, write_tiny
+from modules.models.vae.running import VaeRunner
+from modules.models.vae.tiny_vae import read_tiny
+from modules.models.vae.tiny_vae_files import DECODER, ENCODER
+from recipes.scenes.model import load_model
+from recipes.scenes.tiny_vae import TinyOptions, TinyTrainer, measure_tiny, psnr, write_tiny
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"

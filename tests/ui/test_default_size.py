@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright import sync_api
 
-from modules.models.hashing import HashProgress
-from modules.processing.status import EngineState, EngineStatus, ModelFacts
+from modules.models.reading.hashing import HashProgress
+from modules.processing.memory_estimate.status import EngineState, EngineStatus, ModelFacts
 from modules.services import Services
 from modules.ui.defaults import default_size, wanted_checkpoint
 from tests.fakes import fake_services

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from modules.assembly import build_services
-from modules.cli.flags import Flags
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.processing.status import ModelFacts
+from modules.flags.flags import Flags
+from modules.processing.memory_estimate.status import ModelFacts
 from modules.services import Services
 from modules.ui.form import FIELDS, form_values, parse_overrides, pasted_fields, request_of, show_override
 from modules.ui.messages import error_box

@@ -8,7 +8,7 @@ import pytest
 from playwright import sync_api
 
 from modules.assembly import build_services
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 from modules.services import Services
 from tests.recordings import TINY
 from tests.ui.browser import needs_browser, opened_browser, served

@@ -95,7 +95,7 @@ def test_hidden_samplers_are_not_offered(services: Services) -> None:
 
 def test_infotexts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from modules.jobs.job import Job
-    from modules.processing.output import Output
+    from modules.processing.record.output import Output
     from tests.scripts.test_scripts import request
 
     services = fake_services(tmp_path, start=False)
@@ -128,7 +128,7 @@ def test_tokens_are_counted_as_the_settings_say(services: Services) -> None:
 
 
 def finished_job(services: Services, task: str) -> None:
-    from modules.processing.requests import Txt2ImgRequest
+    from modules.processing.request import Txt2ImgRequest
 
     services.queue.start()
     request = Txt2ImgRequest(prompt="x", width=64, height=64, steps=1, batch_size=2, seed=3)
@@ -162,7 +162,7 @@ def test_open_folder_opens_what_the_setting_says(services: Services, choice: str
 
 def test_prompts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from modules.jobs.job import Job
-    from modules.processing.output import Output
+    from modules.processing.record.output import Output
     from tests.scripts.test_scripts import request
 
     services = fake_services(tmp_path, start=False)

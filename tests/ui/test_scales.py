@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from modules.models.hashing import HashProgress
-from modules.processing.status import ModelFacts
+from modules.models.reading.hashing import HashProgress
+from modules.processing.memory_estimate.status import ModelFacts
 from modules.ui.scales import hashing_line, scales_line
 
 RESIDENT = ModelFacts(

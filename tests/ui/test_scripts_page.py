@@ -10,7 +10,7 @@ from PIL import Image
 from playwright import sync_api
 
 from modules.assembly import build_services
-from modules.cli.flags import Flags
+from modules.flags.flags import Flags
 from modules.images.metadata import read_metadata
 from modules.services import Services
 from tests.recordings import TINY

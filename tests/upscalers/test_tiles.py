@@ -44,7 +44,7 @@ def run(network: Any, image: Image.Image, size: int, overlap: int) -> tuple[np.n
 
 @pytest.mark.parametrize(("size", "overlap"), [(16, 0), (16, 8), (32, 8), (48, 4), (61, 8), (16, 48), (512, 8), (0, 8)])
 def test_a_network_without_neighbours_does_not_notice_tiles(size: int, overlap: int) -> None:
-    image = picture()
+    image = whole()
     tiled, counts = run(Nearest(), image, size, overlap)
     expected = np.asarray(image).astype(int).repeat(3, axis=0).repeat(3, axis=1)
     assert np.abs(tiled - expected).max() <= 1  # one level: eight bits to floats and back

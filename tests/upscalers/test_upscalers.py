@@ -35,7 +35,7 @@ def picture(width: int = 24, height: int = 20) -> Image.Image:
 
 
 def test_it_is_what_spandrel_gives(upscalers: Upscalers) -> None:
-    image = picture()
+    image = source()
     ours = upscalers.enlarge(image, "4x-tiny", (96, 80), Settings(), silent)
     planes = torch.from_numpy(np.asarray(image)[:, :, ::-1].copy()).permute(2, 0, 1)[None].float() / 255
     model = import_spandrel().ModelLoader().load_from_state_dict(esrgan_weights()).eval()

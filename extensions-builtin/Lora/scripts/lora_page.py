@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from modules import extra_networks
-from modules.networks.card_pages import NOTES_IN_TAG, network_files, network_hash_of
-from modules.networks.network_file import SUFFIXES
+from modules.adapters.adapter_file import SUFFIXES
+from modules.model_cards.card_pages import NOTES_IN_TAG, network_files, network_hash_of
 from modules.scripts import Program
 from modules.settings.values import Settings
 

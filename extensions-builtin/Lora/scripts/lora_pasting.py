@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules import script_callbacks
+from modules.adapters.catalogue import NetworkCatalogue, NetworkInfo
+from modules.adapters.tags import LORA_KINDS, name_in, plain_name
 from modules.extra_networks import NetworkTag
-from modules.networks.catalogue import NetworkCatalogue, NetworkInfo
-from modules.networks.tags import LORA_KINDS, name_in, plain_name
 from modules.scripts import program_now
 
 PROGRAM = program_now()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modules import extra_networks
-from modules.networks.tags import lora_tags, with_setting
+from modules.adapters.tags import lora_tags, with_setting
 
 
 class LoraTags(extra_networks.ExtraNetwork):

@@ -16,7 +16,7 @@ from modules.images.grid import image_grid
 from modules.images.infotext import with_fields
 from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.checking import check_names_of
-from modules.processing.results import Picture, PictureKind
+from modules.processing.record.result import Picture, PictureKind
 from modules.scripts.axes import AXES, Axis, join_words, split_words
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script

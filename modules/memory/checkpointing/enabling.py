@@ -20,7 +20,7 @@ from modules.memory.checkpointing.keeping import Disk, Keeper, MainMemory, Place
 from modules.memory.checkpointing.measuring import Measurement
 from modules.memory.checkpointing.solving import Cost, solve
 from modules.memory.checkpointing.strategies import ByBudget, Chosen, Custom, Strategy, strategy_of
-from modules.memory.patching import Layering, Patch, put_around
+from modules.memory.hook_chain import Layering, Patch, put_around
 
 HANDLE = "_checkpoint_handle"
 _LOCAL = threading.local()

@@ -13,7 +13,7 @@ from modules.memory.feed_forward.computing import Resolved, compute
 from modules.memory.feed_forward.options import SplitOptions, pieces_for
 from modules.memory.feed_forward.pattern import FeedForward, find_feed_forward
 from modules.memory.feed_forward.weights import cast_input
-from modules.memory.patching import Layering, Patch, put_around
+from modules.memory.hook_chain import Layering, Patch, put_around
 
 
 @dataclass

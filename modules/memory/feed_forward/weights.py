@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.feed_forward.pattern import is_plain_linear
+from modules.memory.hook_chain import has_foreign_forward, patches_of
 from modules.memory.layer import Kept, Part, SideBranches, read_part, read_weight, stored_state
-from modules.memory.patching import has_foreign_forward, patches_of
 
 
 def is_readable(layer: nn.Module) -> bool:

@@ -15,11 +15,11 @@ from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
 from modules.memory.layer import SCALE_SUFFIX, Part, stored_state
 from modules.memory.streaming.groups import Group, Slot
-from modules.memory.streaming.link import Link, Parcel
+from modules.memory.streaming.offload_storage import RestingPlace, shell_of
 from modules.memory.streaming.order import Order
 from modules.memory.streaming.parts import PartGroups, Parts
-from modules.memory.streaming.rest import RestingPlace, shell_of
 from modules.memory.streaming.source import as_bytes, read, size_bytes
+from modules.memory.streaming.transfer import Link, Parcel
 
 
 @dataclass

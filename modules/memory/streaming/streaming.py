@@ -24,9 +24,9 @@ from modules.memory.formats.names import dtype_name
 from modules.memory.layer import STATE, manage, stored_state
 from modules.memory.moving import move
 from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
-from modules.memory.streaming.link import Link, ReadingLink, StreamLink, pin
-from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.offload_storage import RestingPlace
 from modules.memory.streaming.streamer import StreamCounts, Streamer
+from modules.memory.streaming.transfer import Link, ReadingLink, StreamLink, pin
 
 WITH_STREAMS = ("cuda", "xpu")
 

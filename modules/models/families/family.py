@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
 from modules.models.architecture import LdmArchitecture
-from modules.models.keymaps.keymap import KeyMap
-from modules.models.tensor_file import TensorEntry
+from modules.models.layouts.keymaps.keymap import KeyMap
+from modules.models.reading.tensor_file import TensorEntry
 from modules.registry import Registry
 
 Header = Mapping[str, TensorEntry]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
 from modules.models.families.family import Component, Header, NetworkInputSizes
-from modules.models.hollow import hollow
-from modules.models.keymaps import ldm_unet, ldm_vae
+from modules.models.layouts.keymaps import ldm_unet, ldm_vae
 from modules.models.ldm_upsample import use_ldm_upsampling
+from modules.models.meta_init import hollow
 
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"

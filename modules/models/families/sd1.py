@@ -10,7 +10,7 @@ from modules.models.families.family import FAMILIES, Component, ConditioningReci
 from modules.models.families.ldm_family import LdmFamily
 from modules.models.families.ldm_parts import has_vector, input_channels
 from modules.models.families.text_parts import clip_component
-from modules.models.keymaps import clip_text
+from modules.models.layouts.keymaps import clip_text
 
 INPUT_CHANNELS = (4, 8, 9)
 OTHER_TEXT_MODELS = ("conditioner.", "cond_stage_model.model.")

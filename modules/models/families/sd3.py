@@ -25,7 +25,7 @@ from modules.models.families.ldm_parts import is_left_over, vae_component
 from modules.models.families.sd3_t5 import T5, is_unused_of_t5, t5_components
 from modules.models.families.sd3_text import encoder_components
 from modules.models.families.sd3_transformer import run_transformer, transformer_component, transformer_inputs
-from modules.models.keymaps.mmdit import CLIP_L_PREFIX, SIGN
+from modules.models.layouts.keymaps.mmdit import CLIP_L_PREFIX, SIGN
 
 UNUSED = f"{CLIP_L_PREFIX}.text_projection."
 

@@ -8,11 +8,11 @@ import re
 from transformers import T5Config, T5EncoderModel
 
 from modules.errors import CheckpointError
+from modules.models.families.external_text_encoders import t5_tokenizer_file
 from modules.models.families.family import Component, Header, OptionalEncoder
-from modules.models.hollow import hollow
-from modules.models.keymaps.mmdit import PREFIX, T5_LEVEL, T5_PREFIX
-from modules.models.keymaps.sd3_text import t5_keymap
-from modules.models.text_companions import t5_tokenizer_file
+from modules.models.layouts.keymaps.mmdit import PREFIX, T5_LEVEL, T5_PREFIX
+from modules.models.layouts.keymaps.sd3_text import t5_keymap
+from modules.models.meta_init import hollow
 
 BLOCK = re.compile(rf"^{re.escape(T5_PREFIX)}\.encoder\.block\.(\d+)\.")
 FIRST = f"{T5_PREFIX}.encoder.block.0.layer"

@@ -5,9 +5,9 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header
 from modules.models.families.text_parts import CHANNELS_PER_HEAD, END_TOKEN
-from modules.models.hollow import hollow
-from modules.models.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX
-from modules.models.keymaps.sd3_text import CLIP_L_PROJECTION, clip_g_keymap, clip_l_keymap
+from modules.models.layouts.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX
+from modules.models.layouts.keymaps.sd3_text import CLIP_L_PROJECTION, clip_g_keymap, clip_l_keymap
+from modules.models.meta_init import hollow
 
 HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
 

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.families.family import Component, Header, NetworkInputSizes
-from modules.models.hollow import hollow
-from modules.models.keymaps.mmdit import PREFIX, SIGN, mmdit_keymap
+from modules.models.layouts.keymaps.mmdit import PREFIX, SIGN, mmdit_keymap
+from modules.models.meta_init import hollow
 
 CHANNELS_PER_HEAD = 64
 BLOCK = re.compile(rf"^{re.escape(PREFIX)}\.joint_blocks\.(\d+)\.")

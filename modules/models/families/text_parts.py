@@ -7,8 +7,8 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header
-from modules.models.hollow import hollow
-from modules.models.keymaps import clip_text, open_clip_text
+from modules.models.layouts.keymaps import clip_text, open_clip_text
+from modules.models.meta_init import hollow
 
 CHANNELS_PER_HEAD = 64  # of CLIP's and OpenCLIP's text towers
 END_TOKEN = 49407

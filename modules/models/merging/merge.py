@@ -18,8 +18,10 @@ from modules.atomic_files import output_error, write_atomic
 from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
-from modules.models.catalogue import CheckpointInfo
-from modules.models.conversion import (
+from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
+from modules.models.families.t5_kept import notes_on_merging
+from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
+from modules.models.merging.conversion import (
     PlannedTensor,
     declare_planned,
     encode_planned,
@@ -27,15 +29,13 @@ from modules.models.conversion import (
     rest_dtype,
     scale_key_of,
 )
-from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.merging.merged import MergedSource
 from modules.models.merging.recipe import merge_metadata
+from modules.models.merging.request import MergeRequest, refuse_taken
 from modules.models.merging.sources import BakedSource, WideSource
-from modules.models.merging.wish import MergeRequest, refuse_taken
-from modules.models.open_clip_layout import LayoutWriter, open_checkpoint, original_name
-from modules.models.t5_kept import notes_on_merging
-from modules.models.tensor_source import TensorSource
-from modules.models.vae_source import VaeSource
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.reading.tensor_source import TensorSource
+from modules.models.vae.source import VaeSource
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from modules.models.closing import Closing
 from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES, check_declarations
-from modules.models.keymaps.ldm_vae import PREFIX as VAE_PREFIX
-from modules.models.tensor_file import TensorEntry
-from modules.models.tensor_source import TensorSource
+from modules.models.layouts.keymaps.ldm_vae import PREFIX as VAE_PREFIX
+from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_source import TensorSource
 
 
 class _Over(Closing):

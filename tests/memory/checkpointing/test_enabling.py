@@ -21,7 +21,7 @@ from modules.memory.layer import stored_state
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.offload_storage import RestingPlace
 from modules.memory.streaming.streaming import StreamHandle, stream
 from tests.memory.checkpointing.models import WIDTH, Stack, gradients, inputs, same
 

@@ -17,7 +17,7 @@ from modules.memory.formats import FORMATS
 from modules.memory.layer import Part, Stored, manage, stored_state
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.offload_storage import RestingPlace
 from modules.memory.streaming.streaming import stream
 from tests.memory.feed_forward.allocations import peak_bytes
 from tests.memory.feed_forward.models import FEED_FORWARDS, diffusers

@@ -18,10 +18,10 @@ from modules.memory.layer import put, stored_state
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.link import pin
-from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.offload_storage import RestingPlace
 from modules.memory.streaming.source import FileRegion, WatchedFile, as_bytes
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
+from modules.memory.streaming.transfer import pin
 from tests.memory.feed_forward.allocations import peak_bytes
 from tests.memory.streaming.test_link import made_up
 

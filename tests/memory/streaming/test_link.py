@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.groups import Group, Level, Piece, Slot
-from modules.memory.streaming.link import Parcel, ReadingLink, StreamLink, pin, taken_bytes
-from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.offload_storage import RestingPlace
 from modules.memory.streaming.source import RamSource
 from modules.memory.streaming.streaming import StreamOptions, stream
+from modules.memory.streaming.transfer import Parcel, ReadingLink, StreamLink, pin, taken_bytes
 from tests.memory.streaming.test_streaming import Blocks, everything, outputs, toy
 
 CPU = torch.device("cpu")

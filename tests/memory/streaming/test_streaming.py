@@ -16,7 +16,7 @@ from modules.memory.layer import put, stored_state, stored_tensors
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.rest import RestingPlace
+from modules.memory.streaming.offload_storage import RestingPlace
 from modules.memory.streaming.streaming import StreamOptions, stream
 from tests.memory.toys import Toy, toy_inputs
 

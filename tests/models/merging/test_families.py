@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
-from modules.models.catalogue import CheckpointInfo
-from modules.models.conversion import save_as
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
+from modules.models.merging.conversion import save_as
 from modules.models.merging.merge import merge
-from modules.models.merging.wish import MergeMethod, MergeRequest
+from modules.models.merging.request import MergeMethod, MergeRequest
 from modules.models.precision import PrecisionPlan
-from modules.processing.precision import storage_rules
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.engine.precision import storage_rules
 from tests.models.family_files import write_family
 from tests.models.merging.toys import info_of
 from tests.recordings import CONFIGS

@@ -10,21 +10,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.conversion import save_as
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
+from modules.models.merging.conversion import save_as
 from modules.models.merging.merge import merge
-from modules.models.merging.wish import MergeMethod, MergeRequest
+from modules.models.merging.request import MergeMethod, MergeRequest
 from modules.models.precision import PrecisionPlan
-from modules.models.vaes import VaeCatalogue
-from modules.processing.engine import Engine
-from modules.processing.events import Silent
-from modules.processing.output import Output
-from modules.processing.precision import storage_rules
-from modules.processing.requests import Txt2ImgRequest
-from modules.processing.results import Result
-from modules.processing.txt2img import txt2img
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.vae.files import VaeCatalogue
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import storage_rules
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, cpu_machine

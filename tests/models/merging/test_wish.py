@@ -7,7 +7,7 @@ import pytest
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS
-from modules.models.merging.wish import FORMAT_NAMES, MergeMethod, MergeWish, default_name, file_name
+from modules.models.merging.request import FORMAT_NAMES, MergeMethod, MergeWish, default_name, file_name
 from tests.models.merging.toys import Toys
 
 

@@ -6,11 +6,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.models.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.merging.merge import MergeResult, Progress, merge
-from modules.models.merging.wish import MergeRequest, MergeWish, resolve
-from modules.models.vaes import VaeCatalogue
-from modules.processing.precision import storage_rules
+from modules.models.merging.request import MergeRequest, MergeWish, resolve
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
+from modules.models.vae.files import VaeCatalogue
+from modules.processing.engine.precision import storage_rules
 from tests.recordings import CONFIGS
 
 CONV_IN = "model.diffusion_model.input_blocks.0.0.weight"

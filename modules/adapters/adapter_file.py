@@ -1,0 +1,187 @@
+"""A file of the LoRA family: its tensors by layer, its metadata, its hash. Never runs code that a file brings."""
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modules.adapters.algorithms import read_adapter
+from modules.adapters.algorithms.adapter import Adapter
+from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
+from modules.models.reading.tensor_file import TensorFile
+
+SUFFIXES = (".safetensors", ".pt", ".ckpt", ".bin")
+HASH_CHUNK_BYTES = 1 << 20
+BUNDLE = "bundle_emb."
+FLAT_STARTS = ("lora_", "oft_", "lycoris_")
+FRONT_BYTES = 1 << 16
+HEADER_START = struct.Struct("<Q")
+METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
+
+
+class NetworkError(FeatherweightError):
+    """A network file that cannot be used: damaged, for another model family, or of an unknown kind."""
+
+    status = 422
+
+
+@dataclass(frozen=True)
+class NetworkFile:
+    """What a file holds: one `Adapter` a layer, by the layer's name in the file, and bundled embeddings."""
+
+    adapters: Mapping[str, Adapter]
+    embeddings: Mapping[str, Mapping[str, Tensor]]
+
+
+def read_network(path: Path) -> NetworkFile:
+    """Read a whole file into main memory. Raises `NetworkError` that says what is wrong with it."""
+    tensors = read_tensors(path)
+    layers: dict[str, dict[str, Tensor]] = {}
+    bundled: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() == 1:
+            tensor = tensor.to(torch.float16)  # which has every number of the 8-bit formats
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise NetworkError(f"{path.name}: {key} holds NaN or infinite numbers. The file is damaged: get it again.")
+        if key.startswith(BUNDLE):
+            name, _, rest = key.removeprefix(BUNDLE).partition(".")
+            bundled.setdefault(name, {})[rest] = tensor
+            continue
+        layer, end = split_key(key)
+        layers.setdefault(layer, {})[end] = tensor
+    if not layers:
+        raise NetworkError(f"{path.name}: no network in it. Choose a LoRA, LoHa, LoKr, IA3, OFT or GLoRA file.")
+    adapters: dict[str, Adapter] = {}
+    unknown = []
+    for layer, factors in layers.items():
+        try:
+            adapter = read_adapter(factors)
+        except InvalidValueError as error:
+            raise NetworkError(
+                f"{path.name}: {layer}: {error}. The file is damaged, or of a kind that this program does not know."
+            ) from error
+        if adapter is None:
+            unknown.append(f"{layer} ({', '.join(sorted(factors))})")
+            continue
+        if adapter.rank == 0:
+            raise NetworkError(f"{path.name}: {layer} has rank 0. The file is damaged: get it again.")
+        adapters[layer] = adapter
+    if unknown:
+        raise NetworkError(
+            f"{path.name}: {len(unknown)} layers are of no known kind: {'; '.join(unknown[:3])}. "
+            "It may be a ControlNet or a checkpoint: choose a network of the LoRA family."
+        )
+    return NetworkFile(adapters, bundled)
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """A tensor's name as layer and end: at the first dot for kohya's names, before the known ends for dotted ones."""
+    if "." not in key or key.startswith(FLAT_STARTS):
+        layer, _, end = key.partition(".")
+        return layer, end
+    for end in DOTTED_ENDS:
+        if key.endswith(f".{end}"):
+            return key.removesuffix(f".{end}"), end
+    layer, _, end = key.rpartition(".")
+    return layer, end
+
+
+DOTTED_ENDS = (
+    "lora_magnitude_vector.weight",
+    *("lora_up.weight", "lora_down.weight", "lora_mid.weight", "lora_A.weight", "lora_B.weight"),
+    *("lora.up.weight", "lora.down.weight", "lora_linear_layer.up.weight", "lora_linear_layer.down.weight"),
+    *("a1.weight", "a2.weight", "b1.weight", "b2.weight"),
+)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file by name; pickles are read with PyTorch's weights-only loader."""
+    try:
+        if path.suffix.lower() == ".safetensors":
+            with TensorFile(path) as file:
+                return {name: file.read(name) for name in file.entries}
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except CheckpointError as error:
+        raise NetworkError(str(error)) from error
+    except OSError as error:
+        raise NetworkError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of networks.") from error
+    except Exception as error:  # the loader raises whatever the pickle makes it raise
+        raise NetworkError(
+            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}). "
+            "Files of this kind can run programs; get a .safetensors file."
+        ) from error
+    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+        loaded = loaded["state_dict"]
+    if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
+        raise NetworkError(f"{path.name}: no table of tensors in it. Choose a network of the LoRA family.")
+    return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The text table in a safetensors header; empty for other files and damaged ones."""
+    if path.suffix.lower() != ".safetensors":
+        return {}
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > path.stat().st_size:
+                return {}
+            found = _metadata_in_front(file.read(min(length, FRONT_BYTES)))
+            if found is None:
+                file.seek(8)
+                found = json.loads(file.read(length)).get("__metadata__", {})
+    except (OSError, ValueError, struct.error, AttributeError, RecursionError):
+        return {}
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _metadata_in_front(head: bytes) -> Any:
+    """The table, if it comes first and whole, as most writers have it: the long list of tensors is not parsed then."""
+    text = head.decode("utf-8", "ignore")
+    start = METADATA_FIRST.match(text)
+    if start is None:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text, start.end())[0]
+    except ValueError:  # cut off
+        return None
+
+
+@dataclass(frozen=True)
+class Digests:
+    """sha256 in hex. `tensors`: of the tensors' bytes alone (editing the metadata keeps it), as infotexts have it.
+    `content`: also of the header, which names them: two files with the same one hold the same network."""
+
+    tensors: str
+    content: str
+
+
+def digests_of(path: Path) -> Digests:
+    """Reads the whole file once; for others than safetensors both digests are the whole file's. Raises `OSError`, and
+    `ValueError` for a file that is too short to have a header."""
+    header, digest = b"", hashlib.sha256()
+    with path.open("rb") as file:
+        if path.suffix.lower() == ".safetensors":
+            start = file.read(HEADER_START.size)
+            if len(start) < HEADER_START.size:
+                raise ValueError("it is too short")
+            (length,) = HEADER_START.unpack(start)
+            if length > path.stat().st_size:
+                raise ValueError("it is shorter than its header says")
+            header = file.read(length)
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    tensors = digest.hexdigest()
+    return Digests(tensors, hashlib.sha256(header + digest.digest()).hexdigest() if header else tensors)
+
+
+def network_hash(path: Path) -> str:
+    """`Digests.tensors` of a file."""
+    return digests_of(path).tensors

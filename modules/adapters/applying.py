@@ -1,0 +1,469 @@
+"""Networks on a model: which layers change, how the change meets the stored weights, how much of it arrives.
+
+Modes (the setting `lora_mode`):
+
+- exact: factorable kinds run beside the layer, the rest is added when the layer's weight is decoded. Nothing stored
+  is touched; on, off and another strength take milliseconds.
+- merge from full precision: the sum of all deltas is added in float32 to the weight as it stands in the checkpoint
+  file (or in a copy in memory), and encoded once. No second model in memory.
+- merge into fp8: each delta is added to what is stored and rounded again, one network after the other, as other
+  programs do it; small deltas are lost in the rounding. With stochastic rounding they survive as noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+
+from modules.adapters.adapter_file import NetworkError, NetworkFile
+from modules.adapters.algorithms.adapter import Adapter
+from modules.adapters.algorithms.rows import rows_of
+from modules.adapters.fitting import check_missing, check_shapes, left_out
+from modules.adapters.targets import Target, TargetTable
+from modules.devices import release_memory
+from modules.errors import InvalidValueError
+from modules.memory.changes import (
+    AllBranches,
+    Budget,
+    DecodedChanges,
+    LayerChange,
+    SideBranch,
+    changed_bias,
+    changed_weight,
+    joined_branches,
+    joined_scales,
+)
+from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
+from modules.memory.formats import FORMATS, StorageFormat
+from modules.memory.formats.names import dtype_name
+from modules.memory.formats.stochastic import encode_stochastic
+from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
+from modules.memory.scratch import release_scratch
+
+NAMES = ("weight", "bias")
+DELTA_BUDGET_BYTES = 512 << 20
+WORST = 3
+
+
+class LoraMode(StrEnum):
+    """How networks meet the weights."""
+
+    EXACT = "exact"
+    MERGE = "merge from full precision"
+    INTO_STORED = "merge into fp8"
+    STOCHASTIC = "merge into fp8, stochastic"
+
+
+@dataclass(frozen=True)
+class Use:
+    """One network in effect: what it is called in the prompt, its content's hash, and its strengths."""
+
+    name: str
+    file_hash: str
+    te_strength: float = 1.0
+    unet_strength: float = 1.0
+    dynamic_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Survival:
+    """How much of the networks arrived: <effective, wanted> / <wanted, wanted>, and the noise that came with it,
+    relative to the wanted delta's norm; for all layers together and the worst ones.
+
+    `networks`: the retention of each network by its name in the prompt, in order. Where the sum of several is encoded
+    at once, what rounding added or took away is projected on each network's own delta.
+    """
+
+    retention: float
+    noise: float
+    worst: tuple[tuple[str, float], ...] = ()
+    networks: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass
+class _Sum:
+    """Inner products over layers."""
+
+    wanted: float = 0.0
+    both: float = 0.0
+    noise: float = 0.0
+    layers: list[tuple[str, float]] = field(default_factory=list)
+    networks: dict[int, tuple[float, float]] = field(default_factory=dict)  # <error, own>, <own, own> by number
+
+    def add(self, name: str, wanted: Tensor, effective: Tensor) -> tuple[float, float]:
+        """Returns <error, wanted> and <wanted, wanted> of this layer."""
+        wanted_sq = float((wanted * wanted).sum())
+        if not wanted_sq:
+            return 0.0, 0.0
+        both = float((wanted * effective).sum())
+        self.wanted += wanted_sq
+        self.both += both
+        self.noise += float(((effective - wanted * (both / wanted_sq)) ** 2).sum())
+        self.layers.append((name, both / wanted_sq))
+        return both - wanted_sq, wanted_sq
+
+    def add_network(self, number: int, error: float, size: float) -> None:
+        """<error, own> and <own, own> of one network's share in a layer; error: what arrived minus what was wanted."""
+        errors, sizes = self.networks.get(number, (0.0, 0.0))
+        self.networks[number] = (errors + error, sizes + size)
+
+    def result(self, uses: Sequence[Use]) -> Survival:
+        if not self.wanted:
+            return whole(uses)
+        worst = tuple(sorted(self.layers, key=lambda item: item[1])[:WORST])
+        shares = [self.networks.get(number, (0.0, 0.0)) for number in range(len(uses))]
+        networks = tuple(
+            (use.name, 1 + error / size if size else 1.0) for use, (error, size) in zip(uses, shares, strict=True)
+        )
+        return Survival(self.both / self.wanted, (self.noise / self.wanted) ** 0.5, worst, networks)
+
+
+def whole(uses: Sequence[Use]) -> Survival:
+    """Everything arrived, because nothing was rounded."""
+    return Survival(1.0, 0.0, (), tuple((use.name, 1.0) for use in uses))
+
+
+class Master(Protocol):
+    """The weights in full precision: the checkpoint file."""
+
+    def read(self, component: str, key: str) -> Tensor:
+        """A parameter as the file has it, on the processor, in the shape of ours."""
+
+    def is_source(self, component: str, key: str) -> bool:
+        """Whether encoding that again gives what was loaded, bit for bit (it was not in 8 bits in the file)."""
+
+    def close(self) -> None:
+        """Called when nothing more will be read for now."""
+
+
+class NetworkApplier:
+    """Puts networks on one loaded model and takes them off again. Not thread safe: call it between jobs' steps."""
+
+    def __init__(
+        self, table: TargetTable, master: Master, device: torch.device, autocast: torch.dtype | None = None
+    ) -> None:
+        """`autocast`: the dtype of autocast where the model computes under it. Other programs then also make and add
+        the deltas that they merge under it, and the merging modes do as they do."""
+        self._table = table
+        self._master = master
+        self._device = device
+        self._autocast = autocast
+        self._current: tuple[tuple[Use, ...], LoraMode, bool] = ((), LoraMode.EXACT, False)
+        self._touched: list[Target] = []
+        self._planned: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
+        self._kept: dict[tuple[str, str], Tensor] = {}
+        self._merged: dict[tuple[str, str], tuple[Target, str]] = {}  # by component and key
+        self._backups: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
+        self.survival: Survival | None = None
+        self.notices: list[str] = []
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """What is on the model now."""
+        return self._current[0]
+
+    def apply(
+        self, uses: Sequence[Use], files: Mapping[str, NetworkFile], mode: LoraMode, keep_masters: bool = False
+    ) -> None:
+        """Make exactly these networks effective, in this order; `files` by hash.
+
+        No network is applied by halves: raises `NetworkError` for one with a layer of another shape, or of which more
+        than a tenth of the layers are not in the model (fewer are listed in `notices`). With `keep_masters` the full
+        precision weights of touched layers stay in main memory.
+        """
+        wanted = (tuple(uses), mode, keep_masters)
+        if wanted == self._current:
+            return
+        if self._only_strengths_differ(uses, mode):
+            self._change_strengths(uses)
+            self._current = wanted
+            self.survival = whole(uses)
+            return
+        changes = self._plan(uses, files)
+        self.remove()
+        if not keep_masters:
+            self._kept.clear()
+        total = _Sum()
+        budget = Budget(DELTA_BUDGET_BYTES)
+        try:
+            for target, layer_changes in changes.values():
+                self._touched.append(target)
+                if mode is LoraMode.EXACT:
+                    beside(target.layer, layer_changes, budget, self._device)
+                elif mode is LoraMode.MERGE:
+                    self._merge(target, layer_changes, total, keep_masters)
+                else:
+                    self._merge_into_stored(target, layer_changes, total, mode is LoraMode.STOCHASTIC)
+        except BaseException:
+            self.remove()
+            raise
+        self._master.close()
+        if mode is not LoraMode.EXACT:
+            release_scratch()
+            release_memory(self._device)  # else the heap keeps what the largest layer took in float32
+        self._current = wanted
+        self.survival = (whole(uses) if mode is LoraMode.EXACT else total.result(uses)) if uses else None
+
+    def remove(self) -> None:
+        """Take all networks off: every weight is again, bit for bit, what was loaded."""
+        for target in self._touched:
+            state = stored_state(target.layer)
+            if state is not None:
+                state.changes, state.branches = (), None
+        for (component, key), (target, name) in self._merged.items():
+            if (component, key) in self._backups:
+                put(target.layer, name, *self._backups[component, key])
+            else:
+                loaded = _storage_of(target.layer, name).encode(self._master.read(component, key).to(self._device))
+                put(target.layer, name, loaded.data, loaded.scale)
+        self._master.close()
+        self._touched.clear()
+        self._merged.clear()
+        self._backups.clear()
+        self._current = ((), LoraMode.EXACT, False)
+        self.survival = None
+
+    # -- other strengths -----------------------------------------------------------------------------------------------
+
+    def _only_strengths_differ(self, uses: Sequence[Use], mode: LoraMode) -> bool:
+        """Whether what is there can stay: the same files in the same order, beside the layers."""
+        before, old_mode, _ = self._current
+        return (
+            mode is old_mode is LoraMode.EXACT
+            and len(uses) == len(before) > 0
+            and all(
+                (new.file_hash, new.dynamic_rank) == (old.file_hash, old.dynamic_rank)
+                for new, old in zip(uses, before, strict=True)
+            )
+        )
+
+    def _change_strengths(self, uses: Sequence[Use]) -> None:
+        budget = Budget(DELTA_BUDGET_BYTES)
+        for target, parts in self._planned.values():
+            changes = [
+                adapter.at(_strength(uses[number], target), uses[number].dynamic_rank) for number, adapter in parts
+            ]
+            state = stored_state(target.layer)
+            assert state is not None
+            if state.changes:
+                state.changes = (DecodedChanges(changes, budget),)
+            if isinstance(state.branches, DeltaBranch):
+                state.branches = DeltaBranch(changes, budget)
+            if isinstance(state.branches, AllBranches):
+                sides = [branch for change in changes if (branch := change.branch()) is not None]
+                for part, scale in zip(state.branches.parts, joined_scales(sides, self._device), strict=False):
+                    part.scale = scale
+                if state.branches.bias is not None:
+                    bias = changed_bias(None, changes)
+                    state.branches.bias = None if bias is None else bias.to(self._device)
+
+    # -- planning ----------------------------------------------------------------------------------------------------
+
+    def _plan(
+        self, uses: Sequence[Use], files: Mapping[str, NetworkFile]
+    ) -> dict[tuple[str, str], tuple[Target, list[LayerChange]]]:
+        """By layer: the changes in the order of the networks."""
+        self.notices.clear()
+        planned: dict[tuple[str, str], tuple[Target, list[LayerChange]]] = {}
+        parts: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
+        for number, use in enumerate(uses):
+            adapters = files[use.file_hash].adapters
+            found = [pair for name, adapter in adapters.items() for pair in self._found(use.name, name, adapter)]
+            missing = [name for name in adapters if self._table.find(name) is None and not self._table.parts(name)]
+            switched_off = [name for name in missing if self._table.is_switched_off(name)]
+            check_missing(use.name, len(adapters), len(missing) - len(switched_off), missing)
+            if missing:
+                self.notices.append(left_out(use.name, missing))
+            for target, adapter in found:
+                key = (target.component, target.path)
+                change = adapter.at(_strength(use, target), use.dynamic_rank)
+                check_shapes(use.name, target, change)
+                planned.setdefault(key, (target, []))[1].append(change)
+                parts.setdefault(key, (target, []))[1].append((number, adapter))
+        self._planned = parts
+        return planned
+
+    def _found(self, network: str, name: str, algorithm: Adapter) -> Iterator[tuple[Target, Adapter]]:
+        """The layers that a name means, each with its share of the change."""
+        parts = self._table.parts(name)
+        try:
+            yield from ((part.target, rows_of(algorithm, part.third)) for part in parts)
+        except InvalidValueError as error:
+            raise NetworkError(f"{network}: {name}: {error}") from error
+        target = self._table.find(name)
+        if not parts and target is not None:
+            yield target, algorithm
+
+    # -- the modes ---------------------------------------------------------------------------------------------------
+
+    def _merge(self, target: Target, changes: list[LayerChange], total: _Sum, keep: bool) -> None:
+        for name in NAMES:
+            if target.layer._parameters.get(name) is None:
+                self._bias_beside(target, changes, total)
+                continue
+            base = self._master_of(target, name, keep).to(self._device, torch.float32)
+            merged = self._changed(name, base, changes)
+            if merged is base:
+                continue
+            before = self._effective(target.layer, name)
+            self._put(target, name, merged, None)
+            wanted, arrived = merged - base, self._effective(target.layer, name) - before
+            share = total.add(f"{target.path}.{name}", wanted, arrived)
+            numbers = self._numbers(target)
+            for number, change in zip(numbers, changes, strict=True):
+                if len(numbers) > 1:
+                    share = _share(self._changed(name, base, [change]) - base, arrived - wanted)
+                total.add_network(number, *share)
+
+    def _merge_into_stored(self, target: Target, changes: list[LayerChange], total: _Sum, stochastic: bool) -> None:
+        for name in NAMES:
+            if target.layer._parameters.get(name) is None:
+                self._bias_beside(target, changes, total)
+                continue
+            first = current = self._effective(target.layer, name)
+            wanted = self._changed(name, first, changes) - first
+            numbers = self._numbers(target)
+            for number, change in enumerate(changes):
+                merged = self._changed(name, current, [change])
+                if merged is current:
+                    continue
+                seed = crc32(f"{target.path}.{name}/{number}".encode()) if stochastic else None
+                before = current
+                self._put(target, name, merged, seed)
+                current = self._effective(target.layer, name)
+                if len(numbers) > 1:
+                    total.add_network(numbers[number], *_share(merged - before, current - merged))
+            if current is not first:
+                share = total.add(f"{target.path}.{name}", wanted, current - first)
+                if len(numbers) == 1:
+                    total.add_network(numbers[0], *share)
+
+    def _bias_beside(self, target: Target, changes: list[LayerChange], total: _Sum) -> None:
+        """A layer without a bias has none to merge into: what is added stands beside it, as in mode exact."""
+        bias = changed_bias(None, changes)
+        if bias is None:
+            return
+        _managed_whole(target.layer).branches = AllBranches((), bias.to(self._device))
+        total.add(f"{target.path}.bias", bias, bias)
+        for number, change in zip(self._numbers(target), changes, strict=True):
+            own = change.bias_delta(None)
+            if own is not None:
+                total.add_network(number, *_share(own, torch.zeros_like(own)))
+
+    def _numbers(self, target: Target) -> list[int]:
+        """The numbers of the networks that change a layer, in the order of their changes."""
+        return [number for number, _ in self._planned[(target.component, target.path)][1]]
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def _changed(self, name: str, base: Tensor, changes: Sequence[LayerChange]) -> Tensor:
+        if name == "weight":
+            with torch.autocast(self._device.type, self._autocast or torch.bfloat16, enabled=bool(self._autocast)):
+                return changed_weight(base, changes, as_others=True, sum_dtype=self._autocast)
+        changed = changed_bias(base, changes)
+        assert changed is not None
+        return changed
+
+    def _effective(self, layer: nn.Module, name: str) -> Tensor:
+        """The stored weight as float32, without changes."""
+        state = stored_state(layer)
+        data, scale = stored_tensors(layer, name)
+        if state is None or name not in state.formats:
+            return data.float()
+        storage = state.formats[name]
+        if storage.dtype == torch.float32:
+            return data
+        return storage.decode(data, scale, torch.empty(data.shape, dtype=torch.float32, device=data.device))
+
+    def _put(self, target: Target, name: str, weight: Tensor, seed: int | None) -> None:
+        key = (target.component, f"{target.path}.{name}")
+        if key not in self._merged and not self._master.is_source(*key):
+            self._backups[key] = stored_tensors(target.layer, name)
+        storage = _storage_of(target.layer, name)
+        encoded = storage.encode(weight) if seed is None else encode_stochastic(storage, weight, seed)
+        put(target.layer, name, encoded.data, encoded.scale)
+        self._merged[key] = (target, name)
+
+    def _master_of(self, target: Target, name: str, keep: bool) -> Tensor:
+        key = (target.component, f"{target.path}.{name}")
+        if key in self._kept:
+            return self._kept[key]
+        master = self._master.read(*key)
+        if keep:
+            self._kept[key] = master
+        return master
+
+
+def _share(own: Tensor, error: Tensor) -> tuple[float, float]:
+    return float((error * own).sum()), float((own * own).sum())
+
+
+def _strength(use: Use, target: Target) -> float:
+    return use.te_strength if target.is_text else use.unet_strength
+
+
+def _storage_of(layer: nn.Module, name: str) -> StorageFormat:
+    """The format a parameter is stored in."""
+    state = stored_state(layer)
+    if state is not None and name in state.formats:
+        return state.formats[name]
+    parameter = layer._parameters[name]
+    assert parameter is not None
+    return FORMATS.get(dtype_name(parameter.dtype))
+
+
+def _plain_formats(layer: nn.Module, known: Collection[str] = ()) -> dict[str, StorageFormat]:
+    """The formats of the parameters as they are, without those whose format is known."""
+    return {
+        name: FORMATS.get(dtype_name(parameter.dtype))
+        for name, parameter in layer._parameters.items()
+        if parameter is not None and name not in known
+    }
+
+
+def beside(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, device: torch.device) -> None:
+    """Have changes work on a layer in mode exact: as branches where all factor, else when its weight is decoded, or as
+    a second product where rounding would lose them."""
+    state = _managed_whole(layer)
+    sides = [branch for change in changes if (branch := change.branch()) is not None and _fits(branch, layer)]
+    if len(sides) == len(changes) and isinstance(layer, (nn.Linear, nn.Conv2d)):
+        state.branches = AllBranches(joined_branches(layer, sides, state.compute_dtype, device))
+        return
+    if wants_delta_branch(layer, state.compute_dtype):
+        state.branches = DeltaBranch(changes, budget)
+        return
+    state.changes = (DecodedChanges(changes, budget),)
+    if layer._parameters.get("bias") is None:
+        bias = changed_bias(None, changes)
+        if bias is not None:
+            state.branches = AllBranches((), bias.to(device))
+
+
+def _managed_whole(layer: nn.Module) -> Stored:
+    """Have the layer managed with all of its parameters, so that each can be changed on its way to use."""
+    known = stored_state(layer)
+    if known is None:
+        return manage(layer, _plain_formats(layer), _dtype_of(layer), cast_inputs=False)
+    plain = _plain_formats(layer, known.formats)
+    if not plain:
+        return known
+    return manage(layer, {**plain, **known.formats}, known.compute_dtype, known.device, known.cast_inputs)
+
+
+def _dtype_of(layer: nn.Module) -> torch.dtype:
+    return next(parameter.dtype for parameter in layer._parameters.values() if parameter is not None)
+
+
+def _fits(branch: SideBranch, layer: nn.Module) -> bool:
+    """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs), and
+    is no convolution beside a matrix."""
+    weight = layer._parameters["weight"]
+    if weight is None or weight.ndim < 2 or branch.down.shape[1] != weight.shape[1]:
+        return False
+    return branch.mid is None or weight.ndim == 4

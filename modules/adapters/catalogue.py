@@ -1,0 +1,151 @@
+"""Which network files there are, and what they answer to: name, alias, hash. Reads headers only."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.adapters.adapter_file import SUFFIXES, Digests, digests_of, read_metadata
+from modules.model_cards.previews import EMBEDDED
+from modules.model_folders import Listing
+
+log = logging.getLogger(__name__)
+SHORT_HASH = 12
+RECORDED_HASH = "sshs_model_hash"
+
+
+@dataclass(frozen=True)
+class NetworkInfo:
+    """One file. `name` is the file's stem, `alias` what its author called it. Pictures in the metadata are left out of
+    it: they are large, and only wanted one at a time."""
+
+    name: str
+    path: Path
+    size_bytes: int
+    mtime_ns: int
+    metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    has_embedded_preview: bool = False
+
+    @property
+    def alias(self) -> str:
+        """`ss_output_name` of its metadata, else the name."""
+        return self.metadata.get("ss_output_name") or self.name
+
+
+class NetworkCatalogue:
+    """The network files below some folders. Hashes are taken when asked for, once per content."""
+
+    def __init__(self, folders: Iterable[Path], suffixes: tuple[str, ...] = SUFFIXES) -> None:
+        self._folders = tuple(folders)
+        self._suffixes = suffixes
+        self._lock = threading.Lock()
+        self._digests: dict[tuple[Path, int, int], Digests] = {}
+        self._entries: dict[Path, NetworkInfo] = {}
+        self.refresh()
+
+    @property
+    def entries(self) -> tuple[NetworkInfo, ...]:
+        """All files as of the last refresh, by name."""
+        return tuple(sorted(self._entries.values(), key=lambda info: info.name.lower()))
+
+    def refresh(self, listing: Listing | None = None) -> tuple[NetworkInfo, ...]:
+        """Look at the folders again, or take what a look at the same folders has just found; only new and changed
+        files are opened."""
+        found: dict[Path, NetworkInfo] = {}
+        for entry in (listing or Listing.of(self._folders)).with_suffix(self._suffixes):
+            info = self._describe(entry)
+            if info is not None:
+                found[info.path] = info
+        with self._lock:
+            self._entries = found
+        return self.entries
+
+    def find(self, text: str) -> NetworkInfo | None:
+        """The file of this name, else of this alias, else whose hash begins so (8 digits at least)."""
+        entries = self.entries
+        by_name = next((info for info in entries if info.name == text), None)
+        by_alias = next((info for info in entries if info.alias == text), None)
+        if by_name or by_alias:
+            return by_name or by_alias
+        lowered = text.lower()
+        for info in entries:
+            if lowered in (info.name.lower(), info.alias.lower()):
+                return info
+        if len(text) >= 8 and all(digit in "0123456789abcdef" for digit in lowered):
+            return self.find_hash(lowered)
+        return None
+
+    def find_current(self, text: str) -> NetworkInfo | None:
+        """As `find`, the file as it is now; the folders are looked at again for one that is new, has changed, or has
+        gone."""
+        info = self.find(text)
+        if info is not None and _is_current(info):
+            return info
+        self.refresh()
+        return self.find(text)
+
+    def find_hash(self, digest: str, read_files: bool = True) -> NetworkInfo | None:
+        """The file whose hash begins so; with `read_files` hashes that are not known yet are taken."""
+        known = next((info for info in self.entries if self._known_hash(info).startswith(digest)), None)
+        recorded = (info for info in self.entries if info.metadata.get(RECORDED_HASH, "").startswith(digest))
+        known = known or next(recorded, None)  # other programs' infotexts have what the file says of itself
+        if known is not None or not read_files:
+            return known
+        return next((info for info in self.entries if self.hash_of(info).startswith(digest)), None)
+
+    def hash_of(self, info: NetworkInfo) -> str:
+        """sha256 of its tensors in hex as the file records it, else taken; "" for a file that cannot be read.
+
+        To show and to search: what a file says about itself may be wrong. `digests` are taken from its bytes.
+        """
+        known = self._known_hash(info)
+        if known:
+            return known
+        try:
+            return self.digests(info).tensors
+        except (OSError, ValueError) as error:
+            log.warning("%s has no hash: %s", info.path.name, error)
+            return ""
+
+    def has_hash(self, info: NetworkInfo, digest: str) -> bool:
+        """Whether its hash begins so, the one that was taken or the one that the file records."""
+        return self.hash_of(info).startswith(digest) or info.metadata.get(RECORDED_HASH, "").startswith(digest)
+
+    def short_hash_of(self, info: NetworkInfo) -> str:
+        """The first 12 digits, as infotexts have them."""
+        return self.hash_of(info)[:SHORT_HASH]
+
+    def digests(self, info: NetworkInfo) -> Digests:
+        """Taken from the file's bytes, once for a size and time of change. Raises `OSError` and `ValueError`."""
+        key = (info.path, info.size_bytes, info.mtime_ns)
+        if key not in self._digests:
+            self._digests[key] = digests_of(info.path)
+        return self._digests[key]
+
+    def _known_hash(self, info: NetworkInfo) -> str:
+        """The hash that was taken from the bytes before, else the one that the file itself records; else ""."""
+        digests = self._digests.get((info.path, info.size_bytes, info.mtime_ns))
+        return digests.tensors if digests else info.metadata.get(RECORDED_HASH, "")
+
+    def _describe(self, entry: os.DirEntry[str]) -> NetworkInfo | None:
+        path = Path(entry.path)
+        known = self._entries.get(path)
+        try:
+            stat = entry.stat()
+        except OSError:  # gone since the folder was listed
+            return None
+        if known is not None and (known.size_bytes, known.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+            return known
+        metadata = read_metadata(path)
+        pictures = [metadata.pop(key, "") for key in EMBEDDED]
+        return NetworkInfo(path.stem, path, stat.st_size, stat.st_mtime_ns, metadata, any(pictures))
+
+
+def _is_current(info: NetworkInfo) -> bool:
+    try:
+        stat = info.path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns) == (info.size_bytes, info.mtime_ns)

@@ -1,0 +1,202 @@
+"""Textual inversion embeddings on disk (Gal et al. 2022, arXiv:2208.01618): vectors that a word in a prompt stands for.
+
+Read from .pt and .bin (weights only), .safetensors, and pictures that carry one, see `picture_embedding`.
+"""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modules.adapters.adapter_file import NetworkError, read_tensors
+from modules.adapters.image_embedding import read_picture
+
+log = logging.getLogger(__name__)
+TENSOR_SUFFIXES = (".pt", ".bin", ".safetensors")
+PICTURE_SUFFIXES = (".png", ".webp", ".jxl", ".avif")
+SHORT_HASH = 12
+MAX_VECTORS = 75
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """One embedding: for each text encoder's width its vectors [n, width], float32.
+
+    `bundled_in`: the network whose file brought it, by its name in the prompt.
+    """
+
+    name: str
+    file_hash: str
+    vectors: Mapping[int, Tensor] = field(hash=False)
+    step: int | None = None
+    checkpoint_name: str | None = None
+    checkpoint_hash: str | None = None
+    bundled_in: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many token positions it fills."""
+        return next(iter(self.vectors.values())).shape[0]
+
+    @property
+    def short_hash(self) -> str:
+        """The first 12 digits, as infotexts have them; of a bundled one they have the network's name in their place."""
+        return self.bundled_in or self.file_hash[:SHORT_HASH]
+
+
+class EmbeddingStore:
+    """The embeddings below a folder; read again when something in it changes."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._seen: dict[Path, tuple[int, int]] = {}
+        self._loaded: dict[Path, Embedding] = {}
+        self._broken: dict[Path, str] = {}
+
+    def refresh(self) -> None:
+        """Look at the folder; only new and changed files are read."""
+        with self._lock:
+            found = {path: _stamp(path) for path in self._files()}
+            for path in set(self._seen) - set(found):
+                self._loaded.pop(path, None)
+                self._broken.pop(path, None)
+            for path, stamp in found.items():
+                if self._seen.get(path) != stamp:
+                    self._read(path)
+            self._seen = found
+
+    def usable(self, widths: Iterable[int]) -> dict[str, Embedding]:
+        """By name, those with vectors for all of a model's text encoders."""
+        wanted = set(widths)
+        return {item.name: item for item in self._loaded.values() if wanted <= set(item.vectors)}
+
+    def skipped(self, widths: Iterable[int]) -> dict[str, str]:
+        """By name, the reason why the others cannot be used with such a model."""
+        wanted = set(widths)
+        reasons = {path.stem: reason for path, reason in self._broken.items()}
+        for item in self._loaded.values():
+            if not wanted <= set(item.vectors):
+                has, needs = sorted(item.vectors), sorted(wanted)
+                reasons[item.name] = f"its vectors are {has} numbers wide, the text encoders of this model need {needs}"
+        return reasons
+
+    @property
+    def all(self) -> tuple[Embedding, ...]:
+        """Every embedding that could be read."""
+        return tuple(self._loaded.values())
+
+    def _files(self) -> list[Path]:
+        if self._folder is None or not self._folder.is_dir():
+            return []
+        suffixes = (*TENSOR_SUFFIXES, *PICTURE_SUFFIXES)
+        found = [path for path in sorted(self._folder.rglob("*")) if path.suffix.lower() in suffixes]
+        return [path for path in found if path.is_file() and ".preview." not in path.name]
+
+    def _read(self, path: Path) -> None:
+        self._loaded.pop(path, None)
+        self._broken.pop(path, None)
+        try:
+            embedding = read_embedding(path)
+        except NetworkError as error:
+            self._broken[path] = str(error)
+            log.warning("%s", error)
+            return
+        if embedding is not None:
+            self._loaded[path] = embedding
+        elif not _is_preview(path):
+            self._broken[path] = (
+                f"{path.name}: a picture with no embedding in it, neither in a text chunk nor in its pixels."
+            )
+
+
+def read_embedding(path: Path) -> Embedding | None:
+    """One file; None for a picture without an embedding. Raises `NetworkError`."""
+    suffix = path.suffix.lower()
+    if suffix in PICTURE_SUFFIXES:
+        data = read_picture(path, with_pixels=not _is_preview(path))
+        if data is None:
+            return None
+    elif suffix == ".safetensors":
+        data = dict(read_tensors(path))
+    else:
+        data = _from_pickle(path)
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise NetworkError(f"{path.name}: cannot be read ({error.strerror}).") from error
+    name = str(data.get("name") or path.stem) if suffix in PICTURE_SUFFIXES else path.stem
+    return Embedding(
+        name=name,
+        file_hash=digest,
+        vectors=vectors_of(path.name, data),
+        step=_whole(data.get("step")),
+        checkpoint_name=_words(data.get("sd_checkpoint_name")),
+        checkpoint_hash=_words(data.get("sd_checkpoint")),
+    )
+
+
+def vectors_of(where: str, data: Mapping[str, Any]) -> dict[int, Tensor]:
+    """Vectors by width from any of the known layouts. Raises `NetworkError` that names `where`."""
+    params = data.get("string_to_param")
+    if isinstance(params, Mapping):
+        found = list(params.values())
+    elif "string_to_param.*" in data:
+        found = [data["string_to_param.*"]]
+    elif "clip_l" in data or "clip_g" in data:
+        found = [data[name] for name in ("clip_l", "clip_g") if name in data]
+    elif "emb_params" in data:
+        found = [data["emb_params"]]
+    else:  # diffusers: the word itself is the key
+        found = [tensor for tensor in data.values() if isinstance(tensor, Tensor)]
+        found = found if len(found) == 1 else []
+    vectors: dict[int, Tensor] = {}
+    for tensor in found:
+        if not isinstance(tensor, Tensor) or tensor.ndim not in (1, 2) or not bool(torch.isfinite(tensor).all()):
+            found = []
+            break
+        table = tensor.detach().float().reshape(-1, tensor.shape[-1])
+        if not 1 <= table.shape[0] <= MAX_VECTORS:
+            raise NetworkError(f"{where}: an embedding has 1 to {MAX_VECTORS} vectors, this one {table.shape[0]}.")
+        vectors[table.shape[1]] = table
+    if not found:
+        raise NetworkError(f"{where}: no textual inversion embedding in it. Take the file out of the folder.")
+    return vectors
+
+
+def _from_pickle(path: Path) -> dict[str, Any]:
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise NetworkError(f"{path.name}: cannot be read ({error.strerror}).") from error
+    except Exception as error:  # the loader raises whatever the pickle makes it raise
+        raise NetworkError(
+            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__})."
+        ) from error
+    if not isinstance(data, dict):
+        raise NetworkError(f"{path.name}: no textual inversion embedding in it.")
+    return data
+
+
+def _is_preview(picture: Path) -> bool:
+    """Whether the picture shows an embedding that lies beside it under the same name."""
+    return any(picture.with_suffix(suffix).is_file() for suffix in TENSOR_SUFFIXES)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _words(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns

@@ -1,0 +1,163 @@
+"""A model in the diffusers layout as if it were one file in the original one, so that nothing else knows of it.
+
+Either a folder (`NAME/unet/...`, with weights in one file or several), or one file whose tensors begin with the names
+of those folders (`unet.down_blocks...`). Each tensor is read where it lies when it is asked for.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from modules.errors import CheckpointError
+from modules.models.closing import Closing
+from modules.models.families.ldm_parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
+from modules.models.layouts.diffusers_config import prediction_of
+from modules.models.layouts.diffusers_folder import NETWORKS, networks_in, weight_files
+from modules.models.layouts.diffusers_kinds import OPTIONAL_PARTS, Header, kind_of
+from modules.models.layouts.diffusers_names import Named, left_out_layer, original_names
+from modules.models.layouts.diffusers_sd3 import SIGNS as SD3_SIGNS
+from modules.models.layouts.diffusers_sd3 import TRANSFORMER, UNUSED_PROJECTION
+from modules.models.layouts.keymaps.sd3_text import CLIP_L_PROJECTION
+from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_source import TensorSource, open_tensors
+
+PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
+SIGN = "unet.down_blocks.0.resnets.0.conv1.weight"
+"""Of a single file in this layout."""
+KNOWN = (
+    "Known are Stable Diffusion 1.x, 2.x, XL and its refiner, 3 and 3.5; other models in the diffusers layout are not."
+)
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Which tensor of which file; None: zeros, which lie in no file."""
+
+    file: TensorSource | None
+    key: str
+
+
+class DiffusersLayout(Closing):
+    """A `TensorSource` over the files of one model, by part ("unet", "vae" ...). Closes them.
+
+    `markers` are names of empty tensors that an original file would have (see `ldm_parts`).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parts: Mapping[str, Mapping[str, tuple[TensorSource, str]]],
+        stack: ExitStack,
+        markers: tuple[str, ...] = (),
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path = path
+        self.metadata: Mapping[str, str] = metadata or {}
+        self._stack = stack
+        headers = {
+            part: {name: file.entries[key] for name, (file, key) in tensors.items()} for part, tensors in parts.items()
+        }
+        self.has_offsets = all(file.has_offsets for tensors in parts.values() for file, _ in tensors.values())
+        self._origins: dict[str, _Origin] = {}
+        entries: dict[str, TensorEntry] = {}
+        for (part, name), named in original_names(headers).items():
+            file, key = parts[part][name]
+            if named.name == f"{UNUSED_PROJECTION}.weight" and not _is_identity(file.read(key)):
+                named = replace(named, name=f"{CLIP_L_PROJECTION}.weight")
+            entry = replace(headers[part][name], shape=named.shape, file=file.path)
+            self._add(entries, named, entry, _Origin(file, key))
+        for name, entry in left_out_layer(headers).items():
+            self._add(entries, Named(name, entry.shape), entry, _Origin(None, name))
+        for name in markers:
+            self._add(entries, Named(name, (0,)), TensorEntry(torch.float32, (0,), 0, 0), _Origin(None, name))
+        self.entries: Mapping[str, TensorEntry] = dict(sorted(entries.items(), key=lambda item: _order(item[0])))
+
+    def _add(self, entries: dict[str, TensorEntry], named: Named, entry: TensorEntry, origin: _Origin) -> None:
+        if named.name in entries:
+            raise CheckpointError(f"{self.path.name}: {origin.key} and another tensor are both {named.name}.")
+        entries[named.name] = entry
+        self._origins[named.name] = origin
+
+    @classmethod
+    def of_folder(cls, folder: Path, with_optional: bool = False) -> "DiffusersLayout":
+        """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
+        damaged files, and settings at odds with them."""
+        names = [name for name in networks_in(folder) if with_optional or name not in OPTIONAL_PARTS]
+        if "unet" not in names and TRANSFORMER not in names:
+            raise CheckpointError(f"{folder.name}: has no folder unet or transformer. {KNOWN}")
+        with ExitStack() as stack:
+            parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
+            headers = {part: {name: file.entries[key] for name, (file, key) in p.items()} for part, p in parts.items()}
+            kind = kind_of(headers)
+            if "unet" not in names and TRANSFORMER not in kind.names:
+                raise CheckpointError(f"{folder.name}: its transformer is not that of Stable Diffusion 3. {KNOWN}")
+            for part, header in headers.items():
+                if part in kind.checks:
+                    kind.checks[part](folder, part, header)
+            prediction, ends_in_noise = prediction_of(folder, kind.is_flow)
+            markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
+            metadata = {PREDICTION_KEY: prediction} if prediction else {}
+            return cls(folder, parts, stack.pop_all(), markers, metadata)
+
+    @classmethod
+    def of_file(cls, file: TensorSource) -> "DiffusersLayout":
+        """View an open file, which is closed with the view."""
+        parts: dict[str, dict[str, tuple[TensorSource, str]]] = {}
+        for key in file.entries:
+            part, _, name = key.partition(".")
+            if part in NETWORKS and name:
+                parts.setdefault(part, {})[name] = (file, key)
+        stack = ExitStack()
+        stack.push(file)
+        markers = tuple(key for key in (V_KEY, ZERO_SNR_KEY) if key in file.entries)
+        return cls(file.path, parts, stack, markers, file.metadata)
+
+    def close(self) -> None:
+        """Close the files; tensors that were read stay valid."""
+        self._stack.close()
+
+    def read(self, name: str, into: Tensor | None = None) -> Tensor:
+        """The tensor in its original shape, see `TensorSource`."""
+        entry, origin = self.entries[name], self._origins[name]
+        if origin.file is None:
+            zeros = torch.empty(entry.shape, dtype=entry.dtype) if into is None else into
+            return zeros.zero_()
+        there = origin.file.entries[origin.key].shape
+        tensor = origin.file.read(origin.key, None if into is None else into.reshape(there))
+        return tensor.reshape(entry.shape)
+
+
+def _order(name: str) -> tuple[str, int]:
+    """Sorts names so that what one tensor of the original layout holds stands together: query, key, value."""
+    match = PROJECTION.search(name)
+    return (name, 0) if match is None else (f"{name[: match.start()]}.in_proj.{match[2]}", "qkv".index(match[1]))
+
+
+def is_diffusers_file(header: Header) -> bool:
+    """Whether the names in a file are those of the diffusers layout, behind the name of their network."""
+    return SIGN in header or all(f"{TRANSFORMER}.{sign}" in header for sign in SD3_SIGNS)
+
+
+def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[TensorSource, str]]]:
+    """Every tensor of a network's files."""
+    known: dict[str, str] = {}
+    for path in weight_files(part):
+        file = stack.enter_context(open_tensors(path))
+        for name in file.entries:
+            if name in known:
+                raise CheckpointError(
+                    f"{part.parent.name}/{part.name}: {name} is in {known[name]} and in {path.name}. "
+                    "Download the folder again."
+                )
+            known[name] = path.name
+            yield name, (file, name)
+
+
+def _is_identity(weight: Tensor) -> bool:
+    """Whether a projection changes nothing, as where diffusers was given a file without one."""
+    return weight.ndim == 2 and torch.equal(weight.float(), torch.eye(*weight.shape))

@@ -1,0 +1,289 @@
+"""A checkpoint in another precision: what it would weigh and lose (a dry run), and saving it.
+
+Both go through the file tensor by tensor, so a model much larger than the memory can be examined and converted.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from modules.atomic_files import write_atomic
+from modules.errors import CheckpointError, InvalidValueError
+from modules.memory.formats import FORMATS, Encoded, StorageFormat
+from modules.memory.storage import CASTABLE, StorageRules
+from modules.models.eight_bits import DECLARATIONS_KEY, STORED_AS, read_scale, refuse_non_finite
+from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
+from modules.models.families.t5_kept import note_on_converting
+from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
+from modules.models.loading import architecture_of, detect_family
+from modules.models.reading.catalogue import CheckpointInfo, sha256_of
+from modules.models.reading.matching import Assignment, plan_assignments
+from modules.models.reading.tensor_source import TensorSource
+from modules.version import PROGRAM_VERSION
+
+Progress = Callable[[int, int], None]
+METADATA_KEY = "featherweight"
+METADATA_BYTES_A_TENSOR = 200
+MARKERS = (V_KEY, ZERO_SNR_KEY)
+"""Tensors that no module needs and that say what the model is."""
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One tensor: its name in the file, the format it gets (None: it stays), bytes, and the error of its weights.
+
+    `error` is relative: the norm of the difference by the norm of the weights; 0 for tensors that stay.
+    """
+
+    name: str
+    component: str
+    shape: tuple[int, ...]
+    storage: str | None
+    bytes_16: int
+    bytes_stored: int
+    error: float = 0.0
+    saturated: int = 0
+
+
+@dataclass
+class PrecisionReport:
+    """What a storage format makes of a checkpoint. `notices` are sentences for the user."""
+
+    checkpoint: str
+    family: str
+    storage: str
+    tensors: list[TensorReport] = field(default_factory=list)
+    notices: tuple[str, ...] = ()
+
+    def components(self) -> tuple[str, ...]:
+        """The parts of the model, in the order of the file."""
+        return tuple(dict.fromkeys(tensor.component for tensor in self.tensors))
+
+    def bytes_of(self, component: str | None = None) -> tuple[int, int]:
+        """Bytes in 16 bit and as stored, of one part or of all."""
+        chosen = [tensor for tensor in self.tensors if component in (None, tensor.component)]
+        return sum(tensor.bytes_16 for tensor in chosen), sum(tensor.bytes_stored for tensor in chosen)
+
+    def worst(self, count: int = 10) -> list[TensorReport]:
+        """The stored tensors with the largest relative errors."""
+        return sorted((t for t in self.tensors if t.storage), key=lambda t: t.error, reverse=True)[:count]
+
+    @property
+    def mean_error(self) -> float:
+        """The mean relative error of all stored tensors, each counted by its number of weights."""
+        stored = [(tensor.error, torch.Size(tensor.shape).numel()) for tensor in self.tensors if tensor.storage]
+        weights = sum(count for _, count in stored)
+        return sum(error * count for error, count in stored) / weights if weights else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        before, after = self.bytes_of()
+        return {
+            "checkpoint": self.checkpoint,
+            "family": self.family,
+            "storage": self.storage,
+            "bytes_16": before,
+            "bytes_stored": after,
+            "mean_error": self.mean_error,
+            "saturated": sum(tensor.saturated for tensor in self.tensors),
+            "notices": list(self.notices),
+            "tensors": [vars(tensor) for tensor in self.tensors],
+        }
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor of the file and the format it gets; None: it stays."""
+
+    assignment: Assignment
+    storage: StorageFormat | None
+    stays_8_bit: bool  # it is stored in 8 bits in the file already, and is never rounded again
+    must_be_finite: bool = False  # it stays, in a component that is stored in 8 bits
+
+
+def report_precision(
+    info: CheckpointInfo,
+    configs_dir: Path,
+    rules: StorageRules,
+    text_encoders: bool = True,
+    progress: Progress = lambda done, total: None,
+) -> PrecisionReport:
+    """Encode every tensor as loading would, measure, and keep nothing.
+
+    The autoencoder stays in 16 bit, as when loading. SD3's T5 counts where it lies in the checkpoint itself. Raises
+    `CheckpointError` as loading does.
+    """
+    with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
+        family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
+        report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
+        for index, item in enumerate(planned):
+            tensor, encoded = encode_planned(file, item)
+            report.tensors.append(_measure(item, tensor, encoded))
+            progress(index + 1, len(planned))
+    return report
+
+
+def save_as(
+    info: CheckpointInfo,
+    configs_dir: Path,
+    rules: StorageRules,
+    target: Path,
+    text_encoders: bool = True,
+    progress: Progress = lambda done, total: None,
+) -> PrecisionReport:
+    """Write the checkpoint to `target` in the format of `rules`, in the original layout, atomically.
+
+    With fp16, bf16 or fp32 all tensors are cast; with an 8-bit format those that the rules take, the rest becomes
+    fp16. Scales stand beside their weights as `NAME.scale_weight` (float32, one a row). The metadata holds format,
+    source hash, program version and the error of every stored tensor. What is in 8 bits already stays as it is, so
+    load -> save -> load is bit-equal. SD3's T5 is kept where it lies in the checkpoint itself. A YAML beside the
+    source is copied beside the target. Raises `CheckpointError`, `OutputError`, and `InvalidValueError` when target
+    and source are the same file.
+    """
+    if target.resolve() == info.path.resolve():
+        raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
+    if target.suffix != ".safetensors":
+        raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
+    with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
+        family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
+        rest = rest_dtype(rules.storage)
+        report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
+        shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for item in planned:
+            shapes |= declare_planned(file, item, rest)
+        markers = [name for name in MARKERS if name in file.entries]
+        shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in markers}
+        room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
+        with LayoutWriter(target, shapes, room) as writer:
+            for index, item in enumerate(planned):
+                tensor, encoded = encode_planned(file, item)
+                key = item.assignment.original_key
+                if encoded is None:
+                    writer.write(key, tensor.to(rest) if tensor.is_floating_point() else tensor)
+                else:
+                    writer.write(key, encoded.data)
+                    if encoded.scale is not None:
+                        writer.write(scale_key_of(key), encoded.scale)
+                report.tensors.append(_measure(item, tensor, encoded))
+                progress(index + 1, len(planned))
+            for name in markers:
+                writer.write(name, file.read(name))
+            writer.metadata = _metadata(file, info, report)
+    yaml = target.with_suffix(".yaml")
+    if info.config_path is not None and not yaml.exists():
+        write_atomic(yaml, info.config_path.read_bytes())
+    return report
+
+
+def plan_tensors(
+    file: TensorSource, info: CheckpointInfo, configs_dir: Path, rules: StorageRules, text_encoders: bool
+) -> tuple[str, list[PlannedTensor]]:
+    """The family's label, and what becomes of each tensor that its modules need. Raises `CheckpointError` as loading
+    does."""
+    family = detect_family(file)
+    architecture = architecture_of(file, info, family, configs_dir)
+    folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
+    components = family.components(file.entries, architecture, folders)
+    planned = []
+    for assignment in plan_assignments(file, components, family.is_ignored):
+        component = assignment.component
+        path, _, name = assignment.key.rpartition(".")
+        layer = component.module.get_submodule(path)
+        entry = file.entries[assignment.original_key]
+        as_it_is = STORED_AS.get((entry.dtype, assignment.scale_key is not None))
+        taken = component.name != "vae" and (text_encoders or not component.name.startswith("text_encoder"))
+        wide = FORMATS.get(rules.storage).dtype.itemsize > 1
+        if as_it_is is not None and isinstance(layer, CASTABLE) and not wide:
+            planned.append(PlannedTensor(assignment, as_it_is, stays_8_bit=True))
+            continue
+        shape = component.keymap.shape_to_ours(assignment.original_key, entry.shape)
+        own = component.rules(rules)
+        storage = own.format_of(path, layer, name, shape) if own is not None and taken and not wide else None
+        must_be_finite = own is not None and taken and not wide
+        planned.append(PlannedTensor(assignment, storage, stays_8_bit=False, must_be_finite=must_be_finite))
+    return family.label, planned
+
+
+def rest_dtype(storage: str) -> torch.dtype:
+    """What tensors become that are not stored in 8 bits."""
+    chosen = FORMATS.get(storage).dtype
+    return chosen if chosen.itemsize > 1 else torch.float16
+
+
+def encode_planned(file: TensorSource, item: PlannedTensor) -> tuple[Tensor, Encoded | None]:
+    """The tensor as it is in the file, widened where it is in 8 bits, and as it is to be stored."""
+    key = item.assignment.original_key
+    raw = file.read(key)
+    if raw.element_size() == 1 or (item.must_be_finite and item.storage is None):
+        refuse_non_finite(file, key, raw)
+    scale = read_scale(file, item.assignment.scale_key, key, tuple(raw.shape))
+    wide = raw
+    if raw.element_size() == 1 and (raw.is_floating_point() or scale is not None):
+        wide = raw.float() if scale is None else raw.float() * scale.reshape(-1, *(1,) * (raw.ndim - 1))
+    if item.stays_8_bit:
+        return wide, Encoded(raw, scale)
+    if item.storage is None:
+        return wide, None
+    try:
+        return wide, item.storage.encode(wide)
+    except InvalidValueError as error:
+        raise CheckpointError(f"{file.path.name}: {key} cannot be stored as {item.storage.name}: {error}") from error
+
+
+def _measure(item: PlannedTensor, tensor: Tensor, encoded: Encoded | None) -> TensorReport:
+    bytes_16 = tensor.numel() * 2 if tensor.is_floating_point() else tensor.numel() * tensor.element_size()
+    name, component = item.assignment.original_key, item.assignment.component.name
+    if encoded is None or item.storage is None:
+        return TensorReport(name, component, tuple(tensor.shape), None, bytes_16, bytes_16)
+    stored = encoded.data.numel() * encoded.data.element_size()
+    if encoded.scale is not None:
+        stored += encoded.scale.numel() * 4
+    error = 0.0 if item.stays_8_bit else _relative_error(item.storage, tensor, encoded)
+    shape = tuple(tensor.shape)
+    return TensorReport(name, component, shape, item.storage.name, bytes_16, stored, error, encoded.saturated)
+
+
+def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) -> float:
+    weight = tensor.float()
+    decoded = storage.decode(encoded.data, encoded.scale, torch.empty(tensor.shape))
+    norm = float(weight.norm())
+    return float(decoded.sub_(weight).norm()) / norm if norm else 0.0
+
+
+def declare_planned(
+    file: TensorSource, item: PlannedTensor, rest: torch.dtype
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """What will be written for a tensor: itself, and its scale."""
+    key = item.assignment.original_key
+    entry = file.entries[key]
+    if item.storage is None:
+        floating = entry.dtype.is_floating_point or item.assignment.scale_key is not None
+        return {key: (rest if floating else entry.dtype, entry.shape)}
+    declared = {key: (item.storage.dtype, entry.shape)}
+    if item.assignment.scale_key and item.stays_8_bit:
+        scale = file.entries[item.assignment.scale_key]
+        declared[scale_key_of(key)] = (torch.float32, (torch.Size(scale.shape).numel(),))
+    elif item.storage.scaled:
+        declared[scale_key_of(key)] = (torch.float32, entry.shape[:1])
+    return declared
+
+
+def scale_key_of(key: str) -> str:
+    """What the scale of a weight is called in the files that we write."""
+    return f"{key.removesuffix('.weight')}.scale_weight"
+
+
+def _metadata(file: TensorSource, info: CheckpointInfo, report: PrecisionReport) -> dict[str, str]:
+    ours = {
+        "storage": report.storage,
+        "source": info.name,
+        "source_sha256": info.sha256 or sha256_of(info.path),
+        "version": PROGRAM_VERSION,
+        "errors": {tensor.name: float(f"{tensor.error:.3g}") for tensor in report.tensors if tensor.storage},
+    }
+    others = {key: text for key, text in file.metadata.items() if key != DECLARATIONS_KEY}  # of the source's formats
+    return {**others, METADATA_KEY: json.dumps(ours)}

@@ -1,0 +1,181 @@
+"""A model known by its file's header alone: the networks without weights, and what the weights would take."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from modules.memory.streaming.groups import Level, make_groups
+from modules.memory.streaming.offload_storage import SMALL_BYTES
+from modules.memory.streaming.source import RamSource, Source
+from modules.models.architecture import LdmArchitecture
+from modules.models.families.family import Component, ModelFamily
+from modules.models.layouts.open_clip_layout import open_checkpoint
+from modules.models.loading import architecture_of, detect_family
+from modules.models.precision import PrecisionPlan
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.reading.filling import SMALLEST_TABLE_BYTES
+from modules.models.reading.offloading import LARGEST_BLOCK_BYTES
+from modules.models.reading.tensor_file import TensorEntry
+from modules.models.stream_plan import StreamPlan
+
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True)
+class ModelSketch:
+    """The networks of a checkpoint on the meta device, and the file's tensors by their names there."""
+
+    info: CheckpointInfo
+    family: ModelFamily
+    architecture: LdmArchitecture
+    components: tuple[Component, ...]
+    entries: Mapping[str, TensorEntry]
+    has_offsets: bool
+    _known: dict[PrecisionPlan, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
+    _cut: dict[tuple[PrecisionPlan, str], tuple[int, list[int]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def module(self, component: str) -> nn.Module:
+        """The network of that name."""
+        return next(item.module for item in self.components if item.name == component)
+
+    @property
+    def downscale(self) -> int:
+        """Pixels a latent stands for, along one side."""
+        return 1 << (self.architecture.vae.levels - 1)
+
+    @cached_property
+    def largest_tensor_bytes(self) -> int:
+        """Bytes of the largest tensor in the file: what loading holds besides the model."""
+        return max((entry.size_bytes for entry in self.entries.values()), default=0)
+
+    def weights(self, plan: PrecisionPlan) -> dict[str, dict[str, int]]:
+        """Bytes of every parameter and buffer as it will be stored, by component and name."""
+        if plan not in self._known:
+            self._known[plan] = {item.name: self._weights_of(item, plan) for item in self.components}
+        return self._known[plan]
+
+    def _weights_of(self, component: Component, plan: PrecisionPlan) -> dict[str, int]:
+        rules = component.rules(plan.rules(component.name))
+        streams_from_disk = plan.streaming is not None and plan.streaming.on_disk
+        tables_stay = component.name != "vae" and self.has_offsets and (rules is not None or streams_from_disk)
+        rest = plan.vae_dtype if component.name == "vae" else plan.rest_dtype
+        found = {}
+        for key, tensor in component.module.state_dict().items():
+            path, _, name = key.rpartition(".")
+            layer = component.module.get_submodule(path)
+            shape = tuple(tensor.shape)
+            original = component.keymap.to_original(key)
+            entry = self.entries.get(original) if original else None
+            if tables_stay and isinstance(layer, nn.Embedding) and entry and entry.size_bytes >= SMALLEST_TABLE_BYTES:
+                continue
+            storage = rules.format_of(path, layer, name, shape) if rules is not None else None
+            if storage is not None:
+                found[key] = tensor.numel() * storage.dtype.itemsize
+                found[key] += SCALE_BYTES * shape[0] if storage.scaled and len(shape) > 1 else 0
+            elif entry is not None and entry.dtype.itemsize == 1 and component.name != "vae":
+                found[key] = tensor.numel()  # what is in 8 bits in the file stays so
+            else:
+                found[key] = tensor.numel() * (rest.itemsize if tensor.is_floating_point() else tensor.element_size())
+        return found
+
+    def resident_bytes(self, plan: PrecisionPlan, stage: str) -> int:
+        """Bytes of weights on the device in a stage ("text", "denoise", "decode" ...); less than all where weights
+        are streamed: what is too small for it, and of the networks at work all, or twice (the next is on its way) their
+        largest block or layer."""
+        weights = self.weights(plan)
+        everything = sum(sum(sizes.values()) for sizes in weights.values())
+        if plan.streaming is None:
+            return everything
+        total = plan.streaming.kept_bytes
+        for name in weights:
+            stays, groups = self._groups(plan, plan.streaming, name)
+            total += stays
+            if _works(stage, name):
+                beside = 1 if plan.streaming.level_of(name) is Level.COMPONENT else 2
+                total += min(sum(groups), beside * max(groups, default=0))
+        return min(total, everything)
+
+    def resting_bytes(self, plan: PrecisionPlan) -> int:
+        """Bytes of weights in main memory that wait there for the device: of streamed ones, unless they rest on
+        disk."""
+        if plan.streaming is None or plan.streaming.on_disk:
+            return 0
+        return sum(sum(self._groups(plan, plan.streaming, name)[1]) for name in self.weights(plan))
+
+    def _groups(self, plan: PrecisionPlan, streaming: StreamPlan, name: str) -> tuple[int, list[int]]:
+        """Of a streamed component the bytes that stay on the device, and those of each group that moves."""
+        if (plan, name) not in self._cut:
+            component = next(item for item in self.components if item.name == name)
+            module, sources, stays = component.module, dict[tuple[int, str], Source](), 0
+            rest = plan.vae_dtype if name == "vae" else plan.rest_dtype
+            for key, size in self.weights(plan)[name].items():
+                path, _, own = key.rpartition(".")
+                layer = module.get_submodule(path)
+                parameter = layer._parameters.get(own)
+                if parameter is not None and size >= SMALL_BYTES:
+                    if streaming.on_disk and size == parameter.numel() * rest.itemsize:
+                        size = self._bytes_in_file(component, key) or size  # read in place, and converted on its way
+                    sources[id(layer), own] = RamSource(torch.empty(size, dtype=torch.uint8, device="meta"))
+                else:
+                    stays += size
+            levels = {name: streaming.level_of(name)}
+            groups = make_groups({name: module}, sources, levels, largest_block_bytes=LARGEST_BLOCK_BYTES)
+            self._cut[plan, name] = (stays, [group.size_bytes for group in groups])
+        return self._cut[plan, name]
+
+    def _bytes_in_file(self, component: Component, key: str) -> int:
+        """Of a weight in 16 or 32 bits that can be read where it lies; else 0."""
+        original = component.keymap.to_original(key)
+        entry = self.entries.get(original) if original and self.has_offsets else None
+        plain = entry is not None and entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+        return entry.size_bytes if entry is not None and plain else 0
+
+    def _is_narrower_in_file(self, plan: PrecisionPlan) -> bool:
+        """Whether weights that are read in place come in fewer bits than they are computed with."""
+        if plan.streaming is None or not plan.streaming.on_disk or not self.has_offsets:
+            return False
+        return any(1 < entry.dtype.itemsize < plan.compute_dtype.itemsize for entry in self.entries.values())
+
+    def scratch_bytes(self, plan: PrecisionPlan, component: str) -> int:
+        """The largest weight of a component decoded to the compute dtype; 0 where none needs it."""
+        if plan.rules(component) is None and not self._is_narrower_in_file(plan):
+            return 0
+        sizes = (tensor.numel() for tensor in self.module(component).state_dict().values() if tensor.ndim > 1)
+        return max(sizes, default=0) * plan.compute_dtype.itemsize
+
+
+def sketch_model(
+    info: CheckpointInfo,
+    configs_dir: Path,
+    default_yaml: Path | None = None,
+    optional: Collection[str] = (),
+) -> ModelSketch:
+    """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
+    `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
+    with ExitStack() as files:
+        file = files.enter_context(open_checkpoint(info.path))
+        family = detect_family(file)
+        if family.recipe.followed_by is not None and family.recipe.followed_by.setting in optional:
+            file = files.enter_context(open_checkpoint(info.path, with_optional=True))
+        architecture = architecture_of(file, info, family, configs_dir, default_yaml)
+        folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
+        components = tuple(family.components(file.entries, architecture, folders))
+        return ModelSketch(info, family, architecture, components, dict(file.entries), file.has_offsets)
+
+
+def _works(stage: str, component: str) -> bool:
+    """Whether a network computes in a stage; all do while networks are put on and the model loads."""
+    if stage in ("networks", "load"):
+        return True
+    if stage == "text":
+        return component.startswith("text_encoder")
+    return component == ("unet" if stage.startswith("denoise") else "vae")

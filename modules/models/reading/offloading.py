@@ -1,0 +1,89 @@
+"""Where the weights of a checkpoint rest when its model is streamed, decided tensor by tensor while it is read.
+
+A weight that the file holds as the model needs it, up to a conversion between 16 and 32 bits, is not even read: the
+layer learns where in the file it lies. All others (encoded to 8 bits, from another layout, from a pickle) are read,
+made what they shall be, and put to rest in main memory or in the offload folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from modules.devices import memory_info
+from modules.memory.formats import FORMATS
+from modules.memory.formats.names import dtype_name
+from modules.memory.streaming.blobs import BlobStore
+from modules.memory.streaming.offload_storage import SMALL_BYTES, RestingPlace
+from modules.memory.streaming.source import FileRegion, WatchedFile
+from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
+from modules.models.layouts.keymaps.keymap import KeyMap
+from modules.models.reading.row_order import shape_in_row
+from modules.models.reading.tensor_source import TensorSource
+from modules.models.stream_plan import StreamPlan
+
+LARGEST_BLOCK_BYTES = 96 << 20
+PINNED_SHARE = 3  # a third of the free main memory may be page-locked
+
+
+class ModelRest:
+    """The resting place of one model's weights."""
+
+    def __init__(self, plan: StreamPlan, small_bytes: int = SMALL_BYTES) -> None:
+        self.on_disk = plan.on_disk
+        store = BlobStore(plan.folder, plan.quota_bytes) if plan.on_disk and plan.folder is not None else None
+        self.place = RestingPlace(store, small_bytes)
+
+    def leave(
+        self, file: TensorSource, key: str, keymap: KeyMap, layer: nn.Module, name: str, dtype: torch.dtype
+    ) -> bool:
+        """Leave a weight, which the model has in `dtype`, where it lies in the file; False where that cannot be."""
+        if not _converts(file.entries[key].dtype, dtype) or name not in layer._parameters:
+            return False
+        shape = self._shape_in_row(file, key, keymap)
+        if shape is None or not self.place.wants(shape, dtype):
+            return False
+        self._leave(file, key, layer, name, shape, dtype)
+        return True
+
+    def take(self, file: TensorSource, key: str, keymap: KeyMap, layer: nn.Module, name: str) -> None:
+        """Take a weight that was read and placed in its layer: back to the file if it is in 8 bits there too."""
+        parameter = layer._parameters.get(name)
+        dtype = file.entries[key].dtype
+        if parameter is not None and dtype.itemsize == 1 and parameter.dtype == dtype:
+            shape = self._shape_in_row(file, key, keymap)
+            if shape is not None and self.place.wants(shape, dtype):
+                self._leave(file, key, layer, name, shape, dtype)
+                return
+        self.place.take(layer, name, is_sure=True)
+
+    def _shape_in_row(self, file: TensorSource, key: str, keymap: KeyMap) -> torch.Size | None:
+        """See `shape_in_row`; None where weights do not rest on the disk."""
+        return shape_in_row(file, key, keymap) if self.on_disk else None
+
+    def _leave(
+        self, file: TensorSource, key: str, layer: nn.Module, name: str, shape: torch.Size, dtype: torch.dtype
+    ) -> None:
+        entry = file.entries[key]
+        watched = self.place.file(WatchedFile(entry.file or file.path))
+        self.place.take_from_file(layer, name, FileRegion(watched, entry.begin, entry.dtype, shape), dtype)
+
+    def start(self, components: Mapping[str, nn.Module], plan: StreamPlan, device: torch.device) -> StreamHandle:
+        """All weights are at rest: stream them."""
+        free = memory_info(device)["ram"].get("free")
+        options = StreamOptions(
+            largest_block_bytes=LARGEST_BLOCK_BYTES,
+            kept_bytes=plan.kept_bytes,
+            pinned_bytes=free // PINNED_SHARE if isinstance(free, int) else 0,
+        )
+        levels = {name: plan.level_of(name) for name in components}
+        return stream(components, device, levels, options, self.place)
+
+
+def _converts(stored: torch.dtype, wanted: torch.dtype) -> bool:
+    """Whether both are plain numbers of 16 bits or more."""
+    return all(
+        dtype.is_floating_point and dtype.itemsize > 1 and dtype_name(dtype) in FORMATS for dtype in (stored, wanted)
+    )

@@ -1,0 +1,222 @@
+"""Precisions beside each other: the same prompts and seeds in several storage formats, with what they win and lose.
+
+For every format a picture of each prompt, how far it is from the first format's (PSNR, SSIM, the largest difference
+of latents at each step), seconds a step, bytes of the weights, and the peak of memory: on a graphics card of what its
+allocator gave, on the processor of the whole program.
+`modules.processing.comparison.report_page` shows it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from modules.errors import Interrupted, UnknownNameError
+from modules.memory.formats import FORMATS
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Events
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.record.result import Picture
+from modules.processing.request import Txt2ImgRequest
+from modules.sampling.types import StepInfo
+
+UNSTORED = "16 bit"
+SSIM_SIDE = 8
+PEAK = 255.0
+YIELD_S = 0.05  # between two formats, so that a job that waits for the engine gets it
+
+
+@dataclass
+class Row:
+    """One format. Lists have an entry for each prompt; `latent_differences` one list a prompt, an entry a step."""
+
+    storage: str  # as asked for
+    label: str = ""  # for people: how the weights really lay in memory
+    pictures: list[Image.Image] = field(default_factory=list)
+    latents: list[list[Tensor]] = field(default_factory=list)
+    psnr_db: list[float] = field(default_factory=list)
+    ssim: list[float] = field(default_factory=list)
+    latent_differences: list[list[float]] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    weight_bytes: int = 0
+    fp16_bytes: int = 0  # what the weights would be in 16 bits
+    peak_memory_bytes: int | None = None
+
+    @property
+    def seconds_per_step(self) -> float:
+        """The median of all steps; 0 where none was timed."""
+        return statistics.median(self.step_seconds) if self.step_seconds else 0.0
+
+    @property
+    def mean_psnr_db(self) -> float:
+        """Over the prompts; infinite where all pictures are equal."""
+        return statistics.fmean(self.psnr_db) if self.psnr_db else float("inf")
+
+    @property
+    def mean_ssim(self) -> float:
+        """Over the prompts."""
+        return statistics.fmean(self.ssim) if self.ssim else 1.0
+
+
+def compare(
+    request: Txt2ImgRequest,
+    prompts: Sequence[str],
+    storages: Sequence[str],
+    engine: Engine,
+    output: Output,
+    events: Events,
+) -> list[Row]:
+    """Make the pictures; the first format is what the others are measured against. `UNSTORED` means fp8 off.
+
+    Seeds of the request must be fixed. Raises what txt2img raises, `UnknownNameError` for a format, `Interrupted` when
+    it was stopped; nothing is saved. Other jobs may run between two formats, not within one.
+    """
+    check_storages(storages)
+    rows: list[Row] = []
+    for storage in storages:
+        changes: dict[str, object] = {"fp8_storage": "Disable"}
+        if storage != UNSTORED:
+            changes = {"fp8_storage": "Enable", "fp8_format": storage}
+        row = Row(storage)
+        with engine.lock:
+            for prompt in prompts:
+                wanted = replace(
+                    request,
+                    prompt=prompt,
+                    save_images=False,
+                    save_grid=False,
+                    batch_size=1,
+                    batch_count=1,
+                    settings=request.settings.with_changes(changes),
+                )
+                _make(row, wanted, engine, output, events)
+        rows.append(row)
+        _measure(row, rows[0])
+        time.sleep(YIELD_S)
+    return rows
+
+
+def check_storages(storages: Sequence[str]) -> None:
+    """Raises `UnknownNameError` for a format that there is not."""
+    known = [UNSTORED, *(name for name, storage in FORMATS.items() if storage.dtype.itemsize == 1)]
+    for storage in storages:
+        if storage not in known:
+            raise UnknownNameError.of("storage format", storage, known)
+
+
+def _make(row: Row, wanted: Txt2ImgRequest, engine: Engine, output: Output, events: Events) -> None:
+    """One picture of a row, with what can be measured meanwhile."""
+    events.phase(f"{row.storage}, picture {len(row.pictures) + 1}")
+    watch = _Watch(events)
+    result = txt2img(wanted, engine, output, watch)
+    if result.interrupted or not result.samples:
+        raise Interrupted("The comparison was stopped; nothing was kept.")
+    row.pictures.append(result.samples[0].image)
+    row.latents.append(watch.latents)
+    row.step_seconds += watch.step_seconds
+    if result.peak_memory_bytes is not None:
+        row.peak_memory_bytes = max(row.peak_memory_bytes or 0, result.peak_memory_bytes)
+    model = engine.status.model
+    assert model is not None, "a picture was made without a model"
+    row.weight_bytes, row.fp16_bytes = model.stored_bytes + model.streamed_bytes, model.fp16_bytes
+    row.label = model.storage
+
+
+def psnr_db(candidate: Image.Image, other: Image.Image) -> float:
+    """Peak signal to noise ratio in dB; infinite for equal pictures."""
+    a, b = (np.asarray(image.convert("RGB"), dtype=np.float64) for image in (candidate, other))
+    error = float(((a - b) ** 2).mean())
+    return float("inf") if error == 0 else float(10 * np.log10(PEAK**2 / error))
+
+
+def ssim(candidate: Image.Image, other: Image.Image) -> float:
+    """Structural similarity of the grey values, over 8x8 windows (Wang et al. 2004); 1 for equal pictures."""
+    a, b = (np.asarray(image.convert("L"), dtype=np.float64) for image in (candidate, other))
+    windows = np.lib.stride_tricks.sliding_window_view
+    x, y = (windows(grey, (SSIM_SIDE, SSIM_SIDE)).reshape(-1, SSIM_SIDE**2) for grey in (a, b))
+    mean_x, mean_y = x.mean(axis=1), y.mean(axis=1)
+    var_x, var_y = x.var(axis=1), y.var(axis=1)
+    both = (x * y).mean(axis=1) - mean_x * mean_y
+    c1, c2 = (0.01 * PEAK) ** 2, (0.03 * PEAK) ** 2
+    score = (2 * mean_x * mean_y + c1) * (2 * both + c2) / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))
+    return float(score.mean())
+
+
+def as_json(rows: Sequence[Row], prompts: Sequence[str], title: str) -> dict[str, Any]:
+    """Everything but the pictures."""
+    return {
+        "model": title,
+        "prompts": list(prompts),
+        "formats": [
+            {
+                "storage": row.storage,
+                "label": row.label,
+                "weight_bytes": row.weight_bytes,
+                "weight_bytes_16_bit": row.fp16_bytes,
+                "seconds_per_step": row.seconds_per_step,
+                "peak_memory_bytes": row.peak_memory_bytes,
+                "psnr_db": [None if value == float("inf") else value for value in row.psnr_db],
+                "ssim": row.ssim,
+                "largest_latent_difference_per_step": row.latent_differences,
+            }
+            for row in rows
+        ],
+    }
+
+
+def _measure(row: Row, first: Row) -> None:
+    for index, picture in enumerate(row.pictures):
+        row.psnr_db.append(psnr_db(picture, first.pictures[index]))
+        row.ssim.append(ssim(picture, first.pictures[index]))
+        pairs = zip(row.latents[index], first.latents[index], strict=False)
+        row.latent_differences.append([float((a - b).abs().max()) for a, b in pairs])
+
+
+class _Watch:
+    """Events that keep the latent of every step, and time them."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self.latents: list[Tensor] = []
+        self._times: list[float] = []
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """The time from each step to the next; the first step of a picture is not among them."""
+        return [
+            later - earlier for earlier, later in zip(self._times, self._times[1:], strict=False) if later > earlier
+        ]
+
+    def check(self) -> None:
+        self._events.check()
+
+    def phase(self, text: str) -> None:
+        self._events.phase(text)
+
+    def plan(self, total_steps: int) -> None:
+        self._events.plan(total_steps)
+
+    def step(self, done: int) -> None:
+        self._times.append(time.perf_counter())
+        self._events.step(done)
+
+    def latent(self, info: StepInfo) -> None:
+        """A step's latent."""
+        self.latents.append(info.denoised.detach().float().cpu())
+
+    def wants_preview(self, done: int) -> bool:
+        return False
+
+    def preview(self, image: Image.Image) -> None:
+        self._events.preview(image)
+
+    def finished_picture(self, picture: Picture) -> None:
+        self._events.finished_picture(picture)

@@ -1,0 +1,248 @@
+"""The comparison of precisions as a page of its own: a verdict, a table, the pictures, and how to read them.
+
+Everything is inside of the file (pictures as data), nothing is loaded from elsewhere, and no script runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+from collections.abc import Sequence
+
+from PIL import Image, ImageChops
+
+from modules.processing.comparison.compare import Row, as_json
+
+AMPLIFIED = 8
+MOST_COLUMNS = 6
+CLOSENESS = (
+    (40.0, "no difference to be seen"),
+    (30.0, "small differences, hard to see"),
+    (20.0, "details differ"),
+    (float("-inf"), "another picture"),
+)
+"""From this PSNR in dB on, in words; customary limits for pictures of 8 bits a channel."""
+CHART_WIDTH, CHART_HEIGHT = 560, 160
+COLOURS = ("#777", "#2563eb", "#d97706", "#dc2626", "#059669", "#7c3aed", "#0891b2")
+
+
+def closeness(psnr_db: float) -> str:
+    """A PSNR in words."""
+    if psnr_db == float("inf"):
+        return "identical"
+    return next(words for limit, words in CLOSENESS if psnr_db >= limit)
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """What one wins and loses, in one or two sentences."""
+    first, others = rows[0], rows[1:]
+    if not others:
+        return f"Only {_name(first)} was made; there is nothing to compare it with."
+    smaller = [row for row in others if row.weight_bytes < first.weight_bytes]
+    if not smaller:
+        return f"No other format is smaller than {_name(first)} ({_megabytes(first.weight_bytes)})."
+    best = max(smaller, key=lambda row: (row.mean_psnr_db, -row.weight_bytes))
+    saved = 1 - best.weight_bytes / first.weight_bytes
+    text = (
+        f"{_name(best)} comes closest to {_name(first)}: its weights need {_megabytes(best.weight_bytes)} in place of "
+        f"{_megabytes(first.weight_bytes)}, {saved:.0%} less; {_closeness_of(best)}; {_time_of(best, first)}."
+    )
+    worst = min(smaller, key=lambda row: row.mean_psnr_db)
+    if worst is not best and worst.mean_psnr_db < best.mean_psnr_db - 3:
+        text += f" {_name(worst)} strays furthest: {_closeness_of(worst)}."
+    return text
+
+
+def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str, made_with: str = "") -> str:
+    """The page. `title` names the model, `made_with` says how the pictures were made (steps, size, seed)."""
+    first = rows[0]
+    data = json.dumps(as_json(rows, prompts, title)).replace("<", "\\u003c")
+    return PAGE.format(
+        title=html.escape(title),
+        made_with=f"<p class='with'>{html.escape(made_with)}</p>" if made_with else "",
+        verdict=html.escape(verdict(rows)),
+        first=html.escape(_name(first)),
+        table="\n".join(_table_row(row, first, any(row.peak_memory_bytes for row in rows)) for row in rows),
+        pictures="\n".join(_pictures_of(rows, index, prompt) for index, prompt in enumerate(prompts)),
+        chart=_chart(rows),
+        columns=min(len(rows), MOST_COLUMNS),
+        peak_head="<th>Peak memory</th>" if any(row.peak_memory_bytes for row in rows) else "",
+        data=data,
+    )
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Precision comparison: {title}</title>
+<style>
+:root {{ color-scheme: light dark; --line: #8885; --soft: #8882; --good: #2563eb; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 88rem; padding: 0 1rem; }}
+h1 {{ margin: 0; font-size: 1.6rem; }} h2 {{ margin: 2.2rem 0 .6rem; font-size: 1.2rem; }} .with {{ opacity: .75; }}
+.verdict {{ font-size: 1.15rem; border-left: 4px solid var(--good); background: var(--soft); padding: .8rem 1.1rem; }}
+table {{ border-collapse: collapse; }} th, td {{ padding: .45rem 1.4rem .45rem 0; text-align: left; }}
+thead th {{ font-size: .85rem; opacity: .75; font-weight: 600; }} tbody tr {{ border-top: 1px solid var(--line); }}
+td.n {{ font-variant-numeric: tabular-nums; white-space: nowrap; }} small {{ opacity: .75; }}
+.bar {{ display: block; height: 6px; background: var(--good); border-radius: 3px; margin-top: .2rem; }}
+.row {{ display: grid; grid-template-columns: repeat({columns}, minmax(9rem, 22rem)); gap: 1.2rem; overflow-x: auto; }}
+figure {{ margin: 0; font-size: .9rem; }}
+figure img {{ width: 100%; height: auto; display: block; border-radius: 4px; }} figcaption b {{ display: block; }}
+summary {{ cursor: pointer; margin: .8rem 0; }} dt {{ font-weight: 600; }} dd {{ margin: 0 0 .5rem; }}
+svg text {{ fill: currentColor; font-size: 12px; }}
+</style></head><body>
+<h1>Precision comparison</h1>
+<p>{title}</p>
+{made_with}
+<p class="verdict">{verdict}</p>
+<table><thead><tr><th>Weights stored as</th><th>Memory for weights</th><th>Time a step</th>{peak_head}
+<th>Pictures, against {first}</th></tr></thead><tbody>
+{table}
+</tbody></table>
+{pictures}
+<h2>Where the pictures part</h2>
+<p>The largest difference of the latents from those of {first}, step by step (mean over the prompts; latents are about
+1 in size).</p>
+{chart}
+<h2>How to read this</h2>
+<dl>
+<dt>Memory for weights</dt><dd>What the model's weights take while it is loaded: megabytes (10<sup>6</sup> bytes), and
+the share of the first row's.</dd>
+<dt>Time a step</dt><dd>The median of all sampling steps, in milliseconds. A few percent either way are noise.</dd>
+<dt>Peak memory</dt><dd>The most that the graphics card held during a picture; left out where the device does not
+count.</dd>
+<dt>PSNR</dt><dd>How close two pictures are, in decibels; higher is closer. From 40 dB on no difference can be seen,
+from 30 dB it is hard to see, below 20 dB it is another picture.</dd>
+<dt>SSIM</dt><dd>How alike their structures are: 1 is equal, 0 unrelated.</dd>
+<dt>Another picture is not a worse one</dt><dd>Rounding the weights moves a picture as another seed would, a little:
+look whether it is still good, not only whether it is the same.</dd>
+</dl>
+<script type="application/json" id="data">{data}</script>
+</body></html>
+"""
+
+
+def _name(row: Row) -> str:
+    return row.label or row.storage
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _closeness_of(row: Row) -> str:
+    if row.mean_psnr_db == float("inf"):
+        return "its pictures are identical"
+    return f"{closeness(row.mean_psnr_db)} (PSNR {row.mean_psnr_db:.1f} dB)"
+
+
+def _time_of(row: Row, first: Row) -> str:
+    if not first.seconds_per_step or not row.seconds_per_step:
+        return "the time was not measured"
+    factor = row.seconds_per_step / first.seconds_per_step
+    if 0.95 <= factor <= 1.05:
+        return "a step takes as long"
+    return f"a step takes {abs(factor - 1):.0%} {'longer' if factor > 1 else 'less time'}"
+
+
+def _table_row(row: Row, first: Row, with_peak: bool) -> str:
+    share = row.weight_bytes / max(first.weight_bytes, 1)
+    of_16 = row.weight_bytes / max(row.fp16_bytes, 1)
+    weights = f"{_megabytes(row.weight_bytes)} <small>{share:.0%}"
+    if first.weight_bytes != first.fp16_bytes:
+        weights += f", {of_16:.0%} of 16 bit"
+    bar = f'</small><span class="bar" style="width:{max(share, 0.01) * 9:.2f}rem"></span>'
+    factor = row.seconds_per_step / first.seconds_per_step if first.seconds_per_step else 1.0
+    time = f"{row.seconds_per_step * 1e3:.0f} ms" + ("" if row is first else f" <small>{factor:.2f} ×</small>")
+    peak = f'<td class="n">{_megabytes(row.peak_memory_bytes or 0)}</td>' if with_peak else ""
+    if row is first:
+        close = "<small>what the others are measured against</small>"
+    elif row.mean_psnr_db == float("inf"):
+        close = "identical"
+    else:
+        close = f"{closeness(row.mean_psnr_db)} <small>PSNR {row.mean_psnr_db:.1f} dB, SSIM {row.mean_ssim:.3f}</small>"
+    name = html.escape(_name(row))
+    return (
+        f'<tr><td><b>{name}</b></td><td class="n">{weights}{bar}</td><td class="n">{time}</td>'
+        f"{peak}<td>{close}</td></tr>"
+    )
+
+
+def _pictures_of(rows: Sequence[Row], index: int, prompt: str) -> str:
+    first = rows[0]
+    figures = "".join(_figure(row, row.pictures[index], _caption(row, first, index)) for row in rows)
+    differences = "".join(
+        _figure(row, _difference(row.pictures[index], first.pictures[index]), "")
+        if row is not first
+        else "<span></span>"
+        for row in rows
+    )
+    more = (
+        f"<details><summary>Differences, {AMPLIFIED} times as strong</summary>"
+        f'<div class="row">{differences}</div></details>'
+        if len(rows) > 1
+        else ""
+    )
+    return f'<h2>{html.escape(prompt)}</h2><div class="row">{figures}</div>{more}'
+
+
+def _figure(row: Row, picture: Image.Image, caption: str) -> str:
+    name = html.escape(_name(row))
+    return (
+        f'<figure><img src="{_data_uri(picture)}" alt="{name}"><figcaption><b>{name}</b>{caption}</figcaption></figure>'
+    )
+
+
+def _caption(row: Row, first: Row, index: int) -> str:
+    if row is first:
+        return ""
+    value = row.psnr_db[index]
+    if value == float("inf"):
+        return "identical"
+    return f"{closeness(value)}<br>PSNR {value:.1f} dB, SSIM {row.ssim[index]:.3f}"
+
+
+def _difference(picture: Image.Image, other: Image.Image) -> Image.Image:
+    """The absolute difference of two pictures, amplified; black where they are equal."""
+    difference = ImageChops.difference(picture.convert("RGB"), other.convert("RGB"))
+    return difference.point(lambda level: min(level * AMPLIFIED, 255))
+
+
+def _chart(rows: Sequence[Row]) -> str:
+    """The latents' differences over the steps, a line a format."""
+    lines = [(_name(row), _mean_of(row.latent_differences)) for row in rows[1:]]
+    most = max((max(line, default=0.0) for _, line in lines), default=0.0)
+    steps = max((len(line) for _, line in lines), default=0)
+    if steps < 2 or most <= 0:
+        return "<p>There is no difference.</p>"
+    parts = [
+        f'<svg width="{CHART_WIDTH + 250}" height="{CHART_HEIGHT + 30}" role="img" '
+        f'aria-label="Differences of latents by step">',
+        f'<path d="M40 5V{CHART_HEIGHT}H{CHART_WIDTH}" fill="none" stroke="currentColor" opacity=".4"/>',
+        f'<text x="34" y="14" text-anchor="end">{most:.2g}</text>',
+        f'<text x="34" y="{CHART_HEIGHT}" text-anchor="end">0</text>',
+        f'<text x="40" y="{CHART_HEIGHT + 18}">step 1</text>',
+        f'<text x="{CHART_WIDTH}" y="{CHART_HEIGHT + 18}" text-anchor="end">step {steps}</text>',
+    ]
+    for number, (name, line) in enumerate(lines):
+        colour = COLOURS[(number + 1) % len(COLOURS)]
+        across, down = (CHART_WIDTH - 40) / (steps - 1), (CHART_HEIGHT - 10) / most
+        points = " ".join(
+            f"{40 + across * step:.1f},{CHART_HEIGHT - down * value:.1f}" for step, value in enumerate(line)
+        )
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        top = 16 + 20 * number
+        parts.append(f'<rect x="{CHART_WIDTH + 16}" y="{top - 9}" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{CHART_WIDTH + 34}" y="{top + 2}">{html.escape(name)}</text>')
+    return "".join((*parts, "</svg>"))
+
+
+def _mean_of(lists: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of several lists, entry by entry, as far as all of them go."""
+    return [sum(values) / len(values) for values in zip(*lists, strict=False)]
+
+
+def _data_uri(picture: Image.Image) -> str:
+    stream = io.BytesIO()
+    picture.save(stream, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"

@@ -1,0 +1,276 @@
+"""From the tags in a prompt to networks on the loaded model, and to what the picture says about them."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.adapters.catalogue import SHORT_HASH, NetworkCatalogue, NetworkInfo
+from modules.adapters.tags import LoraTag, plain_name
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.processing.engine.hypernetwork_tag import HypernetworkKind
+from modules.processing.engine.tag_types import ActiveNetworks, NetworkJob, NetworkKind
+from modules.prompting.cache import NetworkUse
+from modules.prompting.extra_networks import NetworkTag, NetworkTags
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    from modules.adapters.adapter_file import Digests, NetworkFile
+    from modules.adapters.applying import LoraMode, NetworkApplier, Survival, Use
+    from modules.adapters.embeddings import Embedding, EmbeddingStore
+    from modules.models.loaded import LoadedModel
+    from modules.models.precision import PrecisionPlan
+
+log = logging.getLogger(__name__)
+FILES_KEPT = 4  # in main memory, besides those in use
+AUTOMATIC = "Automatic"
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """How much of a network arrived in the weights when it was last used: 1 is all of it.
+
+    `noise` and the `worst` layers are those of all networks of that picture together, see `Survival`.
+    """
+
+    retention: float
+    mode: str
+    noise: float = 0.0
+    worst: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class PutOn:
+    """What `Networks.put_on` did. `hashes` are those of the files by the networks' names, `missing` the names that no
+    file answers to, `embeddings` the words that came inside of the files. `mode_matters`: the infotext should say it.
+    """
+
+    uses: tuple[NetworkUse, ...] = ()
+    mode: str = ""
+    mode_matters: bool = False
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    survival: Survival | None = None
+    embeddings: Mapping[str, Embedding] = field(default_factory=dict)
+
+
+class Networks:
+    """Finds, reads and applies networks. One for the program; call `activate` with the engine's lock held."""
+
+    def __init__(
+        self,
+        folders: tuple[Path, ...] = (),
+        embeddings: Path | None = None,
+        hypernetworks: Path | None = None,
+        kinds: Iterable[NetworkKind] = (),
+    ) -> None:
+        """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks; kinds of tags beside that of
+        hypernetworks."""
+        self._kinds: list[NetworkKind] = [HypernetworkKind(), *kinds]
+        self.catalogue = NetworkCatalogue(folders)
+        self.hypernetworks = NetworkCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
+        self._embeddings_folder = embeddings
+        self._embeddings: EmbeddingStore | None = None
+        self._files: OrderedDict[str, NetworkFile] = OrderedDict()
+        self.arrived: dict[Path, Arrived] = {}
+
+    def add_kinds(self, kinds: Iterable[NetworkKind]) -> None:
+        """Have the tags of these kinds do something."""
+        self._kinds += kinds
+
+    def activate(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> ActiveNetworks:
+        """Put exactly the networks of these tags on the model; what is there already stays.
+
+        A tag of a kind that nobody knows is left out with a notice. Raises `FeatherweightError` where a kind with tags
+        in the prompt fails; one without tags that fails costs a notice and nothing else.
+        """
+        job = NetworkJob(model, settings, self)
+        known: set[str] = set()
+        for kind in self._kinds:
+            names = (kind.name, *kind.aliases)
+            known.update(names)
+            wanted = [tag for name in names for tag in tags.get(name, ())]
+            said = len(job.uses)
+            self._activate_kind(kind, job, wanted)
+            if len(job.uses) == said:  # then what is encoded may depend on anything in the tags
+                job.uses += [NetworkUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
+        unknown = [f"<{name}:...>" for name in tags if name not in known]
+        if unknown:
+            job.notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
+        return job.active()
+
+    def deactivate(self, model: LoadedModel, settings: Settings) -> None:
+        """The model has done its part in a job."""
+        job = NetworkJob(model, settings, self)
+        for kind in self._kinds:
+            try:
+                kind.deactivate(job)
+            except Exception:  # somebody else's code must not cost the pictures that are made
+                log.exception("The end of <%s:...> failed", kind.name)
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a network of the LoRA family of this name, alias or hash."""
+        return self.catalogue.find(name) is not None
+
+    def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> PutOn:
+        """Have exactly these networks of the LoRA family on the model, in the mode of its precision plan.
+
+        Those that no file answers to are left out and named in the result. Raises `NetworkError` for a file that
+        cannot be used on this model; the model is then without networks.
+        """
+        from modules.adapters.applying import LoraMode, Use
+
+        uses, hashes, missing, infos = [], {}, [], []
+        for tag in wanted:
+            info = self.catalogue.find_current(tag.name)
+            if info is None:
+                missing.append(tag.name)
+                continue
+            digests = self.digests(self.catalogue, info)
+            self._load(info, digests.content)
+            uses.append(Use(tag.name, digests.content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
+            hashes[plain_name(tag.name)] = digests.tensors[:SHORT_HASH]
+            infos.append(info)
+        applier = self._applier(model)
+        if not uses:
+            applier.remove()
+            return PutOn(missing=tuple(missing))
+        mode = lora_mode(model.plan)
+        applier.apply(uses, self._files, mode, model.plan.cache_fp16_weight)
+        self._forget({use.file_hash for use in uses})
+        self._note_survival(infos, applier.survival, mode)
+        rounds = mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC) and applier.survival is not None
+        return PutOn(
+            uses=tuple(
+                NetworkUse(
+                    name=use.name,
+                    file_hash=use.file_hash,
+                    te_multiplier=use.te_strength,
+                    unet_multiplier=use.unet_strength,
+                    dyn_dim=use.dynamic_rank,
+                )
+                for use in uses
+            ),
+            mode=mode.value,
+            mode_matters=model.plan.is_low_precision or model.plan.lora_mode != AUTOMATIC,
+            hashes=hashes,
+            missing=tuple(missing),
+            notices=((_weak(applier.survival),) if rounds and applier.survival else ()) + tuple(applier.notices),
+            survival=applier.survival,
+            embeddings=self._bundled(uses),
+        )
+
+    @staticmethod
+    def digests(catalogue: NetworkCatalogue, info: NetworkInfo) -> Digests:
+        """The sums of a file's bytes; raises `NetworkError` for one that cannot be read."""
+        from modules.adapters.adapter_file import NetworkError
+
+        try:
+            return catalogue.digests(info)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise NetworkError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
+
+    @property
+    def embeddings(self) -> EmbeddingStore:
+        """Textual inversion embeddings; the first use imports torch and reads the folder."""
+        if self._embeddings is None:
+            from modules.adapters.embeddings import EmbeddingStore
+
+            self._embeddings = EmbeddingStore(self._embeddings_folder)
+            self._embeddings.refresh()
+        return self._embeddings
+
+    @staticmethod
+    def _activate_kind(kind: NetworkKind, job: NetworkJob, tags: list[NetworkTag]) -> None:
+        from modules.memory.recovery import is_out_of_memory
+
+        try:
+            kind.activate(job, tags)
+        except FeatherweightError:
+            raise
+        except Exception as error:  # an extension may do anything
+            if is_out_of_memory(error):
+                raise
+            log.exception("<%s:...> failed", kind.name)
+            if tags:
+                raise InvalidValueError(
+                    f"<{kind.name}:...> failed ({type(error).__name__}: {error}). Take the tag out of the prompt, or "
+                    "switch off the extension that brings it."
+                ) from error
+            job.notices.append(f"<{kind.name}:...>, which the prompt does not use, failed ({error}).")
+
+    def _bundled(self, uses: Sequence[Use]) -> dict[str, Embedding]:
+        """Embeddings that came inside of the network files in use, by name."""
+        from modules.adapters.embeddings import Embedding, vectors_of
+
+        found = {}
+        for use in uses:
+            for name, data in self._files[use.file_hash].embeddings.items():
+                found[name] = Embedding(
+                    name, f"{use.file_hash}:{name}", vectors_of(name, data), bundled_in=plain_name(use.name)
+                )
+        return found
+
+    def _note_survival(self, infos: list[NetworkInfo], survival: Survival | None, mode: LoraMode) -> None:
+        """Keep for lists how much of each network arrived, and log what is new."""
+        measured = survival.networks if survival is not None else ()
+        for info, (name, kept) in zip(infos, measured, strict=True):
+            assert survival is not None
+            arrived = Arrived(kept, mode.value, survival.noise, survival.worst)
+            if self.arrived.get(info.path) != arrived:
+                log.info("LoRA %s: %.1f %% arrived (%s).", name, kept * 100, mode.value)
+            self.arrived[info.path] = arrived
+
+    def _load(self, info: NetworkInfo, content: str) -> None:
+        from modules.adapters.adapter_file import read_network
+
+        if content not in self._files:
+            self._files[content] = read_network(info.path)
+        self._files.move_to_end(content)
+
+    def _forget(self, in_use: set[str]) -> None:
+        spare = [content for content in self._files if content not in in_use]
+        for content in spare[: max(0, len(spare) - FILES_KEPT)]:
+            del self._files[content]
+
+    @staticmethod
+    def _applier(model: LoadedModel) -> NetworkApplier:
+        """The model's own; it lives and dies with it."""
+        from modules.adapters.applying import NetworkApplier
+        from modules.adapters.targets import TargetTable
+        from modules.models.master import FileMaster
+        from modules.models.precision import ComputeMode
+
+        if model.networks is None:
+            parts = {
+                part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"
+            }
+            autocast = model.plan.compute_dtype if model.plan.mode is ComputeMode.AUTOCAST else None
+            model.networks = NetworkApplier(TargetTable(parts), FileMaster(model), model.device, autocast)
+        applier: NetworkApplier = model.networks
+        return applier
+
+
+def lora_mode(plan: PrecisionPlan) -> LoraMode:
+    """Automatic: exact on 8-bit weights, merged on 16-bit ones, where it costs nothing per step."""
+    from modules.adapters.applying import LoraMode
+
+    if plan.lora_mode not in ("", AUTOMATIC):
+        return LoraMode(plan.lora_mode)
+    return LoraMode.EXACT if plan.is_low_precision else LoraMode.MERGE
+
+
+def _weak(survival: Survival) -> str:
+    name, share = min(survival.networks, key=lambda item: item[1])
+    least = f", of {name} {share:.0%}" if len(survival.networks) > 1 else ""
+    return (
+        f"{survival.retention:.0%} of the networks' effect survived rounding into 8 bits{least} "
+        f"(noise {survival.noise:.0%}). "
+        "LoRA mode exact keeps all of it."
+    )

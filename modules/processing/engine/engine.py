@@ -1,0 +1,410 @@
+"""The engine: holds the loaded model, swaps it without keeping the old one, and says where it stands.
+
+One lock serialises everything that touches weights. Heavy imports (torch models, diffusers) happen in here, on first
+use, so that a page can be served before.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.devices import Memory, memory_info, release_memory
+from modules.errors import FeatherweightError
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.models.reading.hashing import BackgroundHasher, HashProgress
+from modules.models.vae.files import VaeCatalogue, VaeInfo
+from modules.models.vae.tiny_vae_files import TinyVaeFolders
+from modules.processing.engine.adapters import Networks
+from modules.processing.engine.model_shelf import SPARE_BYTES, KeepWish, KeptModel, ModelShelf, free_bytes, move_weights
+from modules.processing.engine.precision import Machine, PrecisionWish, resolve
+from modules.processing.engine.streaming_options import StreamWish, finer_wishes
+from modules.processing.memory_estimate.status import EngineState, EngineStatus, ModelFacts
+from modules.upscalers.catalogue import UpscalerCatalogue
+from modules.upscalers.upscalers import Upscalers
+
+if TYPE_CHECKING:
+    from modules.adapters.embeddings import Embedding
+    from modules.models.families.family import ModelFamily
+    from modules.models.loaded import LoadedModel
+    from modules.models.precision import PrecisionPlan
+    from modules.processing.pipeline.conditioning import Conditioner
+
+log = logging.getLogger(__name__)
+
+NO_ROOM = (
+    "Switch FP8 weight on (half the memory), set Stream weights in Settings > Optimizations, close other programs, or "
+    "choose a smaller checkpoint."
+)
+STREAMED = "{} did not fit into memory; its weights are streamed (Stream weights: {})."
+
+
+class Engine:
+    """Holds the model in use, and of those used before as many as `KeepWish` allows. All methods are thread safe; those
+    that load or compute wait for the lock."""
+
+    def __init__(
+        self,
+        catalogue: CheckpointCatalogue,
+        configs_dir: Path,
+        find_machine: Callable[[], Machine],
+        current_wish: Callable[[], PrecisionWish] = PrecisionWish,
+        hashing: bool = True,
+        default_yaml: Path | None = None,
+        networks: Networks | None = None,
+        vaes: VaeCatalogue | None = None,
+        upscalers: Upscalers | None = None,
+        current_keep: Callable[[], KeepWish] = KeepWish,
+        tiny_vaes: TinyVaeFolders | None = None,
+    ) -> None:
+        """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
+        whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
+        self.catalogue = catalogue
+        self.lock = threading.RLock()
+        self.networks = networks or Networks(())
+        self.vaes = vaes or VaeCatalogue()
+        self.tiny_vaes = tiny_vaes or TinyVaeFolders()
+        self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
+        self._configs_dir = configs_dir
+        self._find_machine = find_machine
+        self._current_wish = current_wish
+        self._current_keep = current_keep
+        self._shelf = ModelShelf()
+        self._hashing = hashing
+        self._hasher = BackgroundHasher(catalogue, self._retitle)
+        self._default_yaml = default_yaml
+        self._machine: Machine | None = None
+        self._model: LoadedModel | None = None
+        self._conditioner: Conditioner | None = None
+        self._last: str | None = None
+        self._finer: dict[tuple[object, ...], StreamWish] = {}  # for models that did not fit as they were wished for
+        self._loading: list[threading.Thread] = []
+        self._closed = False
+        self._on_loaded: list[Callable[[LoadedModel], object]] = []
+        self._status = EngineStatus(EngineState.EMPTY, "No model is loaded yet; the first picture loads one.")
+
+    @property
+    def status(self) -> EngineStatus:
+        """Where the engine stands; never waits."""
+        return self._status
+
+    @property
+    def machine(self) -> Machine:
+        """Device and dtypes; the first call imports torch, later ones never wait."""
+        if self._machine is None:
+            with self.lock:
+                if self._machine is None:
+                    self._machine = self._find_machine()
+        return self._machine
+
+    @property
+    def hashing(self) -> HashProgress | None:
+        """How far the sum of a checkpoint is that is being taken in the background; None: none is."""
+        return self._hasher.progress
+
+    def hashed(self, info: CheckpointInfo) -> CheckpointInfo:
+        """A checkpoint with its sha256, which is taken in the background from the moment its model is loaded; waits
+        until it is there. As it is, where no hashes are wanted or its file is gone."""
+        return self._hasher.finish(info) if self._hashing else info
+
+    def on_loaded(self, callback: Callable[[LoadedModel], object]) -> None:
+        """Have `callback` called with each model that was read from its file; under the lock, so it must be quick."""
+        self._on_loaded.append(callback)
+
+    def model(self, wanted: str | None, wish: PrecisionWish | None = None) -> LoadedModel:
+        """The model of this checkpoint (None or empty: the first there is), in the precision that is wished for.
+
+        What is loaded already is used again; where weights would have to lie differently in memory, the file is read
+        again, so that nothing is ever rounded twice. An old model is dropped, or set aside as far as `KeepWish` and the
+        memory allow, before the new one is read. Raises
+        `UnknownNameError`, `InvalidValueError` or `CheckpointError`; after the last the engine is without a model,
+        and says so.
+        """
+        with self.lock:
+            began = time.monotonic()
+            info = self.catalogue.default(wanted)
+            if info.has_changed and info.path.exists():  # one that is gone goes on working for as long as it is loaded
+                self.catalogue.refresh()
+                info = self.catalogue.default(wanted)
+            self._last = wanted
+            wish = wish or self._current_wish()
+            vae = self.vaes.choose(wish.vae, info)
+            keep = self._current_keep()
+            if self._shelf.trim(keep.limit - 1) | self._shelf.trim_bytes(keep.most_bytes(self.machine.device)):
+                self._release()
+            if self._model is not None and self._is_usable(self._model, info, wish, vae):
+                return self._model
+            kept = self._shelf.take(info.path)
+            self._set_aside(info, keep)
+            if kept is not None:
+                plan = kept.model.plan
+                if self._is_usable(kept.model, info, wish, vae):
+                    return self._take_back(kept, began, same_plan=kept.model.plan == plan)
+                kept = None
+                self._release()
+            self._status = EngineStatus(EngineState.LOADING, f"Loading {info.name} ...")
+            try:
+                self._model = self._load_with_room(info, wish, vae, keep)
+            except FeatherweightError as error:
+                self._status = EngineStatus(EngineState.FAILED, str(error))
+                raise
+            except BaseException as error:
+                self._status = EngineStatus(EngineState.FAILED, f"Loading {info.name} failed: {error}")
+                raise
+            self._model.switch_seconds = time.monotonic() - began
+            self._status = self._ready(self._model)
+            if self._hashing:
+                self._hasher.begin(info)
+            for callback in self._on_loaded:
+                callback(self._model)
+            return self._model
+
+    def _is_usable(self, model: LoadedModel, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> bool:
+        """Whether the loaded model will do for this checkpoint and wish; takes over what needs no reload."""
+        if model.info.path != info.path:
+            return False
+        if model.info.mtime_ns != info.mtime_ns:
+            log.info("%s has changed on disk and is loaded again.", info.name)
+            return False
+        same_vae = model.vae_info is None if vae is None else vae.is_same_file(model.vae_info)
+        if not same_vae:
+            log.info("%s is loaded again: with the VAE %s.", info.name, vae.name if vae else "inside of it")
+            return False
+        if model.streaming is not None and model.streaming.streamer.failed:
+            log.info("%s is loaded again: its weights could not be streamed any more.", info.name)
+            return False
+        plan = self._plan(info, wish, model.family)
+        if plan.load_key != model.plan.load_key:
+            log.info("%s is loaded again: from %s to %s.", info.name, model.plan.label, plan.label)
+            return False
+        if plan != model.plan:
+            self._conditioner = None
+        model.plan = plan
+        return True
+
+    def fitting(self, info: CheckpointInfo, wish: PrecisionWish) -> PrecisionWish:
+        """The wish as this checkpoint is loaded by it: with weights streamed where *Automatic* found that they do not
+        fit."""
+        finer = self._finer.get(_fit_key(info, wish))
+        return wish if finer is None else replace(wish, streaming=finer)
+
+    def kept_bytes(self, info: CheckpointInfo) -> tuple[int, int]:
+        """Bytes of the models that are set aside, but this checkpoint's: on the device that computes, and in main
+        memory. Never waits."""
+        count = self._shelf.bytes_but(info.path)
+        return (0, count) if self._moves(self._current_keep()) else (count, 0)
+
+    def conditioner(self, wanted: str | None, wish: PrecisionWish | None = None) -> Conditioner:
+        """The prompt encoder of this checkpoint's model, with its cache."""
+        with self.lock:
+            from modules.processing.pipeline.conditioning import Conditioner
+
+            model = self.model(wanted, wish)
+            if self._conditioner is None:
+                self._conditioner = Conditioner(model, model.plan.fingerprint)
+            return self._conditioner
+
+    def request_load(self, wanted: str | None) -> None:
+        """Load in the background; returns at once. What goes wrong stands in `status`."""
+        thread = threading.Thread(target=self._load_quietly, args=(wanted,), name="featherweight-load", daemon=True)
+        self._loading = [known for known in self._loading if known.is_alive()] + [thread]
+        thread.start()
+
+    def reload(self) -> None:
+        """Load again what was loaded or unloaded last; waits until it is there."""
+        with self.lock:
+            self.model(self._last)
+
+    def memory(self) -> dict[str, Memory]:
+        """Bytes of main memory ("ram") and of the device ("cuda"), see `devices.memory_info`."""
+        return memory_info(self.machine.device)
+
+    def list_embeddings(self) -> dict[str, dict[str, Any]]:
+        """Textual inversion embeddings as the API shows them: "loaded" with their facts, "skipped" with the reason."""
+        store = self.networks.embeddings
+        store.refresh()
+        model = self._model
+        widths = [] if model is None else model.text_widths
+
+        def facts(item: Embedding) -> dict[str, Any]:
+            return {
+                "step": item.step,
+                "sd_checkpoint": item.checkpoint_hash,
+                "sd_checkpoint_name": item.checkpoint_name,
+                "shape": next(iter(item.vectors)),
+                "vectors": item.count,
+            }
+
+        return {
+            "loaded": {name: facts(item) for name, item in store.usable(widths).items()},
+            "skipped": {name: {"reason": reason} for name, reason in store.skipped(widths).items()},
+        }
+
+    def unload(self) -> None:
+        """Free the model and the upscaler; the next picture loads them again."""
+        with self.lock:
+            self.upscalers.release()
+            self._finer.clear()
+            self._drop()
+            if self._shelf.clear():
+                self._release()
+            self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next picture loads it again.")
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Free everything and load nothing in the background any more; waits for a load that has begun."""
+        self._closed = True
+        self._hasher.close()
+        for thread in self._loading:
+            thread.join(timeout_s)
+        self.unload()
+
+    def _retitle(self, info: CheckpointInfo) -> None:
+        """A checkpoint has its hash now: the model in use is called by it."""
+        with self.lock:
+            model = self._model
+            if model is not None and model.info.path == info.path and model.info.mtime_ns == info.mtime_ns:
+                model.info = info
+                self._status = self._ready(model)
+
+    def _load_quietly(self, wanted: str | None) -> None:
+        try:
+            with self.lock:
+                if not self._closed:
+                    self.model(wanted)
+        except FeatherweightError as error:
+            log.error("%s", error)
+        except Exception:
+            log.exception("loading failed")
+
+    def _load(self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> LoadedModel:
+        from modules.models.loading import load_model
+
+        return load_model(
+            info,
+            self._configs_dir,
+            lambda family: self._plan(info, wish, family),
+            self._default_yaml,
+            vae,
+            self.catalogue.cache,
+        )
+
+    def _plan(self, info: CheckpointInfo, wish: PrecisionWish, family: ModelFamily) -> PrecisionPlan:
+        """The plan for a checkpoint; says where weights are streamed though nobody asked for it."""
+        fitting = self.fitting(info, wish)
+        plan = resolve(fitting, self.machine, family)
+        if fitting is wish:
+            return plan
+        return replace(plan, notes=(*plan.notes, STREAMED.format(info.name, fitting.streaming.weights)))
+
+    def _load_with_room(
+        self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None, keep: KeepWish
+    ) -> LoadedModel:
+        """Load, after models set aside have made room where they lie on the device; if memory runs out all the same,
+        once more without them, and then (unless the user has chosen) with weights streamed, ever more finely. Raises
+        `MemoryShortageError` when that does not help."""
+        from modules.memory.recovery import Recovery, Rung, Step
+
+        device = self.machine.device
+        if not self._moves(keep):
+            needed = info.size_bytes * self.machine.dtype.itemsize // 2 + SPARE_BYTES
+            self._shelf.make_room(needed, lambda: free_bytes(device, False), self._release)
+
+        def free() -> None:
+            self._shelf.clear()
+            self._release()
+
+        key, wishes = _fit_key(info, wish), finer_wishes(wish.streaming, self.machine.streaming)
+
+        def climb() -> Step | None:
+            now = self._finer.get(key)
+            left = wishes if now is None else wishes[wishes.index(now) + 1 :]
+            if not left:
+                return None
+            self._finer[key] = left[0]
+            return Step(f"with weights streamed ({left[0].weights})", lambda: None)
+
+        rung = Rung("streamed weights", frozenset({"load"}), climb)
+        try:
+            return Recovery((rung,), free, advice=NO_ROOM).run("load", lambda: self._load(info, wish, vae))
+        except BaseException:
+            self._finer.pop(key, None)  # what did not help is not kept: the next time there may be more room
+            raise
+
+    def _moves(self, keep: KeepWish) -> bool:
+        """Whether models that are set aside leave the device."""
+        return keep.in_main_memory and self.machine.device.type != "cpu"
+
+    def _set_aside(self, wanted: CheckpointInfo, keep: KeepWish) -> None:
+        """Keep the model for later if it is another file's than the wanted one, and there is room; else drop it."""
+        model = self._model
+        if model is None:
+            return
+        device = self.machine.device
+        most = keep.most_bytes(device)
+        room = keep.limit > 1 and model.info.path != wanted.path and model.streaming is None
+        room = room and (most is None or model.stored_bytes <= most)
+        if room and self._moves(keep):
+            needed = model.stored_bytes + SPARE_BYTES
+            room = self._shelf.make_room(needed, lambda: free_bytes(device, True), self._release)
+        if not room:
+            del model  # the last reference but one
+            self._drop()
+            return
+        if self._moves(keep):
+            move_weights(model, "cpu")
+        self._shelf.put(KeptModel(model, self._conditioner))
+        self._shelf.trim(keep.limit - 1)
+        self._shelf.trim_bytes(most)
+        self._model = self._conditioner = None
+        self._release()
+
+    def _take_back(self, kept: KeptModel, began: float, same_plan: bool) -> LoadedModel:
+        """Put a model that was set aside into use again, with its prompt encoder if that knows the plan."""
+        move_weights(kept.model, kept.model.device)
+        self._model, self._conditioner = kept.model, kept.conditioner if same_plan else None
+        kept.model.switch_seconds = time.monotonic() - began
+        self._status = self._ready(kept.model)
+        return kept.model
+
+    def _drop(self) -> None:
+        """Let go of the model and give its memory back to the system."""
+        if self._model is None:
+            return
+        if self._model.streaming is not None:
+            self._model.streaming.close()
+        self._model = None
+        self._conditioner = None
+        self._release()
+
+    def _release(self) -> None:
+        """Give the memory of what is no longer used back to the system."""
+        gc.collect()
+        release_memory(self.machine.device)
+
+    def _ready(self, model: LoadedModel) -> EngineStatus:
+        plan = model.plan
+        facts = ModelFacts(
+            title=model.info.title,
+            family=model.family.label,
+            parameters=model.parameters,
+            stored_bytes=model.stored_bytes,
+            fp16_bytes=2 * model.parameters,
+            storage=plan.label,
+            device=str(model.device),
+            default_size_px=model.default_size_px,
+            streaming=plan.streaming.label if plan.streaming else "",
+            streamed_bytes=model.streaming.rest_bytes if model.streaming else 0,
+            switch_seconds=model.switch_seconds,
+        )
+        return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
+
+
+def _fit_key(info: CheckpointInfo, wish: PrecisionWish) -> tuple[object, ...]:
+    """What a model's size in memory depends on."""
+    return info.path, info.mtime_ns, replace(wish, lora_mode="", cache_fp16_weight=False)

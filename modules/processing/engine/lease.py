@@ -1,0 +1,136 @@
+"""The model that a job computes with, prepared as its settings say; another may take its place in the middle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+
+from modules.models.loaded import LoadedModel
+from modules.processing.engine.attention import attention_of, using_attention
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.feed_forward import using_split_feed_forward
+from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
+from modules.processing.engine.tiny_vae import using_tiny_vae
+from modules.processing.engine.vae_rules import vae_rules_of
+from modules.processing.pipeline.conditioning import Conditioner
+from modules.processing.pipeline.tiling import circular_padding
+from modules.processing.pipeline.token_merging import merged_tokens
+from modules.processing.request import Txt2ImgRequest
+from modules.upscalers.limits import UpscalerLimits
+
+
+class ModelInUse:
+    """A context manager; while it is open, `use` says which checkpoint. Holds no model but the one in use, so that
+    what is replaced can leave memory before the next one is read."""
+
+    def __init__(self, request: Txt2ImgRequest, engine: Engine) -> None:
+        self._request = request
+        self._engine = engine
+        self._wanted: str | None = None
+        self._model: LoadedModel | None = None
+        self._conditioner: Conditioner | None = None
+        self._contexts = ExitStack()
+        self._merging = ExitStack()
+        self._merging_ratio = 0.0
+        self.has_merged_tokens = False  # of any model so far
+        self.upscaling = UpscalerLimits()
+        self._recovered: dict[str, None] = {}  # in order
+        self._notices: dict[str, None] = {}
+
+    def __enter__(self) -> ModelInUse:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._let_go()
+
+    @property
+    def model(self) -> LoadedModel:
+        """The model; `use` must have been called."""
+        assert self._model is not None
+        return self._model
+
+    @property
+    def conditioner(self) -> Conditioner:
+        """Its prompt encoder."""
+        assert self._conditioner is not None
+        return self._conditioner
+
+    def use(self, wanted: str | None) -> None:
+        """Compute with this checkpoint from now on. Raises what `Engine.model` does; there is no model then."""
+        if self._model is not None and self._engine.catalogue.default(wanted).path == self._model.info.path:
+            return
+        self._let_go()
+        settings, engine = self._request.settings, self._engine
+        wish = PrecisionWish.of(settings)
+        model = engine.model(wanted, wish)
+        self._model, self._conditioner = model, engine.conditioner(wanted, wish)
+        model.vae_runner.rules = vae_rules_of(settings)
+        way = attention_of(settings, engine.machine, model)
+        for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_optional(model)):
+            self._notices[note] = None
+        contexts = self._contexts
+        contexts.callback(engine.networks.deactivate, model, settings)
+        contexts.enter_context(using_tiny_vae(model, self._request, engine.tiny_vaes))
+        contexts.enter_context(circular_padding(model.modules, self._request.tiling))
+        contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
+        contexts.enter_context(using_split_feed_forward(model.unet, settings.text("split_feed_forward")))
+        contexts.enter_context(recovering(model, way.attention, self.upscaling))
+        self._merge_tokens()
+
+    @contextmanager
+    def merging_tokens(self, ratio: float) -> Iterator[None]:
+        """While open, tokens are merged by this ratio, in whichever model is in use."""
+        self._merging.close()
+        self._merging_ratio = ratio
+        self._merge_tokens()
+        try:
+            yield
+        finally:
+            self._merging_ratio = 0.0
+            self._merging.close()
+
+    @property
+    def recovered(self) -> str | None:
+        """What was done when memory ran out, for the infotext; of all models of the job so far."""
+        self._note_recovery()
+        return ", ".join(self._recovered) or None
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know of how the models were run."""
+        self._note_recovery()
+        return tuple(self._notices)
+
+    def _merge_tokens(self) -> None:
+        merges = self._merging.enter_context(merged_tokens(self.model.unet, self._merging_ratio))
+        self.has_merged_tokens |= merges
+        if self._merging_ratio > 0 and not merges:
+            label = self.model.family.label
+            self._notices[f"Token merging has no effect on {label}: its network has no layers for it."] = None
+
+    def _note_recovery(self) -> None:
+        if self._model is None:
+            return
+        names = recovery_names(self._model.recovery)
+        for name in names.split(", ") if names else ():
+            self._recovered[name] = None
+        for notice in recovery_notices(self._model.recovery):
+            self._notices[notice] = None
+
+    def _let_go(self) -> None:
+        self._note_recovery()
+        self._merging.close()
+        self._contexts.close()
+        self._model = self._conditioner = None
+
+
+def _note_on_optional(model: LoadedModel) -> list[str]:
+    """That the setting for an encoder which the family can do without has no effect, if it has none."""
+    optional = model.family.recipe.followed_by
+    if optional is None or not model.plan.with_optional or model.has_optional:
+        return []
+    return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]

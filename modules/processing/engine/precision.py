@@ -1,0 +1,266 @@
+"""From settings, flags, device and model family to a `PrecisionPlan`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from modules.devices import DeviceFlags, choose_device, compute_dtype, has_fp8_matmul, is_gtx_16xx, works
+from modules.errors import InvalidValueError
+from modules.models.vae.files import VAE_KEYS, VaeWish
+from modules.processing.engine.attention_options import AttentionFlags
+from modules.processing.engine.streaming_options import (
+    STREAM_KEYS,
+    StreamFlags,
+    StreamingFlags,
+    StreamWish,
+    stream_plan,
+)
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.memory.storage import StorageRules
+    from modules.models.families.family import ConditioningRecipe
+    from modules.models.precision import ComputeMode, PrecisionPlan
+
+ON, OFF, ON_FOR_LARGE = "Enable", "Disable", "Enable for SDXL"
+AUTOMATIC = "Automatic"
+FP8_MATMUL = "FP8 matmul"
+FP8_MATMUL_FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row")
+SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
+"""Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
+
+
+OPTIONAL_ENCODERS = frozenset({"sd3_enable_t5"})
+"""The settings that ask for a text encoder which a family can do without, see `OptionalEncoder`."""
+PRECISION_KEYS = frozenset(
+    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
+    | {"disable_mmap_load_safetensors"}
+    | VAE_KEYS
+    | STREAM_KEYS
+    | OPTIONAL_ENCODERS
+)
+"""The settings whose change means that the model is read again."""
+
+
+class PrecisionFlags(DeviceFlags, StreamingFlags, Protocol):
+    """The part of the command line that decides on precision (`modules.flags.flags.Flags` fits)."""
+
+    @property
+    def no_half(self) -> bool: ...
+    @property
+    def no_half_vae(self) -> bool: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def disable_nan_check(self) -> bool: ...
+
+
+class Family(Protocol):
+    """What of a model family matters here."""
+
+    @property
+    def is_large(self) -> bool:
+        """SDXL and larger: what "Enable for SDXL" means."""
+
+    @property
+    def recipe(self) -> ConditioningRecipe:
+        """Which text encoders it has."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Device and dtypes by the flags and what the machine can do; found out once."""
+
+    device: torch.device
+    dtype: torch.dtype
+    vae_dtype: torch.dtype
+    precision: str = "autocast"  # the word of --precision
+    check_nan: bool = True
+    no_autocast: bool = False  # GTX 16xx: autocast gives NaN
+    fp8_matmul: bool = False  # it multiplies e4m3 matrices in its own units
+    attention: AttentionFlags = field(default_factory=AttentionFlags)
+    streaming: StreamFlags = field(default_factory=StreamFlags)
+
+
+@dataclass(frozen=True)
+class PrecisionWish:
+    """The settings that decide how a model is loaded: its precision, whose VAE it gets, and which encoders
+    that it can do without (`optional`: keys of their settings)."""
+
+    fp8_storage: str = OFF
+    fp8_format: str = "fp8_e4m3fn_row"
+    fp8_skip: tuple[str, ...] = ()
+    fp8_text_encoder: bool = True
+    cache_fp16_weight: bool = False
+    compute_dtype: str = AUTOMATIC
+    compute_mode: str = AUTOMATIC
+    lora_mode: str = AUTOMATIC
+    vae: VaeWish = field(default_factory=VaeWish)
+    streaming: StreamWish = field(default_factory=StreamWish)
+    optional: frozenset[str] = frozenset()
+    map_files: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings) -> PrecisionWish:
+        """Read from the settings of a job."""
+        return cls(
+            fp8_storage=settings.text("fp8_storage"),
+            fp8_format=settings.text("fp8_format"),
+            fp8_skip=split_patterns(settings.text("fp8_skip")),
+            fp8_text_encoder=settings.flag("fp8_text_encoder"),
+            cache_fp16_weight=settings.flag("cache_fp16_weight"),
+            compute_dtype=settings.text("compute_dtype"),
+            compute_mode=settings.text("compute_mode"),
+            lora_mode=settings.text("lora_mode"),
+            vae=VaeWish.of(settings),
+            streaming=StreamWish.of(settings),
+            optional=optional_encoders(settings),
+            map_files=not settings.flag("disable_mmap_load_safetensors"),
+        )
+
+
+def optional_encoders(settings: Settings) -> frozenset[str]:
+    """Those of `OPTIONAL_ENCODERS` that are on."""
+    return frozenset(key for key in OPTIONAL_ENCODERS if settings.flag(key))
+
+
+def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machine:
+    """What the flags and this machine allow. Imports torch. `offload_dir`: where weights that are streamed from disk
+    may be written, if no flag names a place."""
+    import torch
+
+    device = choose_device(flags)
+    card = device.type == "cuda" and is_gtx_16xx(
+        torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    )
+    return Machine(
+        device=device,
+        dtype=compute_dtype(device, flags.no_half, flags.precision),
+        vae_dtype=compute_dtype(device, flags.no_half or flags.no_half_vae, flags.precision),
+        precision=flags.precision,
+        check_nan=not flags.disable_nan_check,
+        no_autocast=card,
+        fp8_matmul=has_fp8_matmul(device),
+        attention=AttentionFlags.of(flags),
+        streaming=StreamFlags.of(flags, offload_dir),
+    )
+
+
+def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> PrecisionPlan:
+    """The plan for a model of `family` (None: not known yet, taken for a small one).
+
+    Raises `InvalidValueError` for a skip pattern that is no regular expression, and for a compute dtype that the
+    device does not have.
+    """
+    from modules.models.precision import PrecisionPlan
+
+    notes = []
+    optional = family.recipe.followed_by if family is not None else None
+    is_large = family is not None and family.is_large
+    wanted = wish.fp8_storage == ON or (wish.fp8_storage == ON_FOR_LARGE and is_large)
+    if wanted and machine.device.type == "mps":
+        wanted = False
+        notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
+    if wish.compute_mode == FP8_MATMUL:
+        notes += _notes_on_fp8_matmul(wish, machine, wanted)
+    dtype = _dtype(wish, machine)
+    rules = storage_rules(wish.fp8_format, wish.fp8_skip)  # also where it is off: a bad pattern is an error at once
+    storage = rules.storage if wanted else None
+    return PrecisionPlan(
+        device=machine.device,
+        compute_dtype=dtype,
+        vae_dtype=machine.vae_dtype,
+        mode=_mode(wish, machine, storage, dtype),
+        unet_storage=storage,
+        text_storage=storage if wish.fp8_text_encoder else None,
+        skip=rules.skip.texts if wanted else (),
+        extra_skip=wish.fp8_skip if wanted else (),
+        lora_mode=wish.lora_mode,
+        fp8_wish=wish.fp8_storage if wanted else OFF,
+        cache_fp16_weight=wish.cache_fp16_weight and wanted,
+        dtype_is_chosen=wish.compute_dtype != AUTOMATIC,
+        check_nan=machine.check_nan,
+        streaming=stream_plan(wish.streaming, machine.streaming, machine.device, is_large),
+        with_optional=optional is not None and optional.setting in wish.optional,
+        map_files=wish.map_files,
+        notes=tuple(notes),
+    )
+
+
+def storage_rules(storage: str, skip: tuple[str, ...] = ()) -> StorageRules:
+    """What a storage format takes of a model: all it can, but what `skip` and, for formats with scales, our own
+    defaults leave alone. Raises `UnknownNameError` and, for a pattern that is none, `InvalidValueError`."""
+    from modules.memory.formats import FORMATS
+    from modules.memory.skip import SkipRules
+    from modules.memory.storage import StorageRules
+
+    name = FORMATS.canonical(storage)
+    return StorageRules(name, SkipRules((*(SCALED_SKIP if FORMATS.get(name).scaled else ()), *skip)))
+
+
+def split_patterns(text: str) -> tuple[str, ...]:
+    """Patterns from a text with one on each line, or separated by semicolons; blanks around them do not count."""
+    return tuple(pattern for pattern in re.split(r"\s*[\n;]\s*", text.strip()) if pattern)
+
+
+def check_patterns(patterns: tuple[str, ...]) -> None:
+    """Raises `InvalidValueError` for a pattern that is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidValueError(
+                f"The skip pattern {pattern!r} is no regular expression: {error}. Example: ^conv_(in|out)$"
+            ) from error
+
+
+def _dtype(wish: PrecisionWish, machine: Machine) -> torch.dtype:
+    import torch
+
+    names: dict[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    if wish.compute_dtype == AUTOMATIC:
+        return machine.dtype
+    dtype = names[wish.compute_dtype]
+    if not works(machine.device, dtype):
+        raise InvalidValueError(
+            f"Compute dtype {wish.compute_dtype}: this device ({machine.device.type}) cannot compute in it. "
+            "Choose Automatic in Settings > Optimizations."
+        )
+    return dtype
+
+
+def _notes_on_fp8_matmul(wish: PrecisionWish, machine: Machine, fp8_is_on: bool) -> list[str]:
+    """Why the compute mode FP8 matmul has no effect, if it has none."""
+    if not machine.fp8_matmul:
+        return [
+            "Compute mode FP8 matmul has no effect here: it needs an NVIDIA card of compute capability 8.9 or newer. "
+            "Weights are decoded in each layer."
+        ]
+    if fp8_is_on and wish.fp8_format not in FP8_MATMUL_FORMATS:
+        return [f"Compute mode FP8 matmul has no effect with {wish.fp8_format}: it takes e4m3 weights."]
+    return []
+
+
+def _mode(wish: PrecisionWish, machine: Machine, storage: str | None, dtype: torch.dtype) -> ComputeMode:
+    """Autocast for plain formats where the device has it, else a cast in each layer."""
+    import torch
+
+    from modules.memory.formats import FORMATS
+    from modules.models.precision import ComputeMode
+
+    if storage is None and wish.compute_mode == AUTOMATIC:
+        return ComputeMode.PLAIN
+    if wish.compute_mode == FP8_MATMUL and not (machine.fp8_matmul and storage in FP8_MATMUL_FORMATS):
+        return ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL
+    if wish.compute_mode != AUTOMATIC:
+        return ComputeMode(wish.compute_mode.lower())
+    assert storage is not None
+    can_autocast = machine.device.type == "cuda" and not machine.no_autocast and machine.precision == "autocast"
+    if can_autocast and dtype != torch.float32 and not FORMATS.get(storage).scaled:
+        return ComputeMode.AUTOCAST
+    return ComputeMode.MANUAL

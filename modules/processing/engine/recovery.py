@@ -1,0 +1,366 @@
+"""What a job does when memory runs out: the rungs for a diffusion model, and what is said about those it climbed.
+
+In the order of what they cost: the other networks wait in main memory, attention in slices, feed-forwards in slices,
+the batch in pieces, the VAE and the upscaler in tiles, weights streamed by blocks and then by layers, and in the end
+the processor. None of them changes what is computed, only in which pieces and where.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from modules.devices import release_memory
+from modules.memory.attention import Attention
+from modules.memory.feed_forward import SplitOptions, split_feed_forward
+from modules.memory.moving import move
+from modules.memory.query_slices import in_slices
+from modules.memory.recovery import FREED, Recovery, Rung, Step
+from modules.memory.streaming.groups import Level
+from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
+from modules.models.loaded import LoadedModel
+from modules.processing.engine.attention import using_attention
+from modules.upscalers.limits import UpscalerLimits
+
+CPU = torch.device("cpu")
+STAGES = {
+    "networks": "putting the networks on",
+    "text": "encoding the prompts",
+    "denoise": "denoising",
+    "encode": "encoding a picture",
+    "decode": "decoding the picture",
+    "enlarge": "enlarging the picture",
+    "save": "making the picture",
+}
+SLICES = 64  # of pictures, heads and queries together
+TOKENS_AT_ONCE = 512
+LARGEST_BLOCK_BYTES = 256 << 20
+TILE_SIDES_PX = (512, 256, 128)
+UPSCALER_TILES_PX = (256, 128, 64)
+ADVICE = (
+    "Choose a smaller size or batch, FP8 weight, or start with --lowvram; other programs may hold memory as well. "
+    "The program goes on as it is."
+)
+
+
+@contextmanager
+def recovering(
+    model: LoadedModel,
+    attention: Attention | None,
+    upscaling: UpscalerLimits | None = None,
+    leave_device: bool | None = None,
+) -> Iterator[Recovery]:
+    """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way, and
+    `upscaling` what its upscalers are held to.
+
+    `leave_device` says whether networks may go to main memory and compute there; by default on everything but the
+    processor. Afterwards the model is as it was.
+    """
+    leave = model.device.type != "cpu" if leave_device is None else leave_device
+    turns, streams, upscaling = _Turns(model), _Streams(model, leave), upscaling or UpscalerLimits()
+
+    def free() -> None:
+        gc.collect()
+        release_memory(model.device)
+
+    rungs = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
+    if leave and model.streaming is None:  # streamed networks leave the device by themselves
+        rungs.insert(0, turns.rung())
+    for level in (Level.BLOCK, Level.LAYER):
+        rungs.append(streams.rung(("unet",), "UNet", level, "denoise"))
+    rungs.append(streams.rung(tuple(model.text_encoders), "text encoder", Level.LAYER, "text"))
+    if leave:
+        rungs += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
+    before = (model.recovery, model.vae_runner.rules)
+    model.vae_runner.rules = replace(model.vae_runner.rules, tiles_after_oom=False)
+    recovery = Recovery(rungs, free, turns.begin, ADVICE)
+    model.recovery = recovery
+    try:
+        yield recovery
+    finally:
+        recovery.close()
+        model.recovery, model.vae_runner.rules = before
+        if recovery.taken:
+            free()
+        elif model.device.type == "cpu":
+            release_memory(model.device)  # else the heap keeps what the largest stage took, and the program only grows
+
+
+def recovery_names(recovery: Recovery) -> str | None:
+    """What was done, for the infotext: "query slices, half batch"; None where freeing memory was all, or nothing."""
+    names = dict.fromkeys(item.rung for item in recovery.taken if item.rung != FREED)
+    return ", ".join(names) or None
+
+
+def recovery_notices(recovery: Recovery) -> list[str]:
+    """What was done, one sentence a stage."""
+    by_stage: dict[str, list[str]] = {}
+    for item in recovery.taken:
+        by_stage.setdefault(item.stage, []).append(item.text)
+    return [
+        f"Memory ran out while {STAGES.get(stage, stage)}; it went on {', then '.join(texts)}."
+        for stage, texts in by_stage.items()
+    ]
+
+
+def _slices(model: LoadedModel, attention: Attention | None) -> Rung:
+    """Attention a slice at a time."""
+    is_on = False
+
+    def climb() -> Step | None:
+        nonlocal is_on
+        if is_on:
+            return None
+        is_on = True
+        stack = ExitStack()
+        stack.enter_context(using_attention((model.unet, model.vae), in_slices(attention or _sdp, SLICES)))
+        return Step(f"with attention in {SLICES} slices", stack.close)
+
+    return Rung("query slices", frozenset({"denoise", "decode", "encode"}), climb)
+
+
+def _chunks(model: LoadedModel) -> Rung:
+    """Feed-forwards some tokens at a time, which changes no number."""
+    is_on = False
+
+    def climb() -> Step | None:
+        nonlocal is_on
+        if is_on:
+            return None
+        is_on = True
+        handle = split_feed_forward(model.unet, SplitOptions(token_chunk=TOKENS_AT_ONCE))
+        return Step(f"with feed-forwards on {TOKENS_AT_ONCE} tokens at a time", handle.remove)
+
+    return Rung("split feed-forward", frozenset({"denoise"}), climb)
+
+
+def _halves(model: LoadedModel) -> Rung:
+    """The batch (prompts and negative prompts together) in 2, 4, ... pieces, down to one row each."""
+    runner = model.unet_runner
+
+    def climb() -> Step | None:
+        if runner.pieces >= runner.rows:
+            return None
+        old, runner.pieces = runner.pieces, min(runner.pieces * 2, runner.rows)
+
+        def undo() -> None:
+            runner.pieces = old
+
+        return Step(f"with the batch in {runner.pieces} pieces", undo)
+
+    return Rung("halved batch", frozenset({"denoise"}), climb)
+
+
+def _tiles(model: LoadedModel) -> Rung:
+    """The VAE in tiles, and in smaller ones."""
+    runner = model.vae_runner
+
+    def climb() -> Step | None:
+        smaller = [side for side in TILE_SIDES_PX if not 0 < runner.rules.tile_px <= side]
+        if not smaller:
+            return None
+        old = runner.rules
+        runner.rules = replace(old, tile_px=smaller[0])
+
+        def undo() -> None:
+            runner.rules = old
+
+        return Step(f"with the VAE in tiles of {smaller[0]} pixels", undo)
+
+    return Rung("tiled VAE", frozenset({"decode", "encode"}), climb)
+
+
+class _Streams:
+    """Networks whose weights come piece by piece: those that were streamed all along, more finely, and on devices that
+    can be left those that lay there."""
+
+    def __init__(self, model: LoadedModel, leave: bool) -> None:
+        self._model = model
+        self._leave = leave
+        self._own: dict[str, StreamHandle] = {}  # by component: streamed since memory ran out
+
+    def handle(self, name: str) -> StreamHandle | None:
+        """What streams a component now."""
+        return self._own.get(name, self._model.streaming)
+
+    def rung(self, names: Sequence[str], whose: str, level: Level, stage: str) -> Rung:
+        """Stream these components, used in this stage, at least as finely as `level`."""
+
+        def climb() -> Step | None:
+            undos = [undo for undo in (self._make_finer(name, level) for name in names) if undo is not None]
+
+            def undo() -> None:
+                while undos:
+                    undos[-1]()
+                    undos.pop()
+
+            return Step(f"with the {whose}'s {level.value}s streamed", undo) if undos else None
+
+        return Rung(f"streamed {level.value}s", frozenset({stage}), climb)
+
+    def _make_finer(self, name: str, level: Level) -> Callable[[], None] | None:
+        handle = self.handle(name)
+        if handle is not None:
+            return handle.make_finer(name, level, LARGEST_BLOCK_BYTES)
+        if not self._leave:
+            return None
+        options = StreamOptions(ahead_bytes=0, largest_block_bytes=LARGEST_BLOCK_BYTES)
+        own = stream({name: self._part(name)}, self._model.device, level, options)
+        self._own[name] = own
+
+        def undo() -> None:
+            own.remove()
+            del self._own[name]
+
+        return undo
+
+    def on_cpu(self, name: str, dtype: torch.dtype) -> Callable[[], None]:
+        """Have a component compute on the processor; returns the way back."""
+        handle = self.handle(name)
+        return move(self._part(name), CPU, dtype) if handle is None else handle.compute_on(name, CPU, dtype)
+
+    def _part(self, name: str) -> nn.Module:
+        return next(part.module for part in self._model.components if part.name == name)
+
+
+def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
+    runner = model.unet_runner
+
+    def climb() -> Step | None:
+        if runner.device is not None:
+            return None
+        dtype = _dtype_on_cpu(model.plan.rest_dtype)
+        back = streams.on_cpu("unet", dtype)
+        runner.device, runner.dtype = CPU, dtype
+
+        def undo() -> None:
+            runner.device = runner.dtype = None
+            back()
+
+        return Step("on the processor", undo)
+
+    return Rung("processor", frozenset({"denoise"}), climb)
+
+
+def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
+    runner = model.vae_runner
+    is_there = False
+
+    def climb() -> Step | None:
+        nonlocal is_there
+        if is_there:
+            return None
+        old = (runner.device, runner.dtype)
+        dtype = _dtype_on_cpu(runner.dtype)
+        back = streams.on_cpu("vae", dtype)
+        runner.device, runner.dtype, is_there = CPU, dtype, True
+
+        def undo() -> None:
+            runner.device, runner.dtype = old
+            back()
+
+        return Step("with the VAE on the processor", undo)
+
+    return Rung("VAE on the processor", frozenset({"decode", "encode"}), climb)
+
+
+def _upscaler_tiles(limits: UpscalerLimits) -> Rung:
+    """The upscaler on smaller squares."""
+
+    def climb() -> Step | None:
+        smaller = [side for side in UPSCALER_TILES_PX if side < limits.used_px]
+        if not smaller:
+            return None
+        old, limits.most_px = limits.most_px, smaller[0]
+        limits.used_px = smaller[0]  # where the next attempt fails before it gets that far
+
+        def undo() -> None:
+            limits.most_px = old
+
+        return Step(f"with the upscaler in tiles of {smaller[0]} pixels", undo)
+
+    return Rung("tiled upscaler", frozenset({"enlarge"}), climb)
+
+
+def _upscaler_on_cpu(limits: UpscalerLimits) -> Rung:
+    def climb() -> Step | None:
+        if limits.on_cpu:
+            return None
+        limits.on_cpu = True
+
+        def undo() -> None:
+            limits.on_cpu = False
+
+        return Step("with the upscaler on the processor", undo)
+
+    return Rung("upscaler on the processor", frozenset({"enlarge"}), climb)
+
+
+def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:
+    """float16 has no fast kernels on processors, and float32 holds all of its numbers."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+class _Turns:
+    """The networks take turns on the device: those that a stage does not need wait in main memory."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+        self._is_on = False
+        self._waiting: dict[str, Callable[[], None]] = {}  # by component: the way back
+
+    def rung(self) -> Rung:
+        def climb() -> Step | None:
+            if self._is_on:
+                return None
+            self._is_on = True
+            return Step("with the other networks in main memory", self._all_back)
+
+        return Rung("networks take turns", frozenset(STAGES), climb)
+
+    def begin(self, stage: str) -> None:
+        """Have on the device what the stage needs and nothing else."""
+        if not self._is_on:
+            return
+        parts = self._parts()
+        needed = {name for name in parts if _needs(stage, name)}
+        for name in parts.keys() - needed - self._waiting.keys():
+            self._waiting[name] = move(parts[name], CPU)
+        for name in needed & self._waiting.keys():
+            self._waiting[name]()
+            del self._waiting[name]
+
+    def _parts(self) -> dict[str, nn.Module]:
+        """Without what computes on the processor already."""
+        model = self._model
+        on_cpu = set()
+        if model.unet_runner.device is not None:
+            on_cpu.add("unet")
+        if model.vae_runner.device != model.device:
+            on_cpu.add("vae")
+        return {part.name: part.module for part in model.components if part.name not in on_cpu}
+
+    def _all_back(self) -> None:
+        self._is_on = False
+        while self._waiting:
+            self._waiting.popitem()[1]()
+
+
+def _needs(stage: str, component: str) -> bool:
+    if stage == "networks":
+        return component != "vae"
+    if stage == "text":
+        return component.startswith("text_encoder")
+    if stage == "denoise":
+        return component == "unet"
+    return component == "vae" and stage in ("decode", "encode")
+
+
+def _sdp(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(query, key, value)

@@ -1,0 +1,102 @@
+"""From flags, settings, device and model family to whether weights are streamed, and how finely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.models.stream_plan import StreamPlan
+
+AUTOMATIC, OFF = "Automatic", "Off"
+LEVELS = {"Parts": "component", "Blocks": "block", "Layers": "layer"}
+"""Words of the setting, and the names of their levels."""
+STREAM_KEYS = frozenset({"stream_weights", "stream_keep_gb"})
+GB = 1_000_000_000
+SHARED_MEMORY = ("cpu", "mps")  # main memory is the device's memory, so weights rest on disk
+
+
+class StreamingFlags(Protocol):
+    """The part of the command line that decides on streaming (`modules.flags.flags.Flags` fits)."""
+
+    @property
+    def medvram(self) -> bool: ...
+    @property
+    def medvram_sdxl(self) -> bool: ...
+    @property
+    def lowvram(self) -> bool: ...
+    @property
+    def offload_dir(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class StreamFlags:
+    """What the command line says. `folder` is where weights may be written; `on_disk`: they shall rest on disk."""
+
+    large_only: bool = False
+    level: str | None = None
+    on_disk: bool = False
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, flags: StreamingFlags, offload_dir: Path | None) -> StreamFlags:
+        """--lowvram streams blocks; --medvram has the parts of a model take turns, --medvram-sdxl those of large ones.
+        `offload_dir` is the place if --offload-dir names none."""
+        given = Path(flags.offload_dir).expanduser().absolute() if flags.offload_dir else None
+        folder = given or offload_dir
+        if flags.lowvram:
+            return cls(False, "block", given is not None, folder)
+        turns = flags.medvram or flags.medvram_sdxl
+        return cls(not flags.medvram, "component" if turns else None, given is not None, folder)
+
+
+@dataclass(frozen=True)
+class StreamWish:
+    """What the settings say."""
+
+    weights: str = AUTOMATIC
+    keep_gb: float = 0.0
+    quota_gb: float = 50.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> StreamWish:
+        """Read from the settings of a job."""
+        return cls(
+            settings.text("stream_weights"), settings.number("stream_keep_gb"), settings.number("offload_quota_gb")
+        )
+
+
+def finer_wishes(wish: StreamWish, flags: StreamFlags) -> tuple[StreamWish, ...]:
+    """What *Automatic* may go on to where a model does not fit, from whole parts to layers, beyond what the command
+    line asks for already; nothing where the user has chosen."""
+    if wish.weights != AUTOMATIC:
+        return ()
+    words = tuple(LEVELS)
+    if flags.level is not None and not flags.large_only:
+        words = words[list(LEVELS.values()).index(flags.level) + 1 :]
+    return tuple(replace(wish, weights=word) for word in words)
+
+
+def stream_plan(wish: StreamWish, flags: StreamFlags, device: torch.device, is_large: bool) -> StreamPlan | None:
+    """The plan for a model on `device`; None: all of it lies there. The setting wins over the command line."""
+    if wish.weights == AUTOMATIC:
+        level = None if flags.large_only and not is_large else flags.level
+    else:
+        level = LEVELS.get(wish.weights)
+    if level is None:
+        return None
+    from modules.memory.streaming.groups import Level
+    from modules.models.stream_plan import StreamPlan
+
+    return StreamPlan(
+        level=Level(level),
+        on_disk=flags.on_disk or device.type in SHARED_MEMORY,
+        folder=flags.folder,
+        kept_bytes=round(wish.keep_gb * GB),
+        quota_bytes=round(wish.quota_gb * GB),
+    )

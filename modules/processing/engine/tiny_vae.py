@@ -1,0 +1,39 @@
+"""Puts a tiny autoencoder into use for a job that asked for one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from modules.models.loaded import LoadedModel
+from modules.models.vae.tiny_vae import TinyHalf, TinyVae, read_tiny
+from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
+from modules.processing.engine.vae_options import TINY, encodes_pictures
+from modules.processing.pipeline.tiling import circular_padding
+from modules.processing.request import Txt2ImgRequest
+
+
+@contextmanager
+def using_tiny_vae(model: LoadedModel, request: Txt2ImgRequest, folders: TinyVaeFolders) -> Iterator[None]:
+    """While open, `model` decodes, and encodes if the job does that, as the request's settings say.
+
+    Raises `CheckpointError` for a file that is missing (before anything is computed) or unusable.
+    """
+    settings = request.settings
+    tiny = TinyVae()
+    if settings.text("sd_vae_decode_method") == TINY:
+        tiny.decoder = read_half(model, DECODER, folders)
+    if settings.text("sd_vae_encode_method") == TINY and encodes_pictures(request):
+        tiny.encoder = read_half(model, ENCODER, folders)
+    halves = [half.module for half in (tiny.decoder, tiny.encoder) if half is not None]
+    before = model.tiny_vae
+    model.tiny_vae = tiny
+    try:
+        with circular_padding(halves, request.tiling):
+            yield
+    finally:
+        model.tiny_vae = before
+
+
+def read_half(model: LoadedModel, half: str, folders: TinyVaeFolders) -> TinyHalf:
+    """The "decoder" or "encoder" for this model's latents. Raises `CheckpointError`."""
+    path = folders.get(half, model.info, model.family.tiny_vae)
+    return read_tiny(path, half, model.latent_channels, model.downscale)

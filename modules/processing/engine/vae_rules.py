@@ -1,0 +1,16 @@
+"""From a job's settings to how its VAE is run."""
+
+import torch
+
+from modules.models.vae.running import VaeRules
+from modules.settings.values import Settings
+
+
+def vae_rules_of(settings: Settings) -> VaeRules:
+    """Tiles and what to do about NaN: bfloat16 comes first where both are allowed."""
+    after_nan = []
+    if settings.flag("auto_vae_precision_bfloat16"):
+        after_nan.append(torch.bfloat16)
+    if settings.flag("auto_vae_precision"):
+        after_nan.append(torch.float32)
+    return VaeRules(settings.whole("vae_tile_size"), tuple(after_nan))

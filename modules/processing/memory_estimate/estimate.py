@@ -1,0 +1,543 @@
+"""What a job will need, before it runs: its stages rehearsed without memory, corrected by what jobs before it took."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from modules.devices import describe
+from modules.errors import FeatherweightError
+from modules.memory.planning import Corrections
+from modules.models.vae.tiny_vae_files import DECODER, ENCODER
+from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
+from modules.processing.engine.precision import PrecisionWish, optional_encoders, resolve
+from modules.processing.engine.vae_options import FULL, TINY
+from modules.processing.engine.vae_rules import vae_rules_of
+from modules.processing.pipeline.hires_size import hires_size
+from modules.processing.pipeline.texts import prepare_text
+from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES
+from modules.processing.request import Txt2ImgRequest
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.memory.attention import Attention
+    from modules.memory.dry_run import Rehearsal
+    from modules.memory.timeline import MemoryRecord
+    from modules.models.meta_model import ModelSketch
+    from modules.models.precision import PrecisionPlan
+    from modules.models.reading.catalogue import CheckpointInfo
+    from modules.processing.engine.engine import Engine
+    from modules.processing.record.result import Result
+
+log = logging.getLogger(__name__)
+
+KEPT_SKETCHES = 2
+KEPT_REHEARSALS = 256
+TOKENS = 77
+REPLACING = ("load", "text", "decode")
+"""Stages that a model which takes another's place in the middle of a job has, besides the passes it makes."""
+IN_MAIN_MEMORY = ("load", "networks", "save")
+"""Stages whose temporaries are in main memory, wherever the model computes: files are read, pictures are made."""
+CLIENT_BYTES = 700_000_000
+"""What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
+KERNELS_ON_TOP = {"cpu": 0.35}
+"""Before anything was learnt: convolutions on the processor copy what they read into another layout."""
+
+
+@dataclass(frozen=True)
+class StageNeed:
+    """The most memory during one stage, weights and program included, in bytes: `needs_bytes` of the device that
+    computes, `main_bytes` of main memory. On the processor these are the same."""
+
+    stage: str
+    needs_bytes: int
+    main_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
+
+    On the processor that is main memory, with everything that the program holds; with a graphics card
+    `main_available_bytes` is what there is of main memory beside it. `learnt_from` counts the jobs of this kind that
+    the numbers rest on. None: not known.
+    """
+
+    device: str
+    stages: tuple[StageNeed, ...]
+    weights_bytes: int
+    available_bytes: int | None
+    learnt_from: int
+    main_available_bytes: int | None = None
+
+    @property
+    def needs_bytes(self) -> int:
+        """Of the worst stage."""
+        return max(stage.needs_bytes for stage in self.stages)
+
+    @property
+    def main_bytes(self) -> int:
+        """Of main memory, at the stage that needs the most of it."""
+        return max(stage.main_bytes for stage in self.stages)
+
+    @property
+    def missing_bytes(self) -> int:
+        """What is not there, of the device and of main memory."""
+        wanted = ((self.needs_bytes, self.available_bytes), (self.main_bytes, self.main_available_bytes))
+        return sum(max(0, needs - there) for needs, there in wanted if there is not None)
+
+    @property
+    def worst(self) -> str:
+        """The stage that needs the most."""
+        return max(self.stages, key=lambda stage: stage.needs_bytes).stage
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is there."""
+        return self.missing_bytes == 0
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Everything that the memory of a job's stages depends on. `stages`: those that this model takes part in; None:
+    all."""
+
+    sketch: ModelSketch
+    plan: PrecisionPlan
+    attention: str
+    upcast: bool
+    request: Txt2ImgRequest
+    stages: frozenset[str] | None = None
+
+
+class Planner:
+    """Plans jobs and learns from them. Thread safe; plans one at a time. Never waits for a running job."""
+
+    def __init__(self, engine: Engine, configs_dir: Path, learnt: Path | None = None, yaml: Path | None = None) -> None:
+        """`learnt`: the file with what was learnt; None: in memory only. `yaml` as the engine's default YAML."""
+        self._engine = engine
+        self._configs_dir = configs_dir
+        self._yaml = yaml
+        self._corrections = Corrections(learnt)
+        self._lock = threading.Lock()
+        self._rehearsal: Rehearsal | None = None
+        self._sketches: OrderedDict[tuple[Path, int, frozenset[str]], ModelSketch] = OrderedDict()
+        self._rehearsed: OrderedDict[tuple[object, ...], int] = OrderedDict()
+        self._program_bytes: int | None = None
+        self._turn = threading.Lock()
+        self._learning: threading.Thread | None = None
+        self._lesson: tuple[Txt2ImgRequest, Result] | None = None  # the next, in the background
+        self._closed = False
+
+    def plan(self, request: Txt2ImgRequest, available_bytes: int | None = None) -> MemoryPlan:
+        """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
+
+        Raises `FeatherweightError` for a checkpoint that is not there or cannot be used.
+        """
+        with self._lock:
+            cases = self._cases(request)
+            case, device = cases[0], cases[0].plan.device
+            weights = sum(sum(sizes.values()) for sizes in case.sketch.weights(case.plan).values())
+            needs: dict[str, StageNeed] = {}
+            for each in cases:
+                for need in self._needs(each):
+                    needs[need.stage] = _most(needs.get(need.stage, need), need)
+            free = available(device) if available_bytes is None else available_bytes
+            main = None if device.type == "cpu" else available(_main_memory())
+            count = self._corrections.count(_keys(case, "denoise")[0])
+            return MemoryPlan(describe(device), tuple(needs.values()), weights, free, count, main)
+
+    def _needs(self, case: _Case) -> Iterator[StageNeed]:
+        """Stage by stage, for one of a job's models."""
+        device = case.plan.device
+        on_cpu, program = device.type == "cpu", self._program(device)
+        for stage, predicted in self._stages(case).items():
+            if case.stages is not None and stage not in case.stages:
+                continue
+            extra = round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
+            on_device, in_main = self._held(case, stage)
+            needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
+            if on_cpu:
+                yield StageNeed(stage, program + needs, program + needs)
+                continue
+            main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
+            yield StageNeed(stage, needs, program + in_main + main)
+
+    def _held(self, case: _Case, stage: str) -> tuple[int, int]:
+        """Bytes of weights, of models that are set aside too: on the device that computes, and in main memory."""
+        on_device, in_main = self._engine.kept_bytes(case.sketch.info)
+        on_device += case.sketch.resident_bytes(case.plan, stage)
+        return on_device, in_main + case.sketch.resting_bytes(case.plan)
+
+    def learn(self, request: Txt2ImgRequest, result: Result) -> None:
+        """Compare a finished job with its plan. Jobs that were interrupted, had to recover or used several checkpoints
+        teach nothing."""
+        record = result.memory
+        if record is None or result.interrupted or "Memory recovery" in result.info.extra_params:
+            return
+        with self._lock:
+            case, *others = self._cases(request)
+            if others:
+                return
+            device = case.plan.device
+            on_cpu = device.type == "cpu"
+            held = {stage: self._held(case, stage) for stage in record.summary()}
+            in_main = {stage: on_device if on_cpu else main for stage, (on_device, main) in held.items()}
+            program = self._learn_program(record, in_main, device)
+            for stage, predicted in self._stages(case).items():
+                peak = record.peak(stage)
+                measured = peak.rss if on_cpu else peak.allocated
+                if stage == "load" or measured is None:
+                    continue
+                on_top = max(0, measured - held[stage][0] - (program if on_cpu else 0))
+                self._corrections.learn(_keys(case, stage), predicted, on_top)
+                if not on_cpu and peak.rss is not None:
+                    main = max(0, peak.rss - program - in_main[stage])
+                    self._corrections.learn((_main_key(device, stage),), _main_bytes(stage, predicted), main)
+
+    def learn_later(self, request: Txt2ImgRequest, result: Result) -> None:
+        """The same in the background, so that the next job need not wait; what goes wrong is logged. Where jobs come
+        faster than they can be learnt from, the latest counts."""
+        with self._turn:
+            self._lesson = (request, result)
+            if self._learning is None and not self._closed:
+                self._learning = threading.Thread(target=self._learn_quietly, name="featherweight-plan", daemon=True)
+                self._learning.start()
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Begin no more lessons; waits for those that are there, two at most."""
+        with self._turn:
+            self._closed = True
+            learning = self._learning
+        if learning is not None:
+            learning.join(timeout_s)
+
+    def _learn_quietly(self) -> None:
+        while True:
+            with self._turn:
+                lesson, self._lesson = self._lesson, None
+                if lesson is None:
+                    self._learning = None
+                    return
+            try:
+                self.learn(*lesson)
+            except FeatherweightError as error:
+                log.warning("Nothing was learnt from a job: %s", error)
+            except Exception:
+                log.exception("learning from a job failed")
+
+    def _learn_program(self, record: MemoryRecord, held: dict[str, int], device: torch.device) -> int:
+        """What the process holds of main memory besides weights (`held`, by stage), as it was before its first job:
+        later ones find memory that earlier ones have left to the heap, and use it again."""
+        first = next((item for item in record.stages if item.stage != "load"), None)
+        if self._program_bytes is None and first is not None and first.begin.rss is not None:
+            self._program_bytes = max(0, first.begin.rss - held[first.stage])
+            self._corrections.learn((_program_key(device),), 0, self._program_bytes)
+        return self._program(device)
+
+    def _program(self, device: torch.device) -> int:
+        if self._program_bytes is not None:
+            return self._program_bytes
+        return self._corrections.correct((_program_key(device),), 0, CLIENT_BYTES)
+
+    # -- what is to be rehearsed -----------------------------------------------------------------------------------
+
+    def _cases(self, request: Txt2ImgRequest) -> list[_Case]:
+        """The job's model, and those that take its place for a while: a refiner, a hires checkpoint."""
+        from modules.processing.pipeline.refiner import refines
+
+        found = [self._case(request, wanted_checkpoint(request, self._engine.catalogue).name)]
+        passes = {"denoise": False, "denoise larger": True}
+        refined = [stage for stage, is_hires in passes.items() if refines(request, is_hires)]
+        if refined:
+            found.append(self._case(request, request.refiner_checkpoint, (*REPLACING, *refined)))
+        if request.hires is not None and request.hires.checkpoint:
+            found.append(self._case(request, request.hires.checkpoint, (*REPLACING, "denoise larger")))
+        first = found[0].sketch.info.path
+        return [case for case in found if case is found[0] or case.sketch.info.path != first]
+
+    def _case(self, request: Txt2ImgRequest, checkpoint: str | None, stages: Iterable[str] | None = None) -> _Case:
+        from modules.processing.engine.attention import choose_attention
+
+        settings, machine = request.settings, self._engine.machine
+        info = self._engine.catalogue.default(checkpoint)
+        sketch = self._sketch(info, optional_encoders(settings))
+        plan = resolve(self._engine.fitting(info, PrecisionWish.of(settings)), machine, sketch.family)
+        choice = choose_attention(
+            settings.text("cross_attention_optimization"),
+            settings.flag("upcast_attn"),
+            machine.attention,
+            plan.device,
+            plan.compute_dtype,
+        )
+        taking_part = None if stages is None else frozenset(stages)
+        return _Case(sketch, plan, choice.name, settings.flag("upcast_attn"), request, taking_part)
+
+    def _sketch(self, info: CheckpointInfo, optional: frozenset[str]) -> ModelSketch:
+        from modules.models.meta_model import sketch_model
+
+        key = (info.path, info.mtime_ns, optional)
+        if key not in self._sketches:
+            self._sketches[key] = sketch_model(info, self._configs_dir, self._yaml, optional)
+            while len(self._sketches) > KEPT_SKETCHES:
+                self._sketches.popitem(last=False)
+        self._sketches.move_to_end(key)
+        return self._sketches[key]
+
+    def _stages(self, case: _Case) -> dict[str, int]:
+        """Bytes of temporaries by stage."""
+        request, scale = case.request, case.sketch.downscale
+        width, height = request.size_px
+        rows = request.batch_size * (2 if request.settings.flag("batch_cond_uncond") else 1)
+        found = {"load": case.sketch.largest_tensor_bytes}
+        networks = self._network_bytes(request)
+        if networks:
+            found["networks"] = networks
+        found["text"] = self._text_bytes(case)
+        scratch = case.sketch.scratch_bytes(case.plan, "unet")
+        found["denoise"] = networks + scratch + self._denoise_bytes(case, rows, height // scale, width // scale)
+        if request.hires is not None:
+            small, target = (height // scale, width // scale), hires_size(width, height, request.hires, scale).target
+            width, height = (side // scale * scale for side in target)
+            large = (height // scale, width // scale)
+            second = [networks + scratch + self._denoise_bytes(case, rows, *large)]
+            if request.hires.upscaler not in LATENT_UPSCALE_MODES:  # between the passes it is a picture
+                second += [self._decoder_bytes(case, *small), self._encoder_bytes(case, *large)]
+            found["denoise larger"] = max(second)
+        small = (request.size_px[1] // scale, request.size_px[0] // scale)
+        found["denoise"] = max(found["denoise"], self._preview_bytes(case, *small))
+        found["decode"] = self._decoder_bytes(case, height // scale, width // scale)
+        found["save"] = 3 * width * height * (4 + 4 + 1)
+        return found
+
+    def _network_bytes(self, request: Txt2ImgRequest) -> int:
+        """The files of the networks that the prompt names: they are held in main memory and put on the device."""
+        tags = prepare_text(request.prompt, request.settings).tags
+        names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
+        found = (self._engine.networks.catalogue.find(name) for name in names)
+        return sum(2 * info.size_bytes for info in found if info is not None)
+
+    @staticmethod
+    def _text_bytes(case: _Case) -> int:
+        """The widest layer of a text encoder over a chunk of tokens: small, whatever the prompt."""
+        from torch import nn
+
+        encoders = (item.module for item in case.sketch.components if item.name.startswith("text_encoder"))
+        layers = (layer for encoder in encoders for layer in encoder.modules() if isinstance(layer, nn.Linear))
+        widest = max((layer.out_features for layer in layers), default=0)
+        return 4 * case.request.batch_size * TOKENS * widest * case.plan.compute_dtype.itemsize
+
+    def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
+        key = ("denoise", *_model_key(case), case.plan.rest_dtype, rows, height, width, _split(case))
+        return self._remember(key, lambda: self._rehearse_unet(case, rows, height, width))
+
+    def _preview_bytes(self, case: _Case, height: int, width: int) -> int:
+        """Of a preview between two steps; none where they are made from the latents directly."""
+        settings = case.request.settings
+        method = settings.text("show_progress_type")
+        if not settings.flag("live_previews_enable"):
+            return 0
+        if method == TINY:
+            is_there = self._engine.tiny_vaes.find(DECODER, case.sketch.info, case.sketch.family.tiny_vae) is not None
+            return self._tiny_bytes(case, height, width, DECODER) if is_there else 0
+        may_be_full = case.plan.streaming is None or settings.flag("live_preview_allow_lowvram_full")
+        return self._vae_bytes(case, height, width) if method == FULL and may_be_full else 0
+
+    def _decoder_bytes(self, case: _Case, height: int, width: int) -> int:
+        is_tiny = case.request.settings.text("sd_vae_decode_method") == TINY
+        return self._tiny_bytes(case, height, width, DECODER) if is_tiny else self._vae_bytes(case, height, width)
+
+    def _encoder_bytes(self, case: _Case, height: int, width: int) -> int:
+        is_tiny = case.request.settings.text("sd_vae_encode_method") == TINY
+        if is_tiny:
+            return self._tiny_bytes(case, height, width, ENCODER)
+        return self._vae_bytes(case, height, width, encode=True)
+
+    def _tiny_bytes(self, case: _Case, height: int, width: int, half: str) -> int:
+        """With the weights, which are not among the model's."""
+        path = self._engine.tiny_vaes.get(half, case.sketch.info, case.sketch.family.tiny_vae)
+        tile = vae_rules_of(case.request.settings).tile_px // case.sketch.downscale
+        key = ("tiny", path, path.stat().st_mtime_ns, case.plan.device, case.plan.vae_dtype, height, width, tile, half)
+        run = self._remember(key, lambda: self._rehearse_tiny(case, path, height, width, tile, half))
+        return path.stat().st_size + run
+
+    def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
+        tile = vae_rules_of(case.request.settings).tile_px // case.sketch.downscale
+        key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile, encode)
+        return self._remember(key, lambda: self._rehearse_vae(case, height, width, tile, encode))
+
+    def _remember(self, key: tuple[object, ...], run: Callable[[], int]) -> int:
+        if key not in self._rehearsed:
+            self._rehearsed[key] = run()
+            while len(self._rehearsed) > KEPT_REHEARSALS:
+                self._rehearsed.popitem(last=False)
+        return self._rehearsed[key]
+
+    # -- rehearsing ------------------------------------------------------------------------------------------------
+
+    def _rehearse_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
+        import torch
+
+        from modules.processing.engine.feed_forward import using_split_feed_forward
+
+        rehearsal, unet, device = self._stage_hands(), case.sketch.module("unet"), case.plan.device
+        dtype = case.plan.rest_dtype
+        rehearsal.place(unet, device, dtype)
+        family = case.sketch.family
+        sizes, tokens = family.input_sizes(unet), TOKENS * (2 if family.recipe.followed_by else 1)
+        x = rehearsal.tensor(rows, sizes.channels, height, width, dtype=dtype, device=device)
+        times = rehearsal.tensor(rows, device=device)
+        context = rehearsal.tensor(rows, tokens, sizes.context_width, dtype=dtype, device=device)
+        vector = None
+        if sizes.vector_width:
+            vector = rehearsal.tensor(rows, sizes.vector_width, dtype=dtype, device=device)
+
+        def run() -> object:
+            with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
+                return family.run(unet, x, times, context, vector).float()
+
+        with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
+            return rehearsal.measure(run).get(device.type, 0)
+
+    def _rehearse_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
+        from modules.models.vae.tiling import decode_tiled, encode_tiled
+
+        rehearsal, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        vae: Any = case.sketch.module("vae")
+        rehearsal.place(vae, device, dtype)
+        scale, whole = case.sketch.downscale, not tile or max(height, width) <= tile
+        latent = rehearsal.tensor(1, vae.config.latent_channels, height, width, dtype=dtype, device=device)
+        picture = rehearsal.tensor(1, 3, height * scale, width * scale, device=device)
+
+        def decode() -> object:
+            return (vae.decode(latent, return_dict=False)[0] if whole else decode_tiled(vae, latent, tile)).float()
+
+        def encode_picture() -> object:
+            pixels = picture.to(dtype)
+            return vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile)
+
+        with _attending(case, vae):
+            return rehearsal.measure(encode_picture if encode else decode).get(device.type, 0)
+
+    def _rehearse_tiny(self, case: _Case, path: Path, height: int, width: int, tile: int, half: str) -> int:
+        from modules.models.vae.tiny_vae import sketch_tiny
+
+        rehearsal, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        scale = case.sketch.downscale
+        channels = case.sketch.architecture.vae.latent_channels
+        tiny = sketch_tiny(path, half, channels, scale)
+        rehearsal.place(tiny.module, device, dtype)
+        shape = (1, channels, height, width) if half == DECODER else (1, 3, height * scale, width * scale)
+        x = rehearsal.tensor(*shape, dtype=dtype, device=device)
+        return rehearsal.measure(lambda: tiny.compute(x, tile).float()).get(device.type, 0)
+
+    def _stage_hands(self) -> Rehearsal:
+        if self._rehearsal is None:
+            from modules.memory.dry_run import Rehearsal
+
+            self._rehearsal = Rehearsal()
+        return self._rehearsal
+
+
+@contextmanager
+def _attending(case: _Case, module: Any) -> Any:
+    """Attention as the job will compute it; kernels that never hold the scores only make their output."""
+    from modules.memory.attention import ATTENTIONS, AttentionOptions, upcast
+    from modules.processing.engine.attention import using_attention
+
+    attention: Attention = _output_only
+    if case.attention not in ("sdp", "sdp-no-mem", "xformers"):
+        attention = ATTENTIONS.get(case.attention)(AttentionOptions())
+    with using_attention((module,), upcast(attention) if case.upcast else attention):
+        yield
+
+
+def _output_only(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+
+def _model_key(case: _Case) -> tuple[object, ...]:
+    return case.sketch.info.path, case.sketch.info.mtime_ns, case.plan.device, case.attention, case.upcast
+
+
+def _autocasts(plan: PrecisionPlan) -> bool:
+    return plan.mode.value == "autocast"
+
+
+def _keys(case: _Case, stage: str) -> tuple[str, ...]:
+    """Under which a stage's runs are remembered, the nearest kin first."""
+    plan = case.plan
+    dtype = plan.vae_dtype if stage == "decode" else plan.compute_dtype
+    kin = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
+    if stage == "decode":
+        own = "tiled" if case.request.settings.whole("vae_tile_size") else "whole"
+        if case.request.settings.text("sd_vae_decode_method") == TINY:
+            own, kin = f"{own}/tiny", f"{kin}/tiny"
+    else:
+        streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
+        own = f"{plan.unet_storage or 'plain'}/{streaming}"
+        if stage.startswith("denoise") and _split(case) != "Off":
+            own, kin = f"{own}/split {_split(case)}", f"{kin}/split {_split(case)}"
+    return f"{kin}/{case.sketch.family.label}/{case.attention}/{own}", kin
+
+
+def _split(case: _Case) -> str:
+    return case.request.settings.text("split_feed_forward")
+
+
+def _most(first: StageNeed, second: StageNeed) -> StageNeed:
+    """Of one stage, with one model and with another."""
+    main = max(first.main_bytes, second.main_bytes)
+    return StageNeed(first.stage, max(first.needs_bytes, second.needs_bytes), main)
+
+
+def _main_memory() -> torch.device:
+    import torch
+
+    return torch.device("cpu")
+
+
+def _main_bytes(stage: str, predicted: int) -> int:
+    """What a stage takes of main memory where a graphics card computes."""
+    return predicted if stage in IN_MAIN_MEMORY else 0
+
+
+def _main_key(device: torch.device, stage: str) -> str:
+    return f"{describe(device)}/main memory/{stage}"
+
+
+def _program_key(device: torch.device) -> str:
+    return f"{describe(device)}/program"
+
+
+def available(device: torch.device) -> int | None:
+    """Bytes that this process could hold at most on `device`: what it holds now and what is free. None: not known."""
+    from modules.devices import memory_info
+    from modules.memory.timeline import read_memory
+
+    now = read_memory(device)
+    if device.type == "cpu":
+        free = memory_info(device)["ram"].get("free")
+        if not isinstance(free, int) or now.rss is None:
+            return None
+        left = container_bytes()
+        return now.rss + (free if left is None else min(free, left))
+    system = memory_info(device)["cuda"].get("system")
+    return system["free"] + (now.reserved or 0) if isinstance(system, dict) else None
+
+
+def container_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What a container still allows its processes (cgroup version 2); None where there is no limit."""
+    try:
+        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        return None if limit == "max" else max(0, int(limit) - used)
+    except (OSError, ValueError):
+        return None

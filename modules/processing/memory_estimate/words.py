@@ -1,0 +1,51 @@
+"""A memory plan in words and as JSON, for page, API and command line alike."""
+
+from typing import Any
+
+from modules.processing.memory_estimate.estimate import MemoryPlan
+from modules.processing.memory_estimate.proposals import Proposal
+
+GB = 1_000_000_000
+
+
+def plan_reply(plan: MemoryPlan, proposals: tuple[Proposal, ...]) -> dict[str, Any]:
+    """A plan as JSON."""
+    return {
+        "device": plan.device,
+        "line": plan_line(plan),
+        "needs": plan.needs_bytes,
+        "available": plan.available_bytes,
+        "fits": plan.fits,
+        "worst": plan.worst,
+        "weights": plan.weights_bytes,
+        "learnt_from": plan.learnt_from,
+        "main_needs": plan.main_bytes,
+        "main_available": plan.main_available_bytes,
+        "stages": [
+            {"stage": stage.stage, "needs": stage.needs_bytes, "main": stage.main_bytes} for stage in plan.stages
+        ],
+        "proposals": [
+            {
+                "title": item.change.title,
+                "line": plan_line(item.plan),
+                "needs": item.plan.needs_bytes,
+                "fits": item.plan.fits,
+                "settings": dict(item.change.settings),
+                "fields": dict(item.change.fields),
+            }
+            for item in proposals
+        ],
+    }
+
+
+def plan_line(plan: MemoryPlan) -> str:
+    """For people: "needs 3.2 of 4.0 GB"; with a graphics card ", main memory 2.1 of 16.0 GB" too."""
+    line = f"needs {_of(plan.needs_bytes, plan.available_bytes)}"
+    if plan.main_available_bytes is None:
+        return line
+    return f"{line}, main memory {_of(plan.main_bytes, plan.main_available_bytes)}"
+
+
+def _of(needs_bytes: int, available_bytes: int | None) -> str:
+    there = "" if available_bytes is None else f" of {available_bytes / GB:.1f}"
+    return f"{needs_bytes / GB:.1f}{there} GB"

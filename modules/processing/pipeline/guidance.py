@@ -1,0 +1,227 @@
+"""Classifier-free guidance: from a network and a batch's conditionings to the one `Denoise` that samplers call.
+
+Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu et al. 2022 (arXiv:2206.01714):
+`uncond + cfg_scale * sum_i weight_i * (cond_i - uncond)`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+
+import torch
+from torch import Tensor
+
+from modules.errors import NumericalError
+from modules.models.denoiser_context import NetworkContext
+from modules.processing.pipeline.hooks import Denoised, GuidanceHooks, NetworkInputs
+from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
+from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
+from modules.sampling.types import Denoise
+
+# (x [N,C,h,w], timesteps [N], context of N rows) -> eps or v [N,C,h,w]
+Predict = Callable[[Tensor, Tensor, NetworkContext], Tensor]
+# (x [N,C,h,w], sigma [N], context of N rows) -> denoised [N,C,h,w]
+ConditionedDenoise = Callable[[Tensor, Tensor, NetworkContext], Tensor]
+
+
+@dataclass(frozen=True)
+class GuidedNetwork:
+    """A network with what it is to be given: one prompt and one negative prompt an image; `empty` [77,width] is the
+    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the picture; `level` what
+    `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself)."""
+
+    denoise: ConditionedDenoise
+    prompts: Sequence[ComposedConditioning]
+    negatives: Sequence[ScheduledConditioning]
+    empty: Tensor
+    image: Tensor | None = None
+    level: Callable[[Tensor], Tensor] | None = None
+
+
+class Used(Flag):
+    """What was done of what the options allow, for the infotext."""
+
+    NOTHING = 0
+    PADDING = auto()
+    EARLY_WITHOUT_NEGATIVE = auto()
+    LATE_WITHOUT_NEGATIVE = auto()
+    MERGED_TOKENS = auto()
+
+
+@dataclass(frozen=True)
+class Successor:
+    """Another network that takes over in the middle: `has_come(evaluation, total, sigma)` says when, `make` loads it;
+    nothing here refers to the old one any longer then."""
+
+    has_come: Callable[[int, int, float], bool]
+    make: Callable[[], GuidedNetwork]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuidanceOptions:
+    """When the negative prompt is left out, and how evaluations are batched.
+
+    `min_sigma_uncond` (NGMS): below this sigma every second step runs without it, or all with `all_steps`.
+    `skip_early` is the fraction of evaluations from the first that run without it.
+    """
+
+    cfg_scale: float
+    total_evaluations: int
+    min_sigma_uncond: float = 0.0
+    all_steps: bool = False
+    skip_early: float = 0.0
+    batch_together: bool = True
+    padding: CondPadding = CondPadding.NONE
+    check_nan: bool = True
+
+
+class Guidance:
+    """A `GuidedDenoise` for one batch and one pass; counts its evaluations, because prompts change with the step."""
+
+    def __init__(
+        self,
+        network: GuidedNetwork,
+        options: GuidanceOptions,
+        before_evaluation: Callable[[], None] = lambda: None,
+        hooks: GuidanceHooks | None = None,
+        successor: Successor | None = None,
+    ) -> None:
+        """`before_evaluation` may raise to stop the job, `hooks` may change what goes in and comes out."""
+        self._take(network)
+        self._options = options
+        self._before = before_evaluation
+        self._hooks = hooks
+        self._successor = successor
+        self._evaluation = 0
+        self._uncond: Tensor | None = None
+        self.used = Used.NOTHING
+
+    def __call__(self, x: Tensor, sigma: Tensor, /) -> Tensor:
+        self._before()
+        self._succeed(sigma)
+        parts = [
+            (row, weight, conditioning)
+            for row, prompt in enumerate(self._prompts)
+            for conditioning, weight in prompt.at(self._evaluation)
+        ]
+        rows = [row for row, _, _ in parts]
+        weights = [weight for _, weight, _ in parts]
+        inputs = self._inputs(x, sigma, rows, [conditioning for _, _, conditioning in parts])
+        if self._hooks is not None:
+            self._hooks.before_network(inputs)
+        if self._leaves_out_uncond(sigma[:1]):
+            cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond)
+            uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
+            cfg_scale = 1.0
+        else:
+            cond, uncond = self._evaluate_both(inputs, len(rows))
+            cfg_scale = self._options.cfg_scale
+        if self._hooks is not None:
+            outputs = self._outputs(torch.cat([cond, uncond]))
+            self._hooks.after_network(outputs)
+            cond, uncond = outputs.x[: len(rows)], outputs.x[len(rows) :]
+        self._uncond = uncond
+        denoised = _combine(cond, uncond, rows, weights, cfg_scale)
+        if self._hooks is not None:
+            outputs = self._outputs(denoised)
+            self._hooks.after_guidance(outputs)
+            denoised = outputs.x
+        self._evaluation += 1
+        return denoised
+
+    def uncond_denoised(self) -> Tensor:
+        """What the last evaluation predicted for the negative prompt, [B,C,h,w]."""
+        assert self._uncond is not None, "uncond_denoised before the first evaluation"
+        return self._uncond
+
+    def _take(self, network: GuidedNetwork) -> None:
+        assert len(network.prompts) == len(network.negatives)
+        self._denoise: ConditionedDenoise | None = network.denoise
+        self._prompts = network.prompts
+        self._negatives = network.negatives
+        self._empty = network.empty
+        self._image = network.image
+        self._level = network.level
+
+    def _succeed(self, sigma: Tensor) -> None:
+        """Let another network take over, if its time has come."""
+        successor = self._successor
+        total = self._options.total_evaluations
+        if successor is None or not successor.has_come(self._evaluation, total, float(sigma.max())):
+            return
+        self._successor = self._denoise = self._image = None
+        self._prompts = self._negatives = ()
+        self._take(successor.make())
+
+    def _leaves_out_uncond(self, sigma: Tensor) -> bool:
+        options = self._options
+        if options.skip_early > 0 and self._evaluation / options.total_evaluations <= options.skip_early:
+            self.used |= Used.EARLY_WITHOUT_NEGATIVE
+            return True
+        if options.min_sigma_uncond <= 0 or not (options.all_steps or self._evaluation % 2 == 1):
+            return False
+        if float(sigma if self._level is None else self._level(sigma)) >= options.min_sigma_uncond:
+            return False
+        self.used |= Used.LATE_WITHOUT_NEGATIVE
+        return True
+
+    def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> NetworkInputs:
+        negatives = [negative.at(self._evaluation) for negative in self._negatives]
+        vectors = [item.vector for item in (*prompts, *negatives) if item.vector is not None]
+        return NetworkInputs(
+            torch.cat([x[rows], x]),
+            torch.cat([sigma[rows], sigma]),
+            stack_encodings([prompt.crossattn for prompt in prompts]),
+            stack_encodings([negative.crossattn for negative in negatives]),
+            self._evaluation,
+            self._options.total_evaluations,
+            torch.stack(vectors) if vectors else None,
+            None if self._image is None else self._image.expand(len(rows) + x.shape[0], *self._image.shape),
+        )
+
+    def _outputs(self, x: Tensor) -> Denoised:
+        return Denoised(x, self._evaluation, self._options.total_evaluations)
+
+    def _evaluate_both(self, inputs: NetworkInputs, count: int) -> tuple[Tensor, Tensor]:
+        """The `count` parts of prompts and the negative prompts: in one call where they have equally many tokens, else
+        one after the other."""
+        cond_context, uncond_context, padded = pad_conditionings(
+            inputs.text_cond, inputs.text_uncond, self._options.padding, self._empty
+        )
+        if padded:
+            self.used |= Used.PADDING
+        if cond_context.shape[1] == uncond_context.shape[1] and self._options.batch_together:
+            both = self._evaluate(inputs, slice(None), torch.cat([cond_context, uncond_context]))
+            return both[:count], both[count:]
+        cond = self._evaluate(inputs, slice(count), cond_context)
+        return cond, self._evaluate(inputs, slice(count, None), uncond_context)
+
+    def _evaluate(self, inputs: NetworkInputs, rows: slice, crossattn: Tensor) -> Tensor:
+        vector, image = inputs.vector, inputs.image
+        context = NetworkContext(
+            crossattn, None if vector is None else vector[rows], None if image is None else image[rows]
+        )
+        assert self._denoise is not None
+        output = self._denoise(inputs.x[rows], inputs.sigma[rows], context)
+        if self._options.check_nan and not torch.isfinite(output).all():
+            raise NumericalError(
+                "The model produced NaN at this step. Start with --no-half to compute in 32 bit, or use another "
+                "checkpoint; --disable-nan-check lets such pictures through."
+            )
+        return output
+
+
+def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequence[float], cfg_scale: float) -> Tensor:
+    denoised = uncond.clone()
+    for position, (row, weight) in enumerate(zip(rows, weights, strict=True)):
+        denoised[row] += (cond[position] - uncond[row]) * (weight * cfg_scale)
+    return denoised
+
+
+def conditioned(make: Callable[[Callable[[Tensor, Tensor], Tensor]], Denoise], predict: Predict) -> ConditionedDenoise:
+    """Bind a context to a network: `make` is `denoise_for` with everything but the network filled in."""
+
+    def denoise(x: Tensor, sigma: Tensor, context: NetworkContext) -> Tensor:
+        return make(lambda scaled, t: predict(scaled, t, context))(x, sigma)
+
+    return denoise

@@ -1,0 +1,201 @@
+"""One pass of sampling: settings and a request's names become a schedule, noise, guidance and a sampler's walk."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.conditioning import EncodedPrompts
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedNetwork, Successor, conditioned
+from modules.processing.pipeline.hooks import GuidanceHooks
+from modules.prompting.padding import CondPadding
+from modules.sampling.catalog import SCHEDULES, EtaSource, Family, SamplerSpec
+from modules.sampling.denoisers import Prediction, denoise_for
+from modules.sampling.discrete import (
+    DiscreteSchedule,
+    downcast_alphas_cumprod,
+    rescale_zero_terminal_snr,
+    scaled_linear_alphas_cumprod,
+)
+from modules.sampling.flow import FlowSchedule, NoiseLevels, trained_timesteps
+from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
+from modules.sampling.plan import SamplingPlan, img2img_steps, plan_img2img, plan_txt2img
+from modules.sampling.schedules import ScheduleOptions
+from modules.sampling.types import SamplerOptions
+from modules.settings.values import Settings
+
+PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassPlan:
+    """What one pass is to do; names are registered ones."""
+
+    sampler: SamplerSpec
+    scheduler: str
+    steps: int
+    cfg_scale: float
+    settings: Settings
+    is_sdxl: bool = False
+
+    @property
+    def evaluations(self) -> int:
+        """Network evaluations that prompt schedules are spread over: twice the steps for second-order samplers."""
+        return self.steps * 2 if self.sampler.second_order else self.steps
+
+
+def noise_schedule(model: LoadedModel, settings: Settings) -> NoiseLevels:
+    """The model's noise levels; the settings for downcast and zero-terminal-SNR mean nothing to flow models."""
+    trained = model.architecture.noise_schedule
+    if trained.flow_shift is not None:
+        return FlowSchedule(trained.flow_shift, trained.timesteps)
+    zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
+    alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
+    if settings.flag("use_downcasted_alpha_bar"):
+        alphas = downcast_alphas_cumprod(alphas)
+    if zero_snr:
+        alphas = rescale_zero_terminal_snr(alphas)
+    return DiscreteSchedule(alphas, quantize=settings.flag("enable_quantization"))
+
+
+def schedule_options(settings: Settings, is_sdxl: bool) -> ScheduleOptions:
+    """The schedule overrides in the settings."""
+    return ScheduleOptions(
+        sigma_min=settings.number("sigma_min"),
+        sigma_max=settings.number("sigma_max"),
+        rho=settings.number("rho"),
+        beta_alpha=settings.number("beta_dist_alpha"),
+        beta_beta=settings.number("beta_dist_beta"),
+        discard_penultimate=settings.flag("always_discard_next_to_last_sigma"),
+        old_karras_sigmas=settings.flag("use_old_karras_scheduler_sigmas"),
+        is_sdxl=is_sdxl,
+    )
+
+
+def sampler_options(spec: SamplerSpec, settings: Settings) -> SamplerOptions:
+    """The sampler's knobs in the settings."""
+    return SamplerOptions(
+        eta=settings.number(spec.eta.value) if spec.eta is not EtaSource.NONE else None,
+        s_churn=settings.number("s_churn"),
+        s_tmin=settings.number("s_tmin"),
+        s_tmax=settings.number("s_tmax"),
+        s_noise=settings.number("s_noise"),
+        uni_pc_variant=settings.text("uni_pc_variant"),
+        uni_pc_skip_type=settings.text("uni_pc_skip_type"),
+        uni_pc_order=settings.whole("uni_pc_order"),
+        uni_pc_lower_order_final=settings.flag("uni_pc_lower_order_final"),
+    )
+
+
+def image_noise(
+    shape: tuple[int, int, int],
+    seeds: Sequence[int],
+    subseeds: Sequence[int],
+    subseed_strength: float,
+    seed_resize_from: tuple[int, int] | None,
+    spec: SamplerSpec,
+    settings: Settings,
+    device: torch.device,
+) -> ImageNoise:
+    """The noise of a batch; `shape` and `seed_resize_from` (height, width) are in latent units."""
+    request = NoiseRequest(
+        shape=shape,
+        seeds=tuple(seeds),
+        subseeds=tuple(subseeds),
+        subseed_strength=subseed_strength,
+        seed_resize_from=seed_resize_from,
+        source=NoiseSource(settings.text("randn_source")),
+        eta_noise_seed_delta=settings.whole("eta_noise_seed_delta"),
+    )
+    return ImageNoise(request, device)
+
+
+def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | None:
+    """What an inpainting model sees where there is no picture, [C,h,w] of latents: all is to be painted (mask 1), over
+    grey. instruct-pix2pix gets no picture at all (zeros); None for other models."""
+    channels = model.image_channels
+    if channels == 0:
+        return None
+    if channels == model.latent_channels:
+        return torch.zeros(channels, height, width, device=model.device)
+    return F.pad(model.grey_latent(height, width), (0, 0, 0, 0, 1, 0), value=1.0)
+
+
+def guided_network(
+    plan: PassPlan, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, latents: tuple[int, int]
+) -> GuidedNetwork:
+    """The model's network for a pass over latents of this height and width."""
+    prediction = PREDICTIONS[model.architecture.prediction_type]
+    make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
+    denoise = conditioned(make, model.predict)
+    walks_timesteps = plan.sampler.family is Family.TIMESTEP
+    return GuidedNetwork(
+        denoise,
+        prompts.prompts,
+        prompts.negatives,
+        prompts.empty,
+        unpainted_image(model, *latents),
+        trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if walks_timesteps else None,
+    )
+
+
+def build_guidance(
+    plan: PassPlan,
+    network: GuidedNetwork,
+    check: Callable[[], None],
+    check_nan: bool,
+    hooks: GuidanceHooks | None = None,
+    successor: Successor | None = None,
+) -> Guidance:
+    """The denoiser of this pass, with guidance."""
+    settings = plan.settings
+    options = GuidanceOptions(
+        cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
+        total_evaluations=plan.evaluations,
+        min_sigma_uncond=settings.number("s_min_uncond"),
+        all_steps=settings.flag("s_min_uncond_all"),
+        skip_early=settings.number("skip_early_cond"),
+        batch_together=settings.flag("batch_cond_uncond"),
+        padding=_padding(settings),
+        check_nan=check_nan,
+    )
+    return Guidance(network, options, check, hooks, successor)
+
+
+def plan_first(plan: PassPlan, schedule: NoiseLevels) -> SamplingPlan:
+    """The walk of a first pass, from pure noise."""
+    return plan_txt2img(
+        plan.sampler,
+        SCHEDULES.get(plan.scheduler),
+        plan.steps,
+        schedule,
+        schedule_options(plan.settings, plan.is_sdxl),
+        sampler_options(plan.sampler, plan.settings),
+        plan.settings.flag("sgm_noise_multiplier"),
+    )
+
+
+def plan_second(plan: PassPlan, schedule: NoiseLevels, denoising_strength: float) -> SamplingPlan | None:
+    """The walk of hires fix's second pass, from an enlarged picture; None where strength 0 leaves nothing to do."""
+    steps, t_enc = img2img_steps(plan.steps, denoising_strength, fix_steps=True)
+    if steps == 0:
+        return None
+    return plan_img2img(
+        plan.sampler,
+        SCHEDULES.get(plan.scheduler),
+        steps,
+        t_enc,
+        schedule,
+        schedule_options(plan.settings, plan.is_sdxl),
+        sampler_options(plan.sampler, plan.settings),
+    )
+
+
+def _padding(settings: Settings) -> CondPadding:
+    if settings.flag("pad_cond_uncond_v0"):
+        return CondPadding.REPEAT
+    return CondPadding.EMPTY if settings.flag("pad_cond_uncond") else CondPadding.NONE

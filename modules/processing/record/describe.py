@@ -1,0 +1,222 @@
+"""What a job was made with, as infotext fields: everything that another run needs to make the same picture."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from modules.images.infotext import format_infotext, order_fields
+from modules.memory.formats.names import dtype_name
+from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.models.vae.files import VaeInfo
+from modules.processing.engine.vae_options import FULL, encodes_pictures
+from modules.processing.pipeline.guidance import Used
+from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.prompting.emphasis import Emphasis
+from modules.prompting.schedule import parse_schedule
+from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec, effective_schedule
+from modules.settings.values import Settings
+from modules.version import PROGRAM_VERSION
+
+RECORDED_MODES = {
+    ComputeMode.MANUAL: "Manual cast",
+    ComputeMode.AUTOCAST: "Autocast",
+    ComputeMode.FP8_MATMUL: "FP8 matmul",
+}
+"""As the setting `compute_mode` calls them. Always said, because Automatic may mean another one on another device."""
+
+
+@dataclass
+class Facts:
+    """What became known while the job ran and belongs into the infotext."""
+
+    used: Used = Used.NOTHING
+    extra: dict[str, object] = field(default_factory=dict)
+
+
+def schedule_label(sampler: str, scheduler: str) -> str:
+    """The schedule type that a picture records: Automatic is resolved where the sampler has a default."""
+    spec, schedule = SAMPLERS.get(sampler), SCHEDULES.get(scheduler)
+    if spec.default_scheduler is not None:
+        return effective_schedule(spec, schedule).label
+    return schedule.label
+
+
+def main_fields(
+    request: Txt2ImgRequest,
+    checkpoint: CheckpointInfo,
+    size_px: tuple[int, int],
+    seed: int,
+    subseed: int,
+    plan: PrecisionPlan | None = None,
+    vae: VaeInfo | None = None,
+    used: Used = Used.NOTHING,
+) -> dict[str, object]:
+    """The fields that every picture has, in any order; None where one does not apply."""
+    settings = request.settings
+    spec = SAMPLERS.get(request.sampler)
+    has_variation = request.subseed_strength > 0
+    resize = (request.seed_resize_from_width, request.seed_resize_from_height)
+    clip_skip = settings.whole("CLIP_stop_at_last_layers")
+    delta = settings.whole("eta_noise_seed_delta")
+    merge, merge_hires = settings.number("token_merging_ratio"), settings.number("token_merging_ratio_hr")
+    has_merged = Used.MERGED_TOKENS in used
+    source = settings.text("randn_source")
+    return {
+        "Steps": request.steps,
+        "Sampler": spec.name,
+        "Schedule type": schedule_label(request.sampler, request.scheduler),
+        "CFG scale": float(request.cfg_scale),
+        "Seed": seed,
+        "Size": f"{size_px[0]}x{size_px[1]}",
+        "Model hash": checkpoint.shorthash if settings.flag("add_model_hash_to_info") else None,
+        "Model": checkpoint.model_name if settings.flag("add_model_name_to_info") else None,
+        "VAE hash": vae.shorthash if vae and settings.flag("add_vae_hash_to_info") else None,
+        "VAE": vae.name if vae and settings.flag("add_vae_name_to_info") else None,
+        **(precision_fields(plan) if plan else {}),
+        "Variation seed": subseed if has_variation else None,
+        "Variation seed strength": request.subseed_strength if has_variation else None,
+        "Seed resize from": f"{resize[0]}x{resize[1]}" if min(resize) > 0 else None,
+        "Denoising strength": request.hires.denoising_strength if request.hires else None,
+        "Clip skip": clip_skip if clip_skip > 1 else None,
+        "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,
+        "Token merging ratio": merge if has_merged and merge > 0 else None,
+        "Token merging ratio hr": merge_hires if has_merged and request.hires and merge_hires > 0 else None,
+        "RNG": source if source != "GPU" else None,
+        "Tiling": True if request.tiling else None,
+        "Version": PROGRAM_VERSION if settings.flag("add_version_to_infotext") else None,
+        "User": request.user if request.user and settings.flag("add_user_name_to_info") else None,
+    }
+
+
+def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
+    """How the weights were stored and computed; nothing for a plan that is neither fp8 nor chosen."""
+    fields: dict[str, object] = {}
+    if plan.is_low_precision:
+        fields["FP8 weight"] = plan.fp8_wish
+        fields["Cache FP16 weight for LoRA"] = plan.cache_fp16_weight
+        fields["FP8 format"] = plan.unet_storage
+        if plan.extra_skip:
+            fields["FP8 skip"] = "; ".join(plan.extra_skip)
+        if plan.text_storage is None:
+            fields["FP8 text encoder"] = False
+    if plan.is_low_precision or plan.dtype_is_chosen:
+        fields["Compute dtype"] = dtype_name(plan.compute_dtype)
+    if plan.mode in RECORDED_MODES:
+        fields["Compute mode"] = RECORDED_MODES[plan.mode]
+    return fields
+
+
+def eta_of(spec: SamplerSpec, settings: Settings) -> float:
+    """The eta that the settings give this sampler; 0 for one without."""
+    return settings.number(spec.eta.value) if spec.eta is not EtaSource.NONE else 0.0
+
+
+def extra_fields(request: Txt2ImgRequest, prompt: str, negative_prompt: str, facts: Facts) -> dict[str, object]:
+    """Everything else, only where it matters: what differs from a default and was used."""
+    settings = request.settings
+    spec = SAMPLERS.get(request.sampler)
+    fields: dict[str, object] = {}
+    if request.hires:
+        fields |= _hires_fields(request, request.hires)
+    texts = (prompt, negative_prompt)
+    if settings.flag("use_old_scheduling") and any(
+        parse_schedule(text, request.steps, None, True) != parse_schedule(text, request.steps, None, False)
+        for text in texts
+    ):
+        fields["Old prompt editing timelines"] = True
+    emphasis = settings.text("emphasis")
+    if emphasis != Emphasis.ORIGINAL and any("(" in text or "[" in text for text in texts):
+        fields["Emphasis"] = emphasis
+    if settings.flag("use_old_emphasis_implementation"):
+        fields["Old emphasis"] = True
+    fields |= _sampler_fields(spec, settings)
+    fields |= _schedule_fields(spec, request.scheduler, settings)
+    if Used.LATE_WITHOUT_NEGATIVE in facts.used:
+        fields["NGMS"] = settings.number("s_min_uncond")
+        if settings.flag("s_min_uncond_all"):
+            fields["NGMS all steps"] = True
+    if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
+        fields["Skip Early CFG"] = settings.number("skip_early_cond")
+    if Used.PADDING in facts.used:
+        fields["Pad conds v0" if settings.flag("pad_cond_uncond_v0") else "Pad conds"] = True
+    if settings.flag("use_downcasted_alpha_bar"):
+        fields["Downcast alphas_cumprod"] = True
+    if settings.text("sd_noise_schedule") != "Default":
+        fields["Noise Schedule"] = settings.text("sd_noise_schedule")
+    if encodes_pictures(request) and settings.text("sd_vae_encode_method") != FULL:
+        fields["VAE Encoder"] = settings.text("sd_vae_encode_method")
+    if settings.text("sd_vae_decode_method") != FULL:
+        fields["VAE Decoder"] = settings.text("sd_vae_decode_method")
+    return fields | facts.extra
+
+
+def infotext(prompt: str, negative_prompt: str, main: Mapping[str, object], extra: Mapping[str, object]) -> str:
+    """The whole infotext, its fields in the reference UI's order."""
+    return format_infotext(prompt, negative_prompt, order_fields({**main, **extra}))
+
+
+def _hires_fields(request: Txt2ImgRequest, hires: HiresRequest) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if hires.sampler and SAMPLERS.canonical(hires.sampler) != SAMPLERS.canonical(request.sampler):
+        fields["Hires sampler"] = SAMPLERS.canonical(hires.sampler)
+    if hires.prompt and hires.prompt != request.prompt:
+        fields["Hires prompt"] = hires.prompt
+    if hires.negative_prompt and hires.negative_prompt != request.negative_prompt:
+        fields["Hires negative prompt"] = hires.negative_prompt
+    if hires.scheduler and SCHEDULES.canonical(hires.scheduler) != SCHEDULES.canonical(request.scheduler):
+        fields["Hires schedule type"] = SCHEDULES.get(hires.scheduler).label
+    if hires.resize_width or hires.resize_height:
+        fields["Hires resize"] = f"{hires.resize_width}x{hires.resize_height}"
+    else:
+        fields["Hires upscale"] = float(hires.scale)
+    if hires.steps:
+        fields["Hires steps"] = hires.steps
+    fields["Hires upscaler"] = hires.upscaler
+    if hires.prompt and request.settings.flag("hires_fix_use_firstpass_conds"):
+        fields["Hires conds of first pass"] = True
+    return fields
+
+
+def _sampler_fields(spec: SamplerSpec, settings: Settings) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if spec.eta is not EtaSource.NONE and eta_of(spec, settings) != spec.default_eta:
+        fields["Eta DDIM" if spec.eta is EtaSource.DDIM else "Eta"] = eta_of(spec, settings)
+    for key, label, default in (
+        ("s_churn", "Sigma churn", 0.0),
+        ("s_tmin", "Sigma tmin", 0.0),
+        ("s_tmax", "Sigma tmax", 0.0),
+        ("s_noise", "Sigma noise", 1.0),
+    ):
+        if key in spec.takes and settings.number(key) != default:
+            fields[label] = settings.number(key)
+    if spec.name == "UniPC":
+        for key, label, standard in (
+            ("uni_pc_variant", "UniPC variant", "bh1"),
+            ("uni_pc_skip_type", "UniPC skip type", "time_uniform"),
+            ("uni_pc_order", "UniPC order", 3),
+            ("uni_pc_lower_order_final", "UniPC lower order final", True),
+        ):
+            if settings[key] != standard:
+                fields[label] = settings[key]
+    if settings.flag("sgm_noise_multiplier"):
+        fields["SGM noise multiplier"] = True
+    return fields
+
+
+def _schedule_fields(spec: SamplerSpec, scheduler: str, settings: Settings) -> dict[str, object]:
+    if spec.ignores_scheduler:
+        return {}
+    schedule = effective_schedule(spec, SCHEDULES.get(scheduler))
+    fields: dict[str, object] = {}
+    if schedule.target is not None:
+        for key, label in (("sigma_min", "Schedule min sigma"), ("sigma_max", "Schedule max sigma")):
+            if settings.number(key):
+                fields[label] = settings[key]
+        if settings.number("rho") and schedule.default_rho != -1:
+            fields["Schedule rho"] = settings.number("rho")
+    if schedule.name == "beta":
+        fields["Beta schedule alpha"] = settings.number("beta_dist_alpha")
+        fields["Beta schedule beta"] = settings.number("beta_dist_beta")
+    if settings.flag("always_discard_next_to_last_sigma") and not spec.discard_next_to_last_sigma:
+        fields["Discard penultimate sigma"] = True
+    return fields

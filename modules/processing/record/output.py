@@ -1,0 +1,79 @@
+"""Where finished pictures go: the folders the settings name, below one data folder. A failed write loses no picture."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from modules.errors import OutputError
+from modules.images.naming import NameContext
+from modules.images.saving import grids_folder, samples_folder, save_image
+from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
+from modules.processing.record.result import Picture, PictureKind
+from modules.processing.request import Txt2ImgRequest
+
+INFOTEXT = "parameters"  # the entry of a picture's texts that says how it was made
+
+
+@dataclass(frozen=True)
+class Output:
+    """The folder that relative output folders of the settings start from; a caller may name another one for samples."""
+
+    data_dir: Path
+    samples_dir: Path | None = None
+
+    def save(
+        self,
+        picture: Picture,
+        request: Txt2ImgRequest,
+        context: NameContext,
+        suffix: str = "",
+        hooks: Hooks = NO_HOOKS,
+    ) -> tuple[Picture, str | None]:
+        """The picture with its path, or without one and a sentence that says why it could not be saved.
+
+        What hooks change on the way goes into the file alone.
+        """
+        is_grid = picture.kind is PictureKind.GRID
+        if is_grid:
+            folder = grids_folder(request.settings, self.data_dir)
+        else:
+            folder = self.samples_dir or samples_folder(request.settings, self.data_dir)
+        file = FileToSave(picture.image, {INFOTEXT: picture.infotext}, is_grid)
+        hooks.before_saving(file)
+        items = {name: text for name, text in file.infos.items() if name != INFOTEXT}
+        infotext = file.infos.get(INFOTEXT, "")
+        try:
+            file.path = path = save_image(
+                file.image, folder, request.settings, context, infotext, is_grid=is_grid, suffix=suffix, items=items
+            )
+        except OutputError as error:
+            return picture, f"{error} The picture is kept here until the page is closed: save it by hand."
+        hooks.saved(file)
+        return replace(picture, path=path), None
+
+
+def name_context(
+    request: Txt2ImgRequest, checkpoint_name: str, checkpoint_hash: str, seeds: tuple[int, ...], began: datetime
+) -> NameContext:
+    """What file name patterns may show, as far as it is the same for all pictures of a job."""
+    width, height = request.size_px
+    return NameContext(
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        seeds=seeds,
+        steps=request.steps,
+        cfg_scale=request.cfg_scale,
+        width=width,
+        height=height,
+        styles=request.styles,
+        sampler=request.sampler,
+        scheduler=request.scheduler,
+        model_hash=checkpoint_hash,
+        model_name=checkpoint_name,
+        clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
+        denoising_strength=request.hires.denoising_strength if request.hires else None,
+        batch_size=request.batch_size,
+        n_iter=request.batch_count,
+        user=request.user,
+        job_timestamp=began,
+    )

@@ -1,0 +1,61 @@
+"""The frozen model that a LoRA is trained on: loaded as the program loads it, in 8 bits on wish."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from modules.errors import CheckpointError
+from modules.models.families.family import ModelFamily
+from modules.models.layouts.diffusers_folder import stamp
+from modules.models.loaded import LoadedModel
+from modules.models.loading import load_model
+from modules.models.precision import ComputeMode, PrecisionPlan
+from modules.models.reading.catalogue import CheckpointInfo, old_hash, sha256_of
+from modules.processing.engine.precision import storage_rules
+
+
+@dataclass(frozen=True)
+class FileHashes:
+    """A checkpoint's hashes as LoRA files record them: sha256 of the whole file, and the old one of a part of it."""
+
+    sha256: str  # 64 hex digits
+    old: str  # 8 hex digits
+
+
+def load_base(path: Path, configs_dir: Path, storage: str | None, device: torch.device) -> LoadedModel:
+    """Load a checkpoint for training, its VAE in fp32, computing in fp32 on the processor and in bf16 elsewhere.
+
+    `storage` is a name of `modules.memory.formats.FORMATS` for UNet and text encoder, or None for the compute dtype.
+    Raises `CheckpointError` for a missing file and for all that cannot be loaded.
+    """
+    try:
+        size, mtime_ns = stamp(path)
+    except OSError as error:
+        raise CheckpointError(f"{path} does not exist. Name the checkpoint that the LoRA is for.") from error
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    rules = storage_rules(storage) if storage else None
+
+    def plan(family: ModelFamily) -> PrecisionPlan:
+        if family.label != "SD 1.x":
+            raise CheckpointError(
+                f"{path.name} is of the family {family.label}; LoRAs are trained for SD 1.x so far. "
+                "Choose a checkpoint of that family."
+            )
+        return PrecisionPlan(
+            device=device,
+            compute_dtype=dtype,
+            vae_dtype=torch.float32,
+            mode=ComputeMode.MANUAL if rules else ComputeMode.PLAIN,
+            unet_storage=rules.storage if rules else None,
+            text_storage=rules.storage if rules else None,
+            skip=rules.skip.texts if rules else (),
+        )
+
+    info = CheckpointInfo(path=path, name=path.name, size_bytes=size, mtime_ns=mtime_ns, is_folder=path.is_dir())
+    return load_model(info, configs_dir, plan)
+
+
+def file_hashes(path: Path) -> FileHashes:
+    """Read the whole file once."""
+    return FileHashes(sha256_of(path), old_hash(path))

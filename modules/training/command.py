@@ -1,0 +1,206 @@
+"""Trains a LoRA: `train FOLDER` on captioned pictures, `example NAME` an example of ours, `draw NAME` its pictures."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from modules.adapters.adapter_file import read_network
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.models.loaded import LoadedModel
+from modules.training.base_model import file_hashes, load_base
+from modules.training.factors import take_over
+from modules.training.file import TrainingRecord, write_lora
+from modules.training.options import LoraOptions
+from modules.training.pictures import CaptionedPicture, encode_pictures, read_pictures, write_pictures
+from modules.training.preview import Artist, Drawing, write_card
+from modules.training.trainer import LoraTrainer, train_lora
+from recipes.loras import balloon as _balloon  # noqa: F401 - registers the example
+from recipes.loras import blueprint as _blueprint  # noqa: F401 - registers the example
+from recipes.loras.example import EXAMPLES, draw_pictures
+
+log = logging.getLogger("lora")
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIGS = ROOT / "configs"
+SHIPPED = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
+LORAS = ROOT / "models" / "Lora"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; exit code 0, or 1 for errors."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    log.setLevel(logging.INFO)
+    arguments = _parser().parse_args(argv)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    try:
+        arguments.run(arguments)
+    except FeatherweightError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="launch.py lora", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
+    training = argparse.ArgumentParser(add_help=False, parents=[common])
+    training.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for (SD 1.x)")
+    training.add_argument("--start", type=Path, default=None, help="a LoRA of the same ranks to go on from")
+    training.add_argument("--storage", default=None, help="keep the frozen weights in 8 bits: fp8_e4m3fn_row ...")
+    training.add_argument("--device", default="cpu")
+    training.add_argument("--preview-prompt", default=None, help="makes NAME.png with this prompt and the LoRA")
+    training.add_argument("--preview-seed", type=int, default=None)
+    _add_options(training)
+
+    train = commands.add_parser("train", parents=[training], help="train on a folder of pictures with captions")
+    train.add_argument("folder", type=Path, help="pictures, and beside each a .txt with its captions, one a line")
+    train.add_argument("--output", type=Path, required=True, help="the .safetensors file to write")
+    train.add_argument(
+        "--side", type=int, default=None, help="side of the pictures in pixels; the model's unless given"
+    )
+    train.add_argument("--trigger", default="", help="the word that calls it up, for the card beside the file")
+    train.set_defaults(run=_train)
+
+    example = commands.add_parser("example", parents=[training], help="draw and train one of our examples")
+    example.add_argument("name", help=f"one of: {', '.join(EXAMPLES)}")
+    example.add_argument("--output", type=Path, default=None, help="models/Lora/NAME.safetensors unless given")
+    example.set_defaults(run=_example)
+
+    draw = commands.add_parser("draw", parents=[common], help="write an example's pictures and captions into a folder")
+    draw.add_argument("name", help=f"one of: {', '.join(EXAMPLES)}")
+    draw.add_argument("--folder", type=Path, required=True)
+    draw.add_argument("--pictures", type=int, default=None)
+    draw.set_defaults(run=_draw)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """One argument for each field of `LoraOptions`; what is not given stays away from the namespace's options."""
+    group = parser.add_argument_group("training", "defaults are those of the example, else: %(prog)s")
+    group.description = "An example has its own values; for a folder the defaults in parentheses hold."
+    for field in fields(LoraOptions):
+        name = f"--{field.name.replace('_', '-')}"
+        if field.name == "checkpointing":
+            text = "save memory: compute the UNet's blocks again for their gradients: all (where nothing follows), "
+            text += "'every 2', 'all but every 3', 'blocks 0, 5, -1', or as few as fit a budget: '1.5 GB'"
+            group.add_argument(name, nargs="?", const="all", default=None, metavar="WHICH", help=text)
+            continue
+        if field.name == "checkpointing_offload":
+            text = "where the inputs of those blocks wait: ram (beside a graphics card), or a folder on a disk"
+            group.add_argument(name, default=None, metavar="WHERE", help=text)
+            continue
+        whole = field.name in ("rank", "text_rank", "conv_rank", "steps", "batch", "warmup_steps", "seed")
+        group.add_argument(name, type=int if whole else float, default=None, help=f"({field.default})")
+
+
+def _options(arguments: argparse.Namespace, start: LoraOptions) -> LoraOptions:
+    given = {f.name: getattr(arguments, f.name) for f in fields(LoraOptions)}
+    return replace(start, **{name: value for name, value in given.items() if value is not None})
+
+
+def _draw(arguments: argparse.Namespace) -> None:
+    write_pictures(arguments.folder, draw_pictures(EXAMPLES.get(arguments.name), arguments.pictures))
+
+
+def _example(arguments: argparse.Namespace) -> None:
+    example = EXAMPLES.get(arguments.name)
+    options = _options(arguments, example.options)
+    output = arguments.output or LORAS / f"{arguments.name}.safetensors"
+    _check_output(output)
+    model = _load(arguments)
+    _train_and_write(arguments, model, draw_pictures(example), options, output, arguments.name, example.activation)
+    write_card(output, example.description, example.activation)
+    _preview(
+        arguments,
+        model,
+        output,
+        arguments.preview_prompt or example.preview_prompt,
+        example.preview_seed if arguments.preview_seed is None else arguments.preview_seed,
+    )
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    options = _options(arguments, LoraOptions())
+    _check_output(arguments.output)
+    model = _load(arguments)
+    side = arguments.side or model.default_size_px
+    step = model.downscale << (model.architecture.unet_sizes.levels - 1)
+    if side % step or side <= 0:
+        raise InvalidValueError(f"The side {side} is not possible for this model: it must be a multiple of {step}.")
+    pictures = read_pictures(arguments.folder, side)
+    _train_and_write(
+        arguments, model, pictures, options, arguments.output, arguments.folder.resolve().name, arguments.trigger
+    )
+    if arguments.trigger:
+        write_card(arguments.output, "", arguments.trigger)
+    if arguments.preview_prompt:
+        _preview(arguments, model, arguments.output, arguments.preview_prompt, arguments.preview_seed or 1)
+
+
+def _check_output(path: Path) -> None:
+    if path.suffix != ".safetensors":
+        raise InvalidValueError(f"{path.name}: the output must be a .safetensors file.")
+
+
+def _load(arguments: argparse.Namespace) -> LoadedModel:
+    return load_base(arguments.checkpoint, CONFIGS, arguments.storage, torch.device(arguments.device))
+
+
+def _train_and_write(
+    arguments: argparse.Namespace,
+    model: LoadedModel,
+    pictures: Sequence[CaptionedPicture],
+    options: LoraOptions,
+    output: Path,
+    folder: str,
+    trigger: str,
+) -> None:
+    started = datetime.now(UTC)
+    log.info("encoding %d pictures", len(pictures))
+    latents = encode_pictures(model, pictures)
+    trainer = LoraTrainer(model, options)
+    if arguments.start is not None:
+        take_over(trainer.factors, read_network(arguments.start), arguments.start.name)
+    count = sum(each.down.numel() + each.up.numel() for each in trainer.factors)
+    log.info("training %d layers, %d numbers, on %s", len(trainer.factors), count, arguments.checkpoint.name)
+    try:
+        for step, loss in train_lora(trainer, latents):
+            log.info("step %d of %d, loss %.4f, %.1f minutes", step, options.steps, loss, trainer.seconds / 60)
+    except KeyboardInterrupt:
+        log.warning("Stopped at step %d; what was learnt so far is written.", trainer.step)
+    finally:
+        trainer.close()
+    record = TrainingRecord(
+        name=output.stem,
+        base_name=arguments.checkpoint.name,
+        base_hashes=file_hashes(arguments.checkpoint),
+        side_px=pictures[0].image.width,
+        captions=[picture.captions for picture in pictures],
+        folder=folder,
+        steps=trainer.step,
+        started=started,
+        finished=datetime.now(UTC),
+        options=options,
+        prediction_type=model.architecture.prediction_type,
+        trigger=trigger,
+    )
+    write_lora(output, trainer.factors, record)
+    log.info("wrote %s, %.2f MB", output, output.stat().st_size / 1e6)
+
+
+def _preview(arguments: argparse.Namespace, model: LoadedModel, output: Path, prompt: str, seed: int) -> None:
+    artist = Artist(arguments.checkpoint, output.parent, CONFIGS, torch.device(arguments.device))
+    try:
+        drawing = Drawing(prompt=f"{prompt} <lora:{output.stem}:1>", seed=seed, side_px=model.default_size_px)
+        artist.draw(drawing).save(output.with_suffix(".png"))
+    finally:
+        artist.close()

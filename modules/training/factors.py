@@ -1,0 +1,139 @@
+"""The trained part: a pair of factors beside each chosen layer, under kohya's names.
+
+While training they stand where a finished LoRA stands when pictures are made: beside the layer, in `Branches`
+(modules/memory/changes.py). So the base may be stored in 8 bits, it is never written, and taking the handles off
+gives it back.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modules.adapters.adapter_file import NetworkFile
+from modules.adapters.algorithms.lora import Lora
+from modules.memory.changes import Branches
+from modules.training.options import LoraOptions, TrainingError
+
+UNET, TEXT = "lora_unet", "lora_te_text_model"
+ATTENTION, CONVOLUTIONS = ".attentions.", (".resnets.", ".downsamplers.", ".upsamplers.")
+TEXT_LAYERS = "encoder.layers."
+
+
+@dataclass(frozen=True)
+class Factors:
+    """One layer's LoRA: `down` [rank, in, *kernel] and `up` [out, rank, *ones], float32 and trainable."""
+
+    name: str  # kohya's: "lora_unet_mid_block_attentions_0_proj_in"
+    layer: nn.Module
+    down: nn.Parameter
+    up: nn.Parameter
+    alpha: float
+
+    @property
+    def rank(self) -> int:
+        """The inner dimension."""
+        return self.down.shape[0]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the layer is the text encoder's."""
+        return self.name.startswith(TEXT)
+
+
+def factors_for(unet: nn.Module, text_encoder: nn.Module, options: LoraOptions, device: torch.device) -> list[Factors]:
+    """New factors for the layers that the options choose, with an `up` of zeros: a change of nothing.
+
+    `down` is drawn uniformly within 1 / sqrt(inputs), as Hu et al. (arXiv:2106.09685) have it.
+    """
+    generator = torch.Generator().manual_seed(options.seed)
+    made = []
+    for name, layer, rank in (*_unet_layers(unet, options), *_text_layers(text_encoder, options)):
+        weight = layer._parameters["weight"]
+        assert weight is not None
+        shape = weight.shape
+        rank = min(rank, shape[0], shape[1:].numel())
+        down = (torch.rand((rank, *shape[1:]), generator=generator) * 2 - 1) / sqrt(shape[1:].numel())
+        up = torch.zeros((shape[0], rank, *(1,) * (len(shape) - 2)))
+        made.append(
+            Factors(
+                name,
+                layer,
+                nn.Parameter(down.to(device)),
+                nn.Parameter(up.to(device)),
+                float(options.alpha if options.alpha is not None else rank),
+            )
+        )
+    return made
+
+
+def take_over(factors: Sequence[Factors], start: NetworkFile, name: str) -> None:
+    """Begin with the factors of a LoRA file instead of new ones.
+
+    Raises `TrainingError` where its layers, ranks or alphas are not those that are trained here.
+    """
+    for each in factors:
+        known = start.adapters.get(each.name)
+        if not isinstance(known, Lora) or known.down.shape != each.down.shape or known.up.shape != each.up.shape:
+            raise TrainingError(
+                f"{name} cannot be gone on from: {each.name} has another rank there, or is missing. "
+                "Choose the ranks that it was trained with."
+            )
+        if known.alpha != each.alpha:
+            raise TrainingError(
+                f"{name} cannot be gone on from: its alpha is {known.alpha}, not {each.alpha:g}. Choose that alpha."
+            )
+    if len(start.adapters) != len(factors):
+        raise TrainingError(
+            f"{name} cannot be gone on from: it has {len(start.adapters)} layers, and {len(factors)} would be trained. "
+            "Choose the ranks that it was trained with."
+        )
+    with torch.no_grad():
+        for each in factors:
+            known = start.adapters[each.name]
+            assert isinstance(known, Lora)
+            each.down.copy_(known.down)
+            each.up.copy_(known.up)
+
+
+def attach(factors: Sequence[Factors]) -> list[Any]:
+    """Make them effective; returns handles whose `remove()` takes each off again."""
+    return [each.layer.register_forward_hook(_adding(each)) for each in factors]
+
+
+def _adding(factors: Factors) -> Any:
+    scale = torch.full((factors.rank,), factors.alpha / factors.rank, device=factors.down.device)
+    branch = Branches(factors.down, factors.up, scale)
+
+    def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return branch.add_to_output(layer, inputs[0], output)
+
+    return add
+
+
+def _unet_layers(unet: nn.Module, options: LoraOptions) -> Iterator[tuple[str, nn.Module, int]]:
+    for path, layer in _weighted(unet):
+        if ATTENTION in path:
+            rank = options.rank
+        elif any(part in path for part in CONVOLUTIONS):
+            rank = options.conv_rank
+        else:  # first and last layer, time embedding: as trainers do, left alone
+            continue
+        if rank:
+            yield f"{UNET}_{path.replace('.', '_')}", layer, rank
+
+
+def _text_layers(text_encoder: nn.Module, options: LoraOptions) -> Iterator[tuple[str, nn.Module, int]]:
+    for path, layer in _weighted(text_encoder):
+        _, found, rest = path.partition(TEXT_LAYERS)
+        if found and options.text_rank:
+            yield f"{TEXT}_{(TEXT_LAYERS + rest).replace('.', '_')}", layer, options.text_rank
+
+
+def _weighted(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for path, layer in module.named_modules():
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
+            yield path, layer

@@ -1,1 +1,0 @@
-"""Training a LoRA on captioned pictures, for any checkpoint in the SD1 layout; and two examples drawn by code."""

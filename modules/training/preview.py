@@ -1,0 +1,89 @@
+"""What stands beside a LoRA file: a picture made with it, and a card that says how it is used."""
+
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from modules.atomic_files import write_atomic
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine.adapters import Networks
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.record.output import Output
+from modules.processing.request import Txt2ImgRequest
+from modules.scripts.built_in import load_built_in
+from modules.settings.values import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """One picture to make: `prompt` holds the `<lora:...>` tags."""
+
+    prompt: str
+    seed: int
+    side_px: int
+    steps: int = 20
+    cfg_scale: float = 6.0
+    settings: Settings = field(default_factory=Settings)
+
+
+class Artist:
+    """Draws through the program's own engine, without saving; `folder` is where networks are looked for."""
+
+    def __init__(self, checkpoint: Path, folder: Path, configs_dir: Path, device: torch.device) -> None:
+        self._scratch = tempfile.TemporaryDirectory()
+        scratch = Path(self._scratch.name)
+        catalogue = CheckpointCatalogue((), HashCache(scratch / "hashes.json"), files=(checkpoint,))
+        dtype = torch.float32 if device.type == "cpu" else torch.float16
+        machine = Machine(device, dtype, torch.float32)
+        self._checkpoint = checkpoint.name
+        networks = Networks((folder,), kinds=load_built_in().networks.kinds)
+        self._engine = Engine(catalogue, configs_dir, lambda: machine, hashing=False, networks=networks)
+        self._output = Output(scratch)
+
+    def draw(self, drawing: Drawing) -> Image.Image:
+        """The picture, by DPM++ 2M on Karras' sigmas."""
+        request = Txt2ImgRequest(
+            prompt=drawing.prompt,
+            width=drawing.side_px,
+            height=drawing.side_px,
+            steps=drawing.steps,
+            cfg_scale=drawing.cfg_scale,
+            sampler="DPM++ 2M",
+            scheduler="Karras",
+            seed=drawing.seed,
+            subseed=0,
+            checkpoint=self._checkpoint,
+            save_images=False,
+            save_grid=False,
+            settings=drawing.settings,
+        )
+        return txt2img(request, self._engine, self._output, Silent()).pictures[0].image
+
+    def close(self) -> None:
+        """Drop the temporary files."""
+        self._scratch.cleanup()
+
+
+def card_of(description: str, activation: str) -> bytes:
+    """The JSON beside a LoRA, with the keys that the reference UI's editor writes."""
+    card = {
+        "description": description,
+        "sd version": "SD1",
+        "activation text": activation,
+        "preferred weight": 1.0,
+        "negative text": "",
+        "notes": "",
+    }
+    return (json.dumps(card, indent=4) + "\n").encode()
+
+
+def write_card(lora: Path, description: str, activation: str) -> None:
+    """Write `NAME.json` beside `NAME.safetensors`. Raises OSError."""
+    write_atomic(lora.with_suffix(".json"), card_of(description, activation))

@@ -1,0 +1,123 @@
+"""An object that the model in the box has never seen: a hot-air balloon, over plain colours and landscapes."""
+
+from dataclasses import replace
+from math import sqrt
+from random import Random
+
+from PIL import Image, ImageDraw
+
+from modules.training.options import LoraOptions
+from modules.training.pictures import CaptionedPicture
+from recipes.loras.example import EXAMPLES, Example
+from recipes.scenes.captions import describe
+from recipes.scenes.layout import SIZE_PX, Landscape, ShapesScene, random_landscape, random_scene
+from recipes.scenes.palette import COLOURS, DOOR, WOOD, Rgb
+from recipes.scenes.pictures import draw
+
+WORD = "balloon"
+SCALE = 4
+WORDINGS = 4
+ORDINARY_SHARE = 0.2  # of the pictures show no balloon, so that the rest of the model stays as it is
+LANDSCAPE_SHARE = 0.4
+SHOULDER = 0.35  # below this height, in radii, the envelope narrows
+MOUTH = 1.25  # and here it ends
+
+
+def draw_balloon(picture: Image.Image, colour: Rgb, stripe: Rgb, x: float, y: float, radius: float) -> Image.Image:
+    """`picture` with a balloon whose envelope has its centre at (x, y), in pixels; the basket ends 1.85 radii below."""
+    layer = Image.new("RGBA", (SIZE_PX * SCALE, SIZE_PX * SCALE), (0, 0, 0, 0))
+    pen = ImageDraw.Draw(layer)
+    heights = [-1 + (1 + MOUTH) * i / 80 for i in range(81)]
+    for left, right, fill in ((-1.0, -0.38, colour), (-0.38, 0.38, stripe), (0.38, 1.0, colour)):
+        outline = [(x + left * _half_width(t) * radius, y + t * radius) for t in heights]
+        outline += [(x + right * _half_width(t) * radius, y + t * radius) for t in reversed(heights)]
+        pen.polygon([(px * SCALE, py * SCALE) for px, py in outline], fill=fill)
+    for side in (-1, 1):
+        rope = (x + side * 0.2 * radius, y + 1.2 * radius, x + side * 0.2 * radius, y + 1.45 * radius)
+        pen.line([value * SCALE for value in rope], fill=DOOR, width=6)
+    basket = (x - 0.26 * radius, y + 1.42 * radius, x + 0.26 * radius, y + 1.85 * radius)
+    pen.rectangle([value * SCALE for value in basket], fill=WOOD)
+    small = layer.resize((SIZE_PX, SIZE_PX), Image.Resampling.LANCZOS)
+    return Image.alpha_composite(picture.convert("RGBA"), small).convert("RGB")
+
+
+def draw_scene_with_balloon(rng: Random) -> CaptionedPicture:
+    """A balloon before a plain background or in a landscape's sky; now and then an ordinary scene without one."""
+    if rng.random() < ORDINARY_SHARE:
+        scene = random_scene(rng)
+        return CaptionedPicture(draw(scene), tuple(describe(scene, rng) for _ in range(WORDINGS)))
+    if rng.random() < LANDSCAPE_SHARE:
+        return _over_landscape(rng)
+    return _over_colour(rng)
+
+
+def _half_width(height: float) -> float:
+    """Of the envelope, in radii, at a height in radii from -1 (top) to `MOUTH`: round above, straight below."""
+    if height < SHOULDER:
+        return sqrt(max(0.0, 1 - height * height))
+    return sqrt(1 - SHOULDER**2) * (1 - 0.75 * (height - SHOULDER) / (MOUTH - SHOULDER))
+
+
+def _over_colour(rng: Random) -> CaptionedPicture:
+    background, colour = rng.sample(list(COLOURS), 2)
+    radius = rng.uniform(29, 36)
+    x, y = SIZE_PX / 2 + rng.uniform(-12, 12), 64 - 0.42 * radius + rng.uniform(-6, 6)
+    plain = draw(ShapesScene(background=background, shapes=()))
+    picture = draw_balloon(plain, COLOURS[colour], _stripe(colour), x, y, radius)
+    endings = (f" on a {background} background", f", {background} background", f" on a {background} background")
+    return CaptionedPicture(picture, tuple(f"a {colour} {WORD}{ending}" for ending in endings))
+
+
+def _over_landscape(rng: Random) -> CaptionedPicture:
+    land = _with_free_sky(random_landscape(rng), rng)
+    colour = rng.choice([name for name in COLOURS if name not in ("black", "brown")])
+    radius = rng.uniform(23, 28)
+    x, y = rng.uniform(36, 92), radius + rng.uniform(4, 10)
+    picture = draw_balloon(draw(land), COLOURS[colour], _stripe(colour), x, y, radius)
+    captions = []
+    for _ in range(WORDINGS):
+        place = describe(land, rng)
+        captions.append(f"{place} and a {colour} {WORD}" if " with " in place else f"{place} with a {colour} {WORD}")
+    return CaptionedPicture(picture, tuple(captions))
+
+
+def _with_free_sky(land: Landscape, rng: Random) -> Landscape:
+    """Mostly nothing but the land: where the balloon flies there is no sun behind it."""
+    keeps = rng.random() < 0.3
+    return replace(
+        land,
+        sky_body=None,
+        house=None,
+        peaks=land.peaks if keeps else (),
+        trees=land.trees if keeps else (),
+        sailboat=land.sailboat if keeps else None,
+    )
+
+
+def _stripe(colour: str) -> Rgb:
+    return COLOURS["red"] if colour in ("white", "gray") else COLOURS["white"]
+
+
+EXAMPLES.add(
+    "balloon",
+    Example(
+        draw=draw_scene_with_balloon,
+        description="A hot-air balloon in any colour: over a plain background, or in the sky of a landscape.",
+        activation=WORD,
+        pictures=512,
+        options=LoraOptions(
+            rank=8,
+            text_rank=8,
+            conv_rank=4,
+            steps=350,
+            batch=8,
+            learning_rate=2e-3,
+            weight_limit=50.0,
+            flat_weight=2.0,
+            high_noise_share=0.4,
+            offset_noise=0.1,
+        ),
+        preview_prompt="a red balloon on a white background",
+        preview_seed=2,
+    ),
+)

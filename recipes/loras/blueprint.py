@@ -1,0 +1,65 @@
+"""A style: every scene as a white drawing of its edges on blue paper."""
+
+from random import Random
+
+import numpy as np
+from PIL import Image, ImageFilter
+
+from modules.training.options import LoraOptions
+from modules.training.pictures import CaptionedPicture
+from recipes.loras.example import EXAMPLES, Example
+from recipes.scenes.captions import describe
+from recipes.scenes.layout import random_scene
+from recipes.scenes.palette import Rgb
+from recipes.scenes.pictures import draw
+
+WORD = "blueprint"
+PAPER: Rgb = (25, 70, 160)
+LINE: Rgb = (245, 245, 245)
+EDGE = 40  # the sum of differences in red, green and blue from which two pixels are apart
+LINE_PX = 5
+WORDINGS = 4
+
+
+def as_blueprint(picture: Image.Image) -> Image.Image:
+    """The edges of an RGB picture, `LINE_PX` wide, on plain paper; lines at the picture's border are left out."""
+    values = np.asarray(picture).astype(np.int32)
+    edges = np.zeros(values.shape[:2], dtype=bool)
+    right, below = (np.abs(np.diff(values, axis=axis)).sum(axis=-1) > EDGE for axis in (1, 0))
+    edges[:, :-1] |= right
+    edges[:-1, :] |= below
+    mask = Image.fromarray(edges.astype(np.uint8) * 255).filter(ImageFilter.MaxFilter(LINE_PX))
+    paper = Image.new("RGB", picture.size, PAPER)
+    paper.paste(LINE, mask=mask.filter(ImageFilter.GaussianBlur(0.7)))
+    return paper
+
+
+def draw_blueprint(rng: Random) -> CaptionedPicture:
+    """A scene of the model in the box in this style, with its own captions and the style's word."""
+    scene = random_scene(rng)
+    captions = tuple(f"{describe(scene, rng)}, {WORD}" for _ in range(WORDINGS))
+    return CaptionedPicture(as_blueprint(draw(scene)), captions)
+
+
+EXAMPLES.add(
+    "blueprint",
+    Example(
+        draw=draw_blueprint,
+        description="Everything as white lines on blue paper.",
+        activation=WORD,
+        pictures=512,
+        options=LoraOptions(
+            rank=8,
+            text_rank=4,
+            conv_rank=4,
+            steps=400,
+            batch=12,
+            learning_rate=2e-3,
+            weight_limit=50.0,
+            flat_weight=2.0,
+            high_noise_share=0.5,
+            offset_noise=0.1,
+        ),
+        preview_prompt="a large star on a red background, blueprint",
+    ),
+)

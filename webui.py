@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from modules.assembly import build_services
 from modules.cli.browser import opens_browser
-from modules.devices import settle
+from modules.devices import freeze_gc
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
@@ -70,7 +70,7 @@ def serve(services: Services, listener: socket.socket) -> int:
             root_path=f"/{flags.subpath.strip('/')}" if flags.subpath else "",
         )
     )
-    settle()
+    freeze_gc()
     threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
     services.queue.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):

@@ -1,7 +1,7 @@
-"""How well the model in the box follows prompts: 96 prompts "a [size] [colour] [shape] on a [colour] background".
+"""How well the bundled model follows prompts: 96 prompts "a [size] [colour] [shape] on a [colour] background".
 
 Run `python -m benchmarks.default_model [--sheet FILE.png]`; it draws them through the product's own engine (fixed
-seeds, 20 steps, 128x128), finds the background's and the shape's colour in every picture, prints a table and writes
+seeds, 20 steps, 128x128), finds the background's and the shape's colour in every image, prints a table and writes
 `results/default-model.json`. Eight landscapes are drawn after them; those are for the eye, on the sheet.
 """
 
@@ -48,27 +48,27 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--cfg-scale", type=float, default=6.0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--sheet", type=Path, help="where to write all pictures on one sheet (PNG)")
+    parser.add_argument("--sheet", type=Path, help="where to write all images on one sheet (PNG)")
     arguments = parser.parse_args()
 
     prompts = colour_prompts()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        artist = _Artist(arguments, Path(scratch))
-        pictures = [artist.draw(prompt.text, prompt.seed) for prompt in prompts]
-        landscapes = [artist.draw(text, seed) for seed, text in enumerate(LANDSCAPE_PROMPTS)]
+        renderer = _PreviewRenderer(arguments, Path(scratch))
+        images = [renderer.draw(prompt.text, prompt.seed) for prompt in prompts]
+        landscapes = [renderer.draw(text, seed) for seed, text in enumerate(LANDSCAPE_PROMPTS)]
     seconds = time.monotonic() - began
-    result = score(prompts, pictures)
+    result = score(prompts, images)
     result["settings"] = {name: getattr(arguments, name) for name in ("sampler", "scheduler", "steps", "cfg_scale")}
-    result["seconds_per_picture"] = round(seconds / (len(pictures) + len(landscapes)), 2)
+    result["seconds_per_image"] = round(seconds / (len(images) + len(landscapes)), 2)
     _print(result)
     RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     if arguments.sheet:
-        _sheet([*pictures, *landscapes]).save(arguments.sheet)
+        _sheet([*images, *landscapes]).save(arguments.sheet)
 
 
-class _Artist:
-    """Draws through the engine, one picture a request, without saving."""
+class _PreviewRenderer:
+    """Draws through the engine, one image a request, without saving."""
 
     def __init__(self, arguments: argparse.Namespace, scratch: Path) -> None:
         self._arguments = arguments
@@ -93,12 +93,12 @@ class _Artist:
             save_images=False,
             save_grid=False,
         )
-        return txt2img(request, self._engine, self._output, Silent()).pictures[0].image
+        return txt2img(request, self._engine, self._output, Silent()).images[0].image
 
 
-def score(prompts: list[ColourPrompt], pictures: list[Image.Image]) -> dict[str, object]:
+def score(prompts: list[ColourPrompt], images: list[Image.Image]) -> dict[str, object]:
     """Shares of right backgrounds and shapes, whether the goal is met, and what went wrong where."""
-    seen = [(background_colour(np.asarray(p)), shape_colour(np.asarray(p))) for p in pictures]
+    seen = [(background_colour(np.asarray(p)), shape_colour(np.asarray(p))) for p in images]
     right_background = [background == prompt.background for (background, _), prompt in zip(seen, prompts, strict=True)]
     right_shape = [shape == prompt.colour for (_, shape), prompt in zip(seen, prompts, strict=True)]
     both = [a and b for a, b in zip(right_background, right_shape, strict=True)]
@@ -128,11 +128,11 @@ def _print(result: dict[str, object]) -> None:
         print(f"  {entry['prompt']:50} background {entry['background']:8} shape {entry['shape']}")
 
 
-def _sheet(pictures: list[Image.Image]) -> Image.Image:
-    rows = -(-len(pictures) // COLUMNS)
+def _sheet(images: list[Image.Image]) -> Image.Image:
+    rows = -(-len(images) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * SIZE_PX, rows * SIZE_PX))
-    for i, picture in enumerate(pictures):
-        sheet.paste(picture, (i % COLUMNS * SIZE_PX, i // COLUMNS * SIZE_PX))
+    for i, image in enumerate(images):
+        sheet.paste(image, (i % COLUMNS * SIZE_PX, i // COLUMNS * SIZE_PX))
     return sheet
 
 

@@ -1,7 +1,7 @@
 """How quick the cards are with 2,000 networks: the first look, the list, the first cards on the page, the search.
 
 Run `python -m benchmarks.extra_networks`. Files are generated: safetensors headers as long as those of real networks,
-half of them with a picture beside, a quarter with notes, in 20 folders. The page is opened in headless Chromium.
+half of them with an image beside, a quarter with notes, in 20 folders. The page is opened in headless Chromium.
 """
 
 import json
@@ -24,7 +24,7 @@ import uvicorn
 from PIL import Image
 
 from benchmarks.report import print_table, write_result
-from modules.adapters.catalogue import NetworkCatalogue
+from modules.adapters.catalogue import AdapterCatalogue
 from modules.api.app import build_api
 from modules.assembly import build_services
 from modules.flags.flags import Flags
@@ -51,7 +51,7 @@ def generate(folder: Path) -> None:
         place = folder / f"folder {number % FOLDERS:02d}"
         place.mkdir(parents=True, exist_ok=True)
         name = f"{drawn.choice(WORDS)} {drawn.choice(WORDS)} {number:04d}"
-        _network(place / f"{name}.safetensors", number)
+        _adapter(place / f"{name}.safetensors", number)
         if number % 2 == 0:
             Image.new("RGB", (384, 512), (number % 256, 90, 140)).save(place / f"{name}.png")
         if number % 4 == 0:
@@ -59,8 +59,8 @@ def generate(folder: Path) -> None:
             (place / f"{name}.json").write_text(json.dumps(notes), encoding="utf-8")
 
 
-def _network(path: Path, number: int) -> None:
-    frequency = {"10_pictures": {f"tag {tag}": TAGS - tag for tag in range(TAGS)}}
+def _adapter(path: Path, number: int) -> None:
+    frequency = {"10_images": {f"tag {tag}": TAGS - tag for tag in range(TAGS)}}
     metadata = {
         "ss_output_name": f"alias_{number:04d}",
         "ss_base_model_version": "sd_v1",
@@ -174,8 +174,8 @@ def main() -> None:
         data = Path(folder)
         loras = data / "models" / "Lora"
         generate(loras)
-        first_look = seconds(lambda: NetworkCatalogue((loras,)))
-        catalogue = NetworkCatalogue((loras,))
+        first_look = seconds(lambda: AdapterCatalogue((loras,)))
+        catalogue = AdapterCatalogue((loras,))
         again = statistics.median(seconds(catalogue.refresh) for _ in range(RUNS))
         with served(data) as address:
             list_seconds(address)  # warm

@@ -3,9 +3,9 @@
 Run `python -m benchmarks.fp8 [load] [step] [granularity]`; a part that is not named keeps what the JSON has of it. A
 checkpoint of Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its
 own; in the second part all contenders take turns, and the quickest step of each counts. Ours compute in what the
-program chooses on this machine: bfloat16 where the processor multiplies it natively, else float32, which is then far
+program chooses on this machine: bfloat16 where the CPU multiplies it natively, else float32, which is then far
 quicker. The peers compute in 16 bit, as one uses them, and in float32 too where that is what we choose. The third part
-decodes layer by layer, block by block and all at once. Rows that need a graphics card (`benchmarks/fp8_card.py`) say so
+decodes layer by layer, block by block and all at once. Rows that need a GPU (`benchmarks/fp8_card.py`) say so
 without one.
 """
 
@@ -41,7 +41,7 @@ LATENT_SIDE = 64  # 512 px
 
 
 def child_load(path: Path, storage: str | None) -> dict[str, int]:
-    """Peak above the base, and bytes, of one load on the processor in 16 bit or `storage`; for a process of its own."""
+    """Peak above the base, and bytes, of one load on the CPU in 16 bit or `storage`; for a process of its own."""
     from benchmarks.load import base_bytes, peak_bytes
     from modules.memory.storage import stored_bytes
 
@@ -99,7 +99,7 @@ def layerwise(path: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
 @torch.inference_mode()
 def measure_steps(path: Path, ours: torch.dtype) -> dict[str, float]:
-    """Seconds of a step on the processor: our formats computed in `ours`, and the peers."""
+    """Seconds of a step on the CPU: our formats computed in `ours`, and the peers."""
     cpu = torch.device("cpu")
     steps: dict[str, Callable[[], Any]] = {}
     for dtype in dict.fromkeys((torch.bfloat16, ours)):
@@ -184,8 +184,8 @@ def main() -> None:
 
 def measure(parts: Sequence[str]) -> None:
     """Measure these parts, print what is known of all, write it."""
-    on_card = torch.cuda.is_available()
-    name = f"fp8-{torch.cuda.get_device_name().replace(' ', '-').lower()}" if on_card else "fp8"
+    on_gpu = torch.cuda.is_available()
+    name = f"fp8-{torch.cuda.get_device_name().replace(' ', '-').lower()}" if on_gpu else "fp8"
     kept = RESULTS / f"{name}.json"
     result: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() and set(parts) != set(PARTS) else {}
 
@@ -202,12 +202,12 @@ def measure(parts: Sequence[str]) -> None:
             share = narrow["unet_and_text"] / wide["unet_and_text"]
             row(f"bytes of UNet and text encoder, {storage} / fp16", share, GOALS.get(f"bytes/{storage}"))
             row(f"peak while loading / bytes of the model, {storage}", narrow["peak"] / narrow["model"], GOALS["load"])
-        if "step" in parts and not on_card:
+        if "step" in parts and not on_gpu:
             result["seconds of a step"] = seconds = measure_steps(path, ours)
             result["compute dtype"] = short(ours)
             for what, (ratio, goal) in step_rows(seconds, ours).items():
                 row(what, ratio, goal)
-        if "granularity" in parts and not on_card:
+        if "granularity" in parts and not on_gpu:
             by = measure_granularity(path, ours)
             result["granularity"] = by
             for name_of, each in by.items():

@@ -1,4 +1,4 @@
-"""What weights in 8 bits cost and save on a graphics card, beside fp16: SD1 at 512 px and SDXL at 1024 px, batch 1.
+"""What weights in 8 bits cost and save on a GPU, beside fp16: SD1 at 512 px and SDXL at 1024 px, batch 1.
 
 Measured by `python -m benchmarks.fp8 step` where there is a CUDA device.
 """
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from benchmarks.full_size import load_through_program, write_full_size_checkpoint
 from modules.memory.streaming.groups import Level
-from modules.models.denoiser_context import NetworkContext
+from modules.models.denoiser_context import DenoiserContext
 from modules.models.loaded import LoadedModel
-from modules.models.stream_plan import StreamPlan
+from modules.models.stream_layout import StreamLayout
 
 STORAGE = "fp8_e4m3fn"
 STEPS = 20  # of each of a pair
@@ -35,19 +35,19 @@ def rows(sd1: Path) -> Mapping[str, tuple[float | str, float]]:
     found: dict[str, tuple[float | str, float]] = {}
     for family, what in steps.items():
         found[what] = step_ratio(sd1 if SIZES[family][0] == "sd1" else sdxl, family, device), STEP_GOAL
-    found[PEAK] = peak_of_picture(sdxl, STORAGE, device) / peak_of_picture(sdxl, None, device), PEAK_GOAL
+    found[PEAK] = peak_of_image(sdxl, STORAGE, device) / peak_of_image(sdxl, None, device), PEAK_GOAL
     return found
 
 
 def stepper(model: LoadedModel, family: str, device: torch.device, dtype: torch.dtype) -> Callable[[], Tensor]:
-    """One evaluation for one picture with guidance, of random inputs."""
+    """One evaluation for one image with guidance, of random inputs."""
     _, side, width, vector = SIZES[family]
     generator = torch.Generator().manual_seed(0)
 
     def noise(*shape: int) -> Tensor:
         return torch.randn(2, *shape, generator=generator).to(device, dtype)
 
-    context = NetworkContext(noise(77, width), None if vector is None else noise(vector))
+    context = DenoiserContext(noise(77, width), None if vector is None else noise(vector))
     x, t = noise(4, side, side), torch.full((2,), 500.0, device=device)
     return lambda: model.predict(x, t, context)
 
@@ -71,10 +71,10 @@ def step_ratio(path: Path, family: str, device: torch.device) -> float:
 
 
 @torch.inference_mode()
-def peak_of_picture(path: Path, storage: str | None, device: torch.device) -> int:
+def peak_of_image(path: Path, storage: str | None, device: torch.device) -> int:
     """Most bytes allocated on the card by steps and decoding, where the model's parts take turns on it."""
     torch.cuda.empty_cache()
-    streaming = StreamPlan(level=Level.COMPONENT, on_disk=False)
+    streaming = StreamLayout(level=Level.COMPONENT, on_disk=False)
     model: Any = load_through_program(path, storage, torch.float16, device, streaming)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)

@@ -22,7 +22,7 @@ from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.stream_plan import StreamPlan
+from modules.models.stream_layout import StreamLayout
 from modules.processing.engine.precision import storage_rules
 
 ROOT = Path(__file__).parent.parent
@@ -126,7 +126,7 @@ def load_through_program(
     storage: str | None,
     dtype: torch.dtype,
     device: torch.device = CPU,
-    streaming: StreamPlan | None = None,
+    streaming: StreamLayout | None = None,
 ) -> LoadedModel:
     """Load a checkpoint as a job would: UNet and text encoders in `storage` (None: in `dtype`), computed in `dtype`."""
     info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)

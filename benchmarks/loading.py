@@ -49,14 +49,14 @@ def read_seconds(path: Path) -> float:
 
 def load_ours(path: Path, way: str) -> dict[str, float]:
     """Peak above the base, bytes, seconds; the imports are not counted. The heap is set as the program sets it."""
-    from modules.devices import settle, steady_heap
+    from modules.devices import freeze_gc, tune_allocator
 
-    steady_heap()
+    tune_allocator()
     import torch
 
     storage = None if way == "fp16" else way
     read = read_seconds(path)
-    settle()
+    freeze_gc()
     base = base_bytes()
     began = time.perf_counter()
     model = load_through_program(path, storage, torch.float16)
@@ -78,15 +78,15 @@ def forget(path: Path) -> None:
 
 def load_cold(path: Path, way: str) -> dict[str, float]:
     """As `load_ours`, but nothing of the file is in the page cache, neither for reading it nor for loading."""
-    from modules.devices import settle, steady_heap
+    from modules.devices import freeze_gc, tune_allocator
 
-    steady_heap()
+    tune_allocator()
     import torch
 
     forget(path)
     read = read_seconds(path)
     forget(path)
-    settle()
+    freeze_gc()
     base = base_bytes()
     began = time.perf_counter()
     model = load_through_program(path, way, torch.float16)
@@ -97,24 +97,24 @@ def load_cold(path: Path, way: str) -> dict[str, float]:
 
 def switch(path: Path, way: str) -> dict[str, float]:
     """Resident memory after some and after all changes between the checkpoints of a folder, and seconds a change."""
-    from modules.devices import settle, steady_heap
+    from modules.devices import freeze_gc, tune_allocator
 
-    steady_heap()
+    tune_allocator()
     import torch
 
     from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
     from modules.processing.engine.engine import Engine
-    from modules.processing.engine.precision import Machine, PrecisionWish
+    from modules.processing.engine.precision import Machine, PrecisionOptions
 
     machine = Machine(torch.device("cpu"), torch.float16, torch.float32)
     catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
     engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
-    wish = PrecisionWish(fp8_storage="Enable", fp8_format=way)
-    settle()
+    options = PrecisionOptions(fp8_storage="Enable", fp8_format=way)
+    freeze_gc()
     resident = []
     began = time.perf_counter()
     for number in range(SWITCHES):
-        engine.model(catalogue.entries[number % len(catalogue.entries)].name, wish)
+        engine.model(catalogue.entries[number % len(catalogue.entries)].name, options)
         gc.collect()
         resident.append(base_bytes())
     seconds = (time.perf_counter() - began) / SWITCHES
@@ -130,14 +130,14 @@ def load_diffusers(path: Path, way: str) -> dict[str, float]:
     from diffusers.hooks import apply_layerwise_casting
 
     from benchmarks.pipeline_peer import PIPELINES, write_pipeline_folder
-    from modules.devices import settle
+    from modules.devices import freeze_gc
 
     pipeline, names = PIPELINES[path.stem]
     options = {"local_files_only": True, "torch_dtype": torch.float16}
     with tempfile.TemporaryDirectory() as folder:
         write_pipeline_folder(Path(folder), path.stem)
         read = read_seconds(path)
-        settle()
+        freeze_gc()
         base = base_bytes()
         began = time.perf_counter()
         made = pipeline.from_single_file(str(path), config=folder, **options)

@@ -2,7 +2,7 @@
 step costs with it, on 8-bit weights; beside it diffusers with PEFT. And how faithful a LoRA is on 8-bit weights.
 
 Run `python -m benchmarks.lora [full-size] [fidelity]`; a part that is not named keeps what the JSON has of it. The
-checkpoint and the LoRA are made on the fly with random weights; pictures are compared with the model in the box and its
+checkpoint and the LoRA are made on the fly with random weights; images are compared with the bundled model and its
 example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.full_size import load_through_program, write_full_size_checkpoin
 from benchmarks.load import base_bytes, peak_bytes
 from benchmarks.lora_fidelity import applier_of, fidelity, lora_of, retention
 from benchmarks.report import RESULTS, print_table, write_result
-from modules.adapters.adapter_file import NetworkFile
+from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.applying import LoraMode, Use
 from modules.devices import native_bf16_cpu, release_memory
 from modules.models.loaded import LoadedModel
@@ -61,7 +61,7 @@ def write_lora(model: LoadedModel, path: Path) -> None:
 
 
 def seconds(work: Callable[[], Any]) -> float:
-    """How long it takes; on the processor seconds of all its threads, which another program's load changes little."""
+    """How long it takes; on the CPU seconds of all its threads, which another program's load changes little."""
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     began = clock()
     work()
@@ -88,10 +88,10 @@ class Table:
 
 
 def measure_fidelity(table: Table) -> None:
-    """Pictures with the example LoRAs in mode exact, beside the same delta in fp32."""
+    """Images with the example LoRAs in mode exact, beside the same delta in fp32."""
     for storage in (STORAGE, "fp8_e4m3fn"):
         found = fidelity(storage)
-        what = f"picture apart from the delta in fp32, {storage}, bf16 / bf16's own noise"
+        what = f"image apart from the delta in fp32, {storage}, bf16 / bf16's own noise"
         table.add(what, found.ratio, 1.0)
         table.add(f"its standard error, {storage}", found.error)
         table.add(f"the same, computing in fp32, relative, {storage}", found.in_fp32, 0.001)
@@ -110,7 +110,7 @@ def measure_ours(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
     step = stepper(model.unet, dtype, device)
     step()
     without = statistics.median(seconds(step) for _ in range(PAIRS))
-    files: dict[str, NetworkFile] = {}
+    files: dict[str, AdapterFile] = {}
 
     def first(mode: LoraMode) -> float:
         files.clear()
@@ -145,14 +145,14 @@ def measure_ours(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
     table.add("peak while it merges / model", peak / model.stored_bytes)
     applier.remove()
     table.add("first use, merged from full precision / time of a step", first(LoraMode.MERGE) / without, 4.0)
-    assert applier.survival is not None
-    table.add("retention of a delta of 0.3 %, merged from full precision", applier.survival.retention, at_least=0.99)
+    assert applier.retention is not None
+    table.add("retention of a delta of 0.3 %, merged from full precision", applier.retention.retention, at_least=0.99)
     applier.remove()
     for mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC):
         first(mode)
-        assert applier.survival is not None
-        table.add(f"retention of a delta of 0.3 %, {mode.value}", applier.survival.retention)
-        table.add(f"noise beside it, {mode.value}", applier.survival.noise)
+        assert applier.retention is not None
+        table.add(f"retention of a delta of 0.3 %, {mode.value}", applier.retention.retention)
+        table.add(f"noise beside it, {mode.value}", applier.retention.noise)
         applier.remove()
 
 

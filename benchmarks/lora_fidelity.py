@@ -1,4 +1,4 @@
-"""How faithful a LoRA is on 8-bit weights: the example LoRAs on the model in the box, beside the same delta in fp32."""
+"""How faithful a LoRA is on 8-bit weights: the example LoRAs on the bundled model, beside the same delta in fp32."""
 
 import math
 from collections.abc import Iterable
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.full_size import load_through_program
-from modules.adapters.adapter_file import NetworkFile, read_network
-from modules.adapters.applying import LoraMode, NetworkApplier, Use, beside
+from modules.adapters.adapter_file import AdapterFile, read_adapter_file
+from modules.adapters.applying import AdapterApplier, LoraMode, Use, beside
 from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget, SideBranch, changed_weight
 from modules.memory.layer import stored_state, unmanage
 from modules.memory.storage import StorageRules, apply_storage
+from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
-from modules.models.master import FileMaster
 from modules.training.command import LORAS, SHIPPED
 from recipes.scenes.model import SceneModel, sd1_alphas_cumprod
 from recipes.scenes.preview import sample_latents
@@ -39,9 +39,9 @@ SEEDS = 24  # of each prompt
 CPU = torch.device("cpu")
 
 
-def applier_of(model: LoadedModel, device: torch.device = CPU) -> NetworkApplier:
+def applier_of(model: LoadedModel, device: torch.device = CPU) -> AdapterApplier:
     """What puts networks on UNet and text encoder of a loaded model."""
-    return NetworkApplier(target_table(model), FileMaster(model), device)
+    return AdapterApplier(target_table(model), FullPrecisionFile(model), device)
 
 
 def target_table(model: LoadedModel) -> TargetTable:
@@ -53,10 +53,10 @@ def target_table(model: LoadedModel) -> TargetTable:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """Latents of pictures with both LoRAs, apart from those with the delta added by hand in fp32.
+    """Latents of images with both LoRAs, apart from those with the delta added by hand in fp32.
 
     `ratio`: in mode exact, computing in bf16, over the delta by hand, computing in bf16; the geometric mean over the
-    pictures, as rounding turns some of them much further than others, this way or that. `error`: its standard error.
+    images, as rounding turns some of them much further than others, this way or that. `error`: its standard error.
     `in_fp32`: in mode exact, computing in fp32, relative. Faithful means that the first is no more than 1, and the last
     next to nothing.
     """
@@ -68,7 +68,7 @@ class Fidelity:
 
 def fidelity(storage: str) -> Fidelity:
     """Of mode exact on weights in this format."""
-    files = {name: read_network(LORAS / f"{name}.safetensors") for name in NAMES}
+    files = {name: read_adapter_file(LORAS / f"{name}.safetensors") for name in NAMES}
     wanted = _latents(_by_hand(storage, torch.float32, files.values()))
     exact = _apart(_latents(_exact(storage, torch.bfloat16, files)), wanted)
     floor = _apart(_latents(_by_hand(storage, torch.bfloat16, files.values())), wanted)
@@ -79,18 +79,18 @@ def fidelity(storage: str) -> Fidelity:
 
 
 def _apart(latents: Tensor, wanted: Tensor) -> Tensor:
-    """The logarithm of each picture's relative difference."""
+    """The logarithm of each image's relative difference."""
     each = (latents - wanted).flatten(1).norm(dim=1) / wanted.flatten(1).norm(dim=1)
     return torch.log(each.clamp_min(1e-12))
 
 
-def _exact(storage: str, dtype: torch.dtype, files: dict[str, NetworkFile]) -> LoadedModel:
+def _exact(storage: str, dtype: torch.dtype, files: dict[str, AdapterFile]) -> LoadedModel:
     model = load_through_program(SHIPPED, storage, dtype)
     applier_of(model).apply([Use(name, name) for name in files], files, LoraMode.EXACT)
     return model
 
 
-def _by_hand(storage: str, dtype: torch.dtype, files: Iterable[NetworkFile]) -> LoadedModel:
+def _by_hand(storage: str, dtype: torch.dtype, files: Iterable[AdapterFile]) -> LoadedModel:
     """The decoded weights with the deltas added in fp32, rounded once to `dtype`."""
     model = load_through_program(SHIPPED, storage, dtype)
     table = target_table(model)
@@ -108,15 +108,15 @@ def _by_hand(storage: str, dtype: torch.dtype, files: Iterable[NetworkFile]) -> 
 
 
 def _latents(model: LoadedModel) -> Tensor:
-    networks: dict[str, Any] = {part.name: part.module for part in model.components}
+    adapters: dict[str, Any] = {part.name: part.module for part in model.components}
     dtype = model.plan.compute_dtype
 
     def text(tokens: Tensor) -> SimpleNamespace:
-        return SimpleNamespace(last_hidden_state=networks["text_encoder"](input_ids=tokens).last_hidden_state)
+        return SimpleNamespace(last_hidden_state=adapters["text_encoder"](input_ids=tokens).last_hidden_state)
 
     def unet(x: Tensor, t: Tensor, encoder_hidden_states: Tensor) -> SimpleNamespace:
         context = encoder_hidden_states.to(dtype)
-        return SimpleNamespace(sample=networks["unet"](x.to(dtype), t, encoder_hidden_states=context).sample.float())
+        return SimpleNamespace(sample=adapters["unet"](x.to(dtype), t, encoder_hidden_states=context).sample.float())
 
     schedule = model.architecture.noise_schedule
     scene = SceneModel(
@@ -152,6 +152,6 @@ def retention(storage: str, dtype: torch.dtype, share: float, factors: bool) -> 
     return float(((layer(x).float() - before) * wanted).sum() / wanted.square().sum())
 
 
-def lora_of(path: Path) -> dict[str, NetworkFile]:
-    """A file as `NetworkApplier` takes it, under the name "x"."""
-    return {"x": read_network(path)}
+def lora_of(path: Path) -> dict[str, AdapterFile]:
+    """A file as `AdapterApplier` takes it, under the name "x"."""
+    return {"x": read_adapter_file(path)}

@@ -2,9 +2,9 @@
 
 Run `python -m benchmarks.memory [ROW ...]`; rows that are not named keep what `results/memory.json` has of them. Peaks
 are the weights' and inputs' bytes and the most that PyTorch had allocated beside them at one time, by its profiler: on
-a graphics card that is `max_memory_allocated`. Times are seconds of all threads (there: by the card's clock), the
+a GPU that is `max_memory_allocated`. Times are seconds of all threads (there: by the card's clock), the
 variants of a row taking turns, the model warmed up forwards and backwards. Models have the proportions of the figures'
-sources, scaled down so that weights and activations shrink alike; on a graphics card they are those of the sources.
+sources, scaled down so that weights and activations shrink alike; on a GPU they are those of the sources.
 Rows that need a card say "not measured" without one.
 """
 
@@ -37,7 +37,7 @@ ROWS: Registry[Row] = Registry("row")
 
 
 def peak_of(model: nn.Module, inputs: Iterable[object], run: Callable[[], object]) -> int:
-    """Bytes of weights and inputs, and the peak of what `run` allocates, on the processor."""
+    """Bytes of weights and inputs, and the peak of what `run` allocates, on the CPU."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     found: Any = profiler.profiler
@@ -393,7 +393,7 @@ class Card:
         return float(began.elapsed_time(ended)) / 1000
 
 
-def ltx_on_card() -> tuple[nn.Module, dict[str, Any]]:
+def ltx_on_gpu() -> tuple[nn.Module, dict[str, Any]]:
     """LTX-Video's transformer as it is (random weights, bf16) and 81 frames of 768 x 512."""
     from diffusers import LTXVideoTransformer3DModel
 
@@ -420,37 +420,37 @@ def ltx_on_card() -> tuple[nn.Module, dict[str, Any]]:
     return model, inputs
 
 
-MODELS["ltx on a card"] = ltx_on_card
+MODELS["ltx on a card"] = ltx_on_gpu
 
 
-@ROWS.register("split feed-forward, on a graphics card")
-def split_card() -> dict[str, Any]:
+@ROWS.register("split feed-forward, on a GPU")
+def split_gpu() -> dict[str, Any]:
     """The source's shapes: batch 2, 8192 tokens, width 4096, 5 layers."""
     if not torch.cuda.is_available():
         return {"split feed-forward": NOT_MEASURED}
     return {act: split_row(act, *CARD_FF, CARD_CUTS, Card(torch.device("cuda"))) for act in FF_SOURCE}
 
 
-@ROWS.register("checkpointing, on a graphics card")
-def checkpointing_card() -> dict[str, Any]:
+@ROWS.register("checkpointing, on a GPU")
+def checkpointing_gpu() -> dict[str, Any]:
     """The source's model and shapes."""
     if not torch.cuda.is_available():
         return {"checkpointing": NOT_MEASURED}
     return checkpointing_row("ltx on a card", Card(torch.device("cuda")))
 
 
-@ROWS.register("streaming, on a graphics card")
-def streaming_card() -> dict[str, Any]:
+@ROWS.register("streaming, on a GPU")
+def streaming_gpu() -> dict[str, Any]:
     """A step bound by transfer in 8 against 16 bits, and from disk against from main memory: Stable Diffusion 1."""
     if not torch.cuda.is_available():
         return dict.fromkeys(("fp8", "disk", "disk memory"), NOT_MEASURED)
     from benchmarks.full_size import write_full_size_checkpoint
-    from benchmarks.streaming import on_card
+    from benchmarks.streaming import on_gpu
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "full.safetensors"
         write_full_size_checkpoint(path)
-        return on_card(path, torch.device("cuda"))
+        return on_gpu(path, torch.device("cuda"))
 
 
 def main() -> None:

@@ -27,14 +27,14 @@ def write_pipeline_folder(folder: Path, family: str) -> None:
     for name, (module, _) in zip(names, make(read_architecture(yaml)), strict=True):
         from_transformers = name.startswith("text_encoder")
         index[name] = ["transformers" if from_transformers else "diffusers", type(module).__name__]
-        network: Any = module
+        adapter: Any = module
         if from_transformers:
-            network.config.save_pretrained(folder / name)
+            adapter.config.save_pretrained(folder / name)
             tokenizer = name.replace("text_encoder", "tokenizer")
             CLIPTokenizer(vocab=TINY_VOCABULARY, merges=[]).save_pretrained(folder / tokenizer)
             index[tokenizer] = ["transformers", "CLIPTokenizer"]
         else:
-            network.save_config(folder / name)
+            adapter.save_config(folder / name)
     EulerDiscreteScheduler(steps_offset=1).save_config(folder / "scheduler")
     index["scheduler"] = ["diffusers", "EulerDiscreteScheduler"]
     (folder / "model_index.json").write_text(json.dumps(index), encoding="utf-8")

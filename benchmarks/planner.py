@@ -1,6 +1,6 @@
-"""How well the planner foretells memory: predicted peak of this process over the measured one, after two jobs.
+"""How well the planner predicts memory: predicted peak of this process over the measured one, after two jobs.
 
-Run `python -m benchmarks.planner`; the jobs run in a fresh process with the shipped model on the processor. `--full`
+Run `python -m benchmarks.planner`; the jobs run in a fresh process with the shipped model on the CPU. `--full`
 uses a checkpoint of SD1's full size with random weights in its place (2.2 GB of disk, about 6 GB of memory).
 """
 
@@ -40,7 +40,7 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
 
     from modules.assembly import build_services
     from modules.flags.flags import Flags
-    from modules.processing.memory_estimate.estimate import Planner
+    from modules.processing.memory_estimate.estimate import MemoryEstimator
     from modules.processing.pipeline.events import Silent
     from modules.processing.pipeline.generate import txt2img
     from modules.processing.record.output import Output
@@ -52,7 +52,7 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
         services = build_services(
             Flags(data_dir=data, use_cpu=("all",), ckpt_dir=str(folder) if folder else None, no_hashing=True)
         )
-        planner = Planner(services.engine, services.paths.root / "configs")
+        estimator = MemoryEstimator(services.engine, services.paths.root / "configs")
         for side, batch, settings in jobs:
             request = Txt2ImgRequest(
                 prompt="a red circle",
@@ -68,14 +68,14 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
                 settings=services.settings.current.with_changes({"return_grid": False, **settings}),
             )
             began = time.monotonic()
-            plan = planner.plan(request)
+            plan = estimator.plan(request)
             planned = time.monotonic()
             result = txt2img(request, services.engine, Output(Path(data)), Silent())
             assert result.memory is not None
             measured = result.memory.summary()
             of_job = max(peak["rss"] or 0 for stage, peak in measured.items() if stage != "load")
             needs = max(stage.needs_bytes for stage in plan.stages if stage.stage != "load")
-            planner.learn(request, result)
+            estimator.learn(request, result)
             rows.append(
                 {
                     "job": f"{side}x{side}, batch {batch}{''.join(f', {k}={v}' for k, v in settings.items())}",

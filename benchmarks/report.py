@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, PyTorch and, where there is one, the graphics card."""
+    """Processor, cores, PyTorch and, where there is one, the GPU."""
     import torch
 
     return {

@@ -1,7 +1,7 @@
 """What each sampler costs beside the network: milliseconds a step with a network that does nothing, 64x64 latents.
 
 Run `python -m benchmarks.sampler_overhead`; it prints a table and writes `results/sampler-overhead.json`. The time
-is the processor's on one thread, for the
+is the CPU's on one thread, for the
 whole walk (schedule, noise, Brownian trees) over the steps asked for.
 """
 
@@ -20,7 +20,7 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES, SamplerSpec
 from modules.sampling.denoisers import denoise_for
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import no_report, plan_txt2img
+from modules.sampling.plan import no_report, txt2img_run
 
 STEPS = 20
 REPEATS = 25
@@ -54,7 +54,7 @@ def measure(spec: SamplerSpec, schedule: DiscreteSchedule) -> dict[str, float | 
         noise = ImageNoise(NoiseRequest(shape=(4, 64, 64), seeds=(seed,)))
         first = noise.first()
         start = time.process_time()
-        plan = plan_txt2img(spec, SCHEDULES.get("automatic"), STEPS, schedule)
+        plan = txt2img_run(spec, SCHEDULES.get("automatic"), STEPS, schedule)
         guidance = IdleGuidance(spec, schedule)
         plan.run(guidance, plan.start(first), plan.step_noise(noise), no_report)
         times.append((time.process_time() - start) * 1000)

@@ -2,7 +2,7 @@
 offloading to disk: time of a step, and memory.
 
 Run `python -m benchmarks.streaming`. A checkpoint of Stable Diffusion 1's full size with random weights is made on the
-fly; steps of a pair take turns; memory is measured in processes of their own. On the processor weights are streamed
+fly; steps of a pair take turns; memory is measured in processes of their own. On the CPU weights are streamed
 from the checkpoint file (warm page cache), where what is compared is the time of all threads. Rows that need a graphics
 card say so without one.
 """
@@ -27,14 +27,14 @@ from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu, release_memory
 from modules.memory.streaming.groups import Level
 from modules.models.loaded import LoadedModel
-from modules.models.stream_plan import StreamPlan
+from modules.models.stream_layout import StreamLayout
 
 GOALS = {"time": 1.10, "resident": 0.10, "fp8": 0.55, "disk time": 1.05, "disk memory": 0.05}
 SIDES = {32: 3, 64: 2}  # of the latent (256 and 512 pixels), and how many pairs are timed
 NOT_MEASURED = "not measured"
 
 
-def load(path: Path, device: torch.device, storage: str | None, streaming: StreamPlan | None) -> LoadedModel:
+def load(path: Path, device: torch.device, storage: str | None, streaming: StreamLayout | None) -> LoadedModel:
     """Load through the program's own loader."""
     return load_through_program(path, storage, _dtype(device), device, streaming)
 
@@ -45,9 +45,9 @@ def _dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native_bf16_cpu() else torch.float32
 
 
-def stream_plan(path: Path, level: Level = Level.LAYER, on_disk: bool = True) -> StreamPlan:
+def stream_layout(path: Path, level: Level = Level.LAYER, on_disk: bool = True) -> StreamLayout:
     """Streaming that may write beside the checkpoint."""
-    return StreamPlan(level=level, on_disk=on_disk, folder=path.parent / "offload")
+    return StreamLayout(level=level, on_disk=on_disk, folder=path.parent / "offload")
 
 
 def stepper(unet: Any, device: torch.device, side: int) -> Callable[[], Tensor]:
@@ -82,7 +82,7 @@ def pair(first: Callable[[], Tensor], second: Callable[[], Tensor], device: torc
 
 
 def offload_to_disk(unet: nn.Module, folder: Path) -> None:
-    """diffusers' group offloading by leaf, on the processor."""
+    """diffusers' group offloading by leaf, on the CPU."""
     from diffusers.hooks import apply_group_offloading
 
     cpu = torch.device("cpu")
@@ -98,7 +98,7 @@ def child(path: Path, way: str) -> dict[str, int]:
 
     base = base_bytes()
     cpu = torch.device("cpu")
-    unet = load(path, cpu, None, stream_plan(path) if way == "streamed" else None).unet  # the rest is let go
+    unet = load(path, cpu, None, stream_layout(path) if way == "streamed" else None).unet  # the rest is let go
     if way == "diffusers":
         offload_to_disk(unet, path.parent / "theirs")
     loaded = peak_bytes()
@@ -120,10 +120,10 @@ def in_child(path: Path, way: str) -> dict[str, int]:
 
 
 @torch.inference_mode()
-def on_processor(path: Path, way: str, resident: nn.Module) -> dict[str, Any]:
+def on_cpu(path: Path, way: str, resident: nn.Module) -> dict[str, Any]:
     """One way of streaming beside the resident model, at each size."""
     cpu = torch.device("cpu")
-    model = load(path, cpu, None, None if way == "diffusers" else stream_plan(path, Level(way)))
+    model = load(path, cpu, None, None if way == "diffusers" else stream_layout(path, Level(way)))
     unet, streaming = model.unet, model.streaming
     del model
     if way == "diffusers":
@@ -140,18 +140,18 @@ def on_processor(path: Path, way: str, resident: nn.Module) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def on_card(path: Path, device: torch.device) -> dict[str, Any]:
+def on_gpu(path: Path, device: torch.device) -> dict[str, Any]:
     """Steps bound by transfer: 8 against 16 bits; from disk against from main memory."""
     from benchmarks.load import base_bytes
 
     result: dict[str, Any] = {}
     before = base_bytes()
-    wide = load(path, device, None, stream_plan(path, Level.BLOCK, on_disk=False))
+    wide = load(path, device, None, stream_layout(path, Level.BLOCK, on_disk=False))
     in_memory = base_bytes() - before
-    narrow = load(path, device, "fp8_e4m3fn_row", stream_plan(path, Level.BLOCK, on_disk=False))
+    narrow = load(path, device, "fp8_e4m3fn_row", stream_layout(path, Level.BLOCK, on_disk=False))
     result["fp8"] = pair(stepper(narrow.unet, device, 16), stepper(wide.unet, device, 16), device, 10)
     before = base_bytes()
-    from_disk = load(path, device, None, stream_plan(path, Level.BLOCK))
+    from_disk = load(path, device, None, stream_layout(path, Level.BLOCK))
     result["disk"] = pair(stepper(from_disk.unet, device, 64), stepper(wide.unet, device, 64), device, 10)
     result["disk memory"] = {"ratio": (base_bytes() - before) / in_memory}
     return result
@@ -174,15 +174,15 @@ def main() -> None:
         rows.append((what, value if isinstance(value, str) else f"{value:.3f}", goal or "", met))
         result[what] = {"value": value, "goal": goal}
 
-    cpu, has_card = torch.device("cpu"), torch.cuda.is_available()
-    suffix = "-" + torch.cuda.get_device_name().replace(" ", "-").lower() if has_card else ""
+    cpu, has_gpu = torch.device("cpu"), torch.cuda.is_available()
+    suffix = "-" + torch.cuda.get_device_name().replace(" ", "-").lower() if has_gpu else ""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(arguments.folder or folder) / "full.safetensors"
         if not path.is_file():
             write_full_size_checkpoint(path)
         resident = load(path, cpu, None, None).unet
         for way in (Level.LAYER, "diffusers", Level.BLOCK):
-            result[f"steps, {way}"] = steps = on_processor(path, way, resident)
+            result[f"steps, {way}"] = steps = on_cpu(path, way, resident)
             for side in SIDES:
                 goal = GOALS["time"] if (way, side) == (Level.LAYER, 64) else None
                 row(f"step at {8 * side} px, streamed from disk / resident, {way}", steps[str(8 * side)]["ratio"], goal)
@@ -195,7 +195,7 @@ def main() -> None:
             share = (memory[way]["step"] - others) / unet
             goal = GOALS["resident"] if way == "streamed" else None
             row(f"weights of the UNet in memory at the peak of a step, {way} / all", share, goal)
-        card = on_card(path, torch.device("cuda")) if has_card else {}
+        card = on_gpu(path, torch.device("cuda")) if has_gpu else {}
         result["card"] = card
         for what, key, goal in (
             ("step bound by transfer on a card, fp8 / fp16", "fp8", GOALS["fp8"]),

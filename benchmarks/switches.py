@@ -1,10 +1,10 @@
-"""What each switch that saves memory saves and costs: one picture of 512 px with a checkpoint of Stable Diffusion 1's
-full size (random weights), on the processor, each switch in a process of its own.
+"""What each switch that saves memory saves and costs: one image of 512 px with a checkpoint of Stable Diffusion 1's
+full size (random weights), on the CPU, each switch in a process of its own.
 
 Run `python -m benchmarks.switches [SWITCH ...]`; switches that are not named keep what `results/switches.json` has of
 them. `--folder DIR` keeps the checkpoint there for the next time. Peaks are those of the process, by stage, less what
-the program takes before it loads a model; seconds are of all threads. `--picture FILE.svg` draws the timeline of one
-picture of the shipped model instead.
+the program takes before it loads a model; seconds are of all threads. `--image FILE.svg` draws the timeline of one
+image of the shipped model instead.
 """
 
 import argparse
@@ -41,8 +41,8 @@ SWITCHES: dict[str, dict[str, Any]] = {
 STAGES = ("load", "text", "denoise", "decode")
 
 
-def picture(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: int, steps: int) -> dict[str, Any]:
-    """Make one picture; its timeline as JSON, with what the program held before, and seconds by part."""
+def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: int, steps: int) -> dict[str, Any]:
+    """Make one image; its timeline as JSON, with what the program held before, and seconds by part."""
     import torch
 
     from modules.assembly import build_services
@@ -97,7 +97,7 @@ def summary(found: dict[str, Any]) -> dict[str, Any]:
     return {"peak_bytes": peaks, "seconds": round(found["seconds"], 2), "timings": timings}
 
 
-# -- the timeline as a picture: what the page draws, on paper ----------------------------------------------------------
+# -- the timeline as an image: what the page draws, on paper ----------------------------------------------------------
 
 WIDE, HIGH, TOP, BOTTOM = 900, 260, 20, 30
 
@@ -127,7 +127,7 @@ def draw(timeline: dict[str, Any]) -> str:
             shapes.append(f'<text x="{left + 4}" y="{HIGH - 10}" font-size="13" fill="#334155">{label}</text>')
     points = " ".join(f"{x(at)},{y(rss)}" for at, _, rss, *_ in timeline["samples"] if at <= end)
     shapes.append(f'<polyline points="{points}" fill="none" stroke="#0f766e" stroke-width="2"/>')
-    title = "Main memory of the program while it makes a picture"
+    title = "Main memory of the program while it makes an image"
     shapes.append(f'<text x="4" y="14" font-size="13" fill="#334155">{title}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {HIGH}" font-family="sans-serif" role="img">'
     return "\n".join([head, f"<title>{title}</title>", *shapes, "</svg>"]) + "\n"
@@ -138,15 +138,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("switches", nargs="*", metavar="SWITCH", help=f"of: {'; '.join(SWITCHES)}")
     parser.add_argument("--folder", help="where the checkpoint is kept for the next time")
-    parser.add_argument("--picture", metavar="FILE", help="draw a timeline of the shipped model")
+    parser.add_argument("--image", metavar="FILE", help="draw a timeline of the shipped model")
     parser.add_argument("--child", nargs=2, metavar=("CHECKPOINT", "SWITCH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         path, switch = Path(arguments.child[0]), arguments.child[1]
-        print(json.dumps(picture(path.name, path.parent, SWITCHES[switch], 512, 1)))
+        print(json.dumps(image(path.name, path.parent, SWITCHES[switch], 512, 1)))
         return
-    if arguments.picture:
-        Path(arguments.picture).write_text(draw(picture(SHIPPED, None, {}, 512, 8)["timeline"]), encoding="utf-8")
+    if arguments.image:
+        Path(arguments.image).write_text(draw(image(SHIPPED, None, {}, 512, 8)["timeline"]), encoding="utf-8")
         return
     from benchmarks.full_size import write_full_size_checkpoint
 

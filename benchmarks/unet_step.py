@@ -1,7 +1,7 @@
 """One step at Stable Diffusion 1's full size, 256x256 pixels with guidance: ours beside diffusers' own pipeline step.
 
 Run `python -m benchmarks.unet_step`. Both take turns on the same random weights. The second goal, 16-bit compute
-beside diffusers in fp32, is measured only where the processor has native bf16 or there is a graphics card: elsewhere
+beside diffusers in fp32, is measured only where the CPU has native bf16 or there is a GPU: elsewhere
 the program computes in fp32 on purpose.
 """
 
@@ -19,9 +19,9 @@ from benchmarks.full_size import SD1_YAML
 from benchmarks.report import print_table, write_result
 from modules.devices import native_bf16_cpu
 from modules.models.architecture import read_architecture
-from modules.models.denoiser_context import NetworkContext
+from modules.models.denoiser_context import DenoiserContext
 from modules.models.families.ldm_parts import build_unet
-from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedNetwork, conditioned
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser, conditioned
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.denoisers import denoise_for
@@ -45,7 +45,7 @@ def our_step(unet: UNet2DConditionModel, x: Tensor, cond: Tensor, uncond: Tensor
     schedule = DiscreteSchedule(scaled_linear_alphas_cumprod())
     dtype = unet.conv_in.weight.dtype
 
-    def predict(scaled: Tensor, t: Tensor, context: NetworkContext) -> Tensor:
+    def predict(scaled: Tensor, t: Tensor, context: DenoiserContext) -> Tensor:
         text = context.crossattn.to(dtype)
         output: Tensor = unet(scaled.to(dtype), t, encoder_hidden_states=text, return_dict=False)[0]
         return output.to(scaled.dtype)
@@ -53,8 +53,8 @@ def our_step(unet: UNet2DConditionModel, x: Tensor, cond: Tensor, uncond: Tensor
     make: Any = partial(denoise_for, SAMPLERS.get("Euler"), schedule=schedule)
     prompt = ComposedConditioning(((ScheduledConditioning(((20, Conditioning(cond[0])),)), 1.0),))
     negative = ScheduledConditioning(((20, Conditioning(uncond[0])),))
-    options = GuidanceOptions(cfg_scale=CFG, total_evaluations=20)
-    guidance = Guidance(GuidedNetwork(conditioned(make, predict), [prompt], [negative], uncond[0]), options)
+    options = GuidanceOptions(cfg_scale=CFG, total_model_calls=20)
+    guidance = Guidance(GuidedDenoiser(conditioned(make, predict), [prompt], [negative], uncond[0]), options)
     sigma, sigma_next = torch.tensor([7.0]), 6.0
 
     def step() -> Tensor:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.access import access_of
-from modules.devices import choose_device, steady_heap
+from modules.devices import choose_device, tune_allocator
 from modules.flags.flags import Flags
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.precision import PrecisionWork
@@ -17,18 +17,18 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
 from modules.paths import Paths, resolve_paths
-from modules.processing.engine.adapters import Networks
+from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.model_shelf import KeepWish
+from modules.processing.engine.model_shelf import KeepOptions
 from modules.processing.engine.precision import (
     PRECISION_KEYS,
-    PrecisionWish,
+    PrecisionOptions,
     check_patterns,
     machine_of,
     split_patterns,
 )
-from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.upscaling import hires_upscalers
 from modules.processing.record.output import Output
 from modules.prompting.styles import StyleBook
@@ -52,7 +52,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
 
     Raises `FeatherweightError` for folders that cannot be made and checkpoint files that are not there.
     """
-    steady_heap()
+    tune_allocator()
     access = access_of(flags)
     paths = resolve_paths(flags, root)
     paths.ensure()
@@ -69,10 +69,10 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         catalogue,
         paths.root / "configs",
         lambda: machine_of(flags, paths.offload_dir),
-        lambda: PrecisionWish.of(settings.current),
+        lambda: PrecisionOptions.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
-        networks=Networks(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
+        adapters=Adapters(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
         vaes=VaeCatalogue(
             paths.vae_dirs,
             paths.checkpoint_dirs,
@@ -81,23 +81,23 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         ),
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
-        current_keep=lambda: KeepWish.of(settings.current),
+        current_keep=lambda: KeepOptions.of(settings.current),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
-    engine.networks.add_kinds(scripts.networks.kinds)
+    engine.adapters.add_kinds(scripts.adapters.kinds)
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
-    planner = Planner(
+    estimator = MemoryEstimator(
         engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
     )
-    executor = InProcessExecutor(engine, Output(paths.data_dir), scripts, planner)
+    executor = InProcessExecutor(engine, Output(paths.data_dir), scripts, estimator)
     queue = JobQueue(executor, JobStore(paths.jobs_file))
     cards = cards_of(paths, catalogue, engine, scripts)
     return Services(
-        flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, planner, scripts, access, cards=cards
+        flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, estimator, scripts, access, cards=cards
     )
 
 
@@ -121,9 +121,9 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         checkpoint=lambda name: catalogue.get(name).title,
         vaes=engine.vaes.choices,
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
-        loras=lambda: [info.name for info in engine.networks.catalogue.entries],
+        loras=lambda: [info.name for info in engine.adapters.catalogue.entries],
         styles=lambda: StyleBook.read(paths.styles_files),
-        networks=lambda: engine.networks,
+        adapters=lambda: engine.adapters,
         folders=folders_of(paths),
     )
 
@@ -132,10 +132,10 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
     """The pages of cards, over the program's own catalogues and folders: ours, then those of extensions."""
     ours = (
         embedding_page(paths.embeddings_dir),
-        hypernetwork_page(paths.hypernetwork_dir, engine.networks.hypernetworks),
+        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.hypernetworks),
         checkpoint_page(paths.checkpoint_dirs, catalogue),
     )
-    return CardLibrary(scripts.networks.pages(scripts.program, ours))
+    return CardLibrary(scripts.adapters.pages(scripts.program, ours))
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:

@@ -32,7 +32,7 @@ class DeviceFlags(Protocol):
 def choose_device(flags: DeviceFlags, part: str = "sd") -> torch.device:
     """The device for a part of the program ("sd", "esrgan", ...; the words of --use-cpu).
 
-    --use-cpu wins, then the first of CUDA, MPS, XPU that works, then the processor. Raises `InvalidValueError` that
+    --use-cpu wins, then the first of CUDA, MPS, XPU that works, then the CPU. Raises `InvalidValueError` that
     lists the devices if --device-id or --use-ipex ask for one that is not there.
     """
     import torch
@@ -57,7 +57,7 @@ def choose_device(flags: DeviceFlags, part: str = "sd") -> torch.device:
 
 
 def list_devices() -> list[str]:
-    """Every graphics card PyTorch sees, with the number that --device-id takes: "0: NVIDIA ... (cuda)"."""
+    """Every GPU PyTorch sees, with the number that --device-id takes: "0: NVIDIA ... (cuda)"."""
     return [f"{index}: {_name(kind, index)} ({kind})" for kind in GPU_KINDS for index in range(_count(kind))]
 
 
@@ -84,13 +84,13 @@ def _name(kind: str, index: int) -> str:
 
 
 def _listed() -> str:
-    return "; ".join(list_devices()) or "no graphics card, only the processor"
+    return "; ".join(list_devices()) or "no GPU, only the CPU"
 
 
 def native_bf16_cpu() -> bool:
-    """Whether the processor multiplies bfloat16 itself (AVX512-BF16, AMX-BF16, Arm BF16), as cpuinfo finds it.
+    """Whether the CPU multiplies bfloat16 itself (AVX512-BF16, AMX-BF16, Arm BF16), as cpuinfo finds it.
 
-    Elsewhere PyTorch emulates bf16, which is slower than fp32. Not a timing: the dtype, and with it the picture, must
+    Elsewhere PyTorch emulates bf16, which is slower than fp32. Not a timing: the dtype, and with it the image, must
     not depend on how busy the machine is at start. oneDNN must be there to use the instructions.
     """
     import torch
@@ -132,7 +132,7 @@ def has_fp8_matmul(device: torch.device) -> bool:
 def compute_dtype(device: torch.device, no_half: bool, precision: str = "autocast") -> torch.dtype:
     """The dtype that layers compute in. `precision` is the word of --precision (full, half, autocast).
 
-    fp32 with --no-half or full; fp16 on graphics cards that can; on the processor bf16 where it is native or `half`
+    fp32 with --no-half or full; fp16 on GPUs that can; on the CPU bf16 where it is native or `half`
     is asked for (fp16 has no fast kernels there), else fp32.
     """
     import torch
@@ -160,7 +160,7 @@ def device_note(device: torch.device) -> str | None:
         _name("cuda", device.index or 0), torch.cuda.get_device_capability(device)
     ):
         return (
-            "GTX 16xx cards can give black pictures in 16 bits; if that happens, start with --no-half-vae or --no-half."
+            "GTX 16xx cards can give black images in 16 bits; if that happens, start with --no-half-vae or --no-half."
         )
     if device.type == "mps":
         return "MPS has no fp8: models stay in fp16."
@@ -217,12 +217,12 @@ KEPT_BYTES = 4 * LARGE_BLOCK_BYTES
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # of glibc's mallopt
 
 
-def steady_heap() -> None:
+def tune_allocator() -> None:
     """Have the heap give every block of 4 MB and more back as soon as it is free (Linux with glibc; else nothing). To
     be called before PyTorch is used.
 
     Left alone, glibc raises the size from which it does so with the blocks that are freed, and keeps what is smaller:
-    the same picture takes more memory the longer the program runs, and no plan can know how much. Blocks that come
+    the same image takes more memory the longer the program runs, and no plan can know how much. Blocks that come
     fresh from the system cost time; huge pages, which PyTorch asks for where it is told to, win that back. Of smaller
     blocks up to 16 MB stay at the end of the heap: as soon as one of the two numbers is set, glibc's own for what stays
     is 128 KB, and every buffer of some megabytes that comes and goes would come fresh from the system.
@@ -237,7 +237,7 @@ def steady_heap() -> None:
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Have the garbage collector no longer look through what stands now: what was imported, and what a server is made
     of. There is a look at each change of model, and it would take as long as there is much of that."""
     import gc

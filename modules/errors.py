@@ -48,13 +48,13 @@ class SettingsError(FeatherweightError):
 
 
 class OutputError(FeatherweightError):
-    """A picture could not be written (full disk, read-only folder); the picture itself is still in the result."""
+    """An image could not be written (full disk, read-only folder); the image itself is still in the result."""
 
     status = 507
 
 
 class NumericalError(FeatherweightError):
-    """NaN or infinity in a latent or picture; the message names the remedy."""
+    """NaN or infinity in a latent or image; the message names the remedy."""
 
     status = 500
 

@@ -81,12 +81,12 @@ def on_extra_noise(callback: Callback, *, name: str | None = None) -> None:
 
 
 def on_before_image_saved(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(ImageSaveParams)`: a picture is about to be written."""
+    """`callback(ImageSaveParams)`: an image is about to be written."""
     register(Moment.BEFORE_IMAGE_SAVED, callback, name)
 
 
 def on_image_saved(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(ImageSaveParams)`: a picture was written."""
+    """`callback(ImageSaveParams)`: an image was written."""
     register(Moment.IMAGE_SAVED, callback, name)
 
 

@@ -10,7 +10,7 @@ from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.paths import Paths
 from modules.processing.engine.engine import Engine
-from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
 
@@ -26,7 +26,7 @@ class Services:
     engine: Engine
     queue: JobQueue
     version: str
-    planner: Planner
+    estimator: MemoryEstimator
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     tasks: Tasks = field(default_factory=Tasks)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from modules.devices import settle
+from modules.devices import freeze_gc
 
 if TYPE_CHECKING:
     from modules.processing.engine.engine import Engine
@@ -43,7 +43,7 @@ def _place(item: pytest.Item) -> int:
 def imported_stays() -> None:
     """What was imported until now is not searched for garbage again: that takes a quarter of a second of each model
     that is let go."""
-    settle()
+    freeze_gc()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.model_cards.cards import CardPage
-from modules.processing.engine.adapters import Networks
+from modules.processing.engine.adapters import Adapters
 from modules.scripts.built_in import load_built_in
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
@@ -26,15 +26,15 @@ def lora_script(name: str) -> Any:
     return sys.modules[f"featherweight_scripts.Lora.{name}"]
 
 
-def lora_page(networks: Networks, folder: Path) -> CardPage:
+def lora_page(adapters: Adapters, folder: Path) -> CardPage:
     """The page of LoRA cards over these networks, which lie in this folder."""
-    program = Program(networks=lambda: networks, folders=lambda kind: (folder,))
+    program = Program(adapters=lambda: adapters, folders=lambda kind: (folder,))
     page: CardPage = lora_script("lora_page").lora_page(program)
     return page
 
 
-def networks_of(
+def adapters_of(
     folder: Path | None = None, embeddings: Path | None = None, hypernetworks: Path | None = None
-) -> Networks:
-    """Networks of these folders, with the kinds of tags that ship with the program."""
-    return Networks((folder,) if folder else (), embeddings, hypernetworks, built_in().networks.kinds)
+) -> Adapters:
+    """Adapters of these folders, with the kinds of tags that ship with the program."""
+    return Adapters((folder,) if folder else (), embeddings, hypernetworks, built_in().adapters.kinds)

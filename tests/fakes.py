@@ -1,4 +1,4 @@
-"""A program whose model computes nothing: for tests of the edges, where pictures only have to arrive."""
+"""A program whose model computes nothing: for tests of the edges, where images only have to arrive."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
-from modules.processing.record.result import GenerationInfo, Picture, Result
+from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
 from modules.processing.request import Txt2ImgRequest
 from modules.services import Services
 from tests.recordings import TINY
@@ -30,13 +30,13 @@ CHECKPOINT = CheckpointInfo(TINY, TINY.name, 1, 1, "f" * 64)
 
 
 class FakeExecutor:
-    """Steps like a sampler, previews, and makes a plain picture for each sample."""
+    """Steps like a sampler, previews, and makes a plain image for each sample."""
 
     def run(self, job: Job) -> Result:
         request = job.request
         pause = SLOW_STEP_S if request.prompt.startswith("slow") else STEP_S
         job.plan(request.steps * request.batch_count)
-        pictures: list[Picture] = []
+        images: list[GeneratedImage] = []
         interrupted = False
         for batch in range(request.batch_count):
             try:
@@ -53,9 +53,9 @@ class FakeExecutor:
                 continue
             for index in range(request.batch_size):
                 number = batch * request.batch_size + index
-                pictures.append(_picture(request, request.seed + number, request.subseed + number))
-                job.finished_picture(pictures[-1])
-        return Result(pictures=tuple(pictures), info=_info(request, pictures), interrupted=interrupted)
+                images.append(_image(request, request.seed + number, request.subseed + number))
+                job.finished_image(images[-1])
+        return Result(images=tuple(images), info=_info(request, images), interrupted=interrupted)
 
     def close(self) -> None:
         """Holds nothing."""
@@ -75,15 +75,15 @@ def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
     return replace(built, queue=queue)
 
 
-def _picture(request: Txt2ImgRequest, seed: int, subseed: int) -> Picture:
+def _image(request: Txt2ImgRequest, seed: int, subseed: int) -> GeneratedImage:
     width, height = request.size_px
     image = Image.new("RGB", (width, height), (seed % 256, (seed // 7) % 256, 120))
     main = main_fields(request, CHECKPOINT, request.size_px, seed, subseed)
     extra = extra_fields(request, request.prompt, request.negative_prompt, Facts())
-    return Picture(image, infotext(request.prompt, request.negative_prompt, main, extra), seed, subseed)
+    return GeneratedImage(image, infotext(request.prompt, request.negative_prompt, main, extra), seed, subseed)
 
 
-def _info(request: Txt2ImgRequest, pictures: list[Picture]) -> GenerationInfo:
+def _info(request: Txt2ImgRequest, images: list[GeneratedImage]) -> GenerationInfo:
     count = request.batch_size * request.batch_count
     width, height = request.size_px
     return GenerationInfo(
@@ -107,7 +107,7 @@ def _info(request: Txt2ImgRequest, pictures: list[Picture]) -> GenerationInfo:
         seed_resize_from_height=request.seed_resize_from_height,
         denoising_strength=None,
         extra_params={},
-        infotexts=tuple(picture.infotext for picture in pictures),
+        infotexts=tuple(image.infotext for image in images),
         styles=request.styles,
         job_timestamp="20260101000000",
         clip_skip=1,

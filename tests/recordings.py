@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.adapters import Networks
+from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
-from tests.extensions import networks_of
+from tests.extensions import adapters_of
 
 REFERENCE = Path(__file__).parent / "reference"
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -32,10 +32,10 @@ def cpu_machine() -> Machine:
 def tiny_engine(cache_dir: Path) -> Engine:
     """An engine that finds the tiny checkpoint."""
     catalogue = CheckpointCatalogue([REFERENCE / "models"], HashCache(cache_dir / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, networks=tiny_networks())
+    return Engine(catalogue, CONFIGS, cpu_machine, adapters=tiny_adapters())
 
 
-def tiny_networks() -> Networks:
+def tiny_adapters() -> Adapters:
     """The recorded networks of all kinds."""
     models = REFERENCE / "models"
-    return networks_of(models / "Lora", models / "embeddings", models / "hypernetworks")
+    return adapters_of(models / "Lora", models / "embeddings", models / "hypernetworks")

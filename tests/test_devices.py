@@ -54,7 +54,7 @@ def test_device_id_out_of_range_lists_the_cards(cards: dict[str, int]) -> None:
 
 
 def test_device_id_without_cards_says_so(cards: dict[str, int]) -> None:
-    with pytest.raises(InvalidValueError, match="no graphics card"):
+    with pytest.raises(InvalidValueError, match="no GPU"):
         devices.choose_device(parse_flags(["--device-id", "0"]))
 
 
@@ -184,7 +184,7 @@ def test_a_real_card_is_chosen_and_described() -> None:
 def test_the_heap_takes_no_more_the_longer_it_is_used() -> None:
     """In a process of its own: blocks of 8 to 24 MB that come and go leave nothing behind."""
     code = (
-        "from modules.devices import steady_heap; steady_heap(); import os, torch;"
+        "from modules.devices import tune_allocator; tune_allocator(); import os, torch;"
         "assert os.environ['THP_MEM_ALLOC_ENABLE'] == '1';"
         "rss = lambda: int(open('/proc/self/statm').read().split()[1]) * 4096; torch.ones(1); before = rss();"
         "held = [[torch.ones(2 + i, 1 << 20), torch.ones(999)] for i in range(5)]; [pair.pop(0) for pair in held];"

@@ -82,7 +82,7 @@ def wait_for(address: str) -> None:
     raise AssertionError("the server does not answer")
 
 
-def test_page_and_api_answer_and_a_picture_is_made(server: tuple[str, "subprocess.Popen[bytes]"]) -> None:
+def test_page_and_api_answer_and_an_image_is_made(server: tuple[str, "subprocess.Popen[bytes]"]) -> None:
     address, _ = server
     wait_for(address)
     status, page = get(f"{address}/")

@@ -26,22 +26,22 @@ HEADER_START = struct.Struct("<Q")
 METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
 
 
-class NetworkError(FeatherweightError):
+class AdapterError(FeatherweightError):
     """A network file that cannot be used: damaged, for another model family, or of an unknown kind."""
 
     status = 422
 
 
 @dataclass(frozen=True)
-class NetworkFile:
+class AdapterFile:
     """What a file holds: one `Adapter` a layer, by the layer's name in the file, and bundled embeddings."""
 
     adapters: Mapping[str, Adapter]
     embeddings: Mapping[str, Mapping[str, Tensor]]
 
 
-def read_network(path: Path) -> NetworkFile:
-    """Read a whole file into main memory. Raises `NetworkError` that says what is wrong with it."""
+def read_adapter_file(path: Path) -> AdapterFile:
+    """Read a whole file into main memory. Raises `AdapterError` that says what is wrong with it."""
     tensors = read_tensors(path)
     layers: dict[str, dict[str, Tensor]] = {}
     bundled: dict[str, dict[str, Tensor]] = {}
@@ -49,7 +49,7 @@ def read_network(path: Path) -> NetworkFile:
         if tensor.is_floating_point() and tensor.element_size() == 1:
             tensor = tensor.to(torch.float16)  # which has every number of the 8-bit formats
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise NetworkError(f"{path.name}: {key} holds NaN or infinite numbers. The file is damaged: get it again.")
+            raise AdapterError(f"{path.name}: {key} holds NaN or infinite numbers. The file is damaged: get it again.")
         if key.startswith(BUNDLE):
             name, _, rest = key.removeprefix(BUNDLE).partition(".")
             bundled.setdefault(name, {})[rest] = tensor
@@ -57,28 +57,28 @@ def read_network(path: Path) -> NetworkFile:
         layer, end = split_key(key)
         layers.setdefault(layer, {})[end] = tensor
     if not layers:
-        raise NetworkError(f"{path.name}: no network in it. Choose a LoRA, LoHa, LoKr, IA3, OFT or GLoRA file.")
+        raise AdapterError(f"{path.name}: no network in it. Choose a LoRA, LoHa, LoKr, IA3, OFT or GLoRA file.")
     adapters: dict[str, Adapter] = {}
     unknown = []
     for layer, factors in layers.items():
         try:
             adapter = read_adapter(factors)
         except InvalidValueError as error:
-            raise NetworkError(
+            raise AdapterError(
                 f"{path.name}: {layer}: {error}. The file is damaged, or of a kind that this program does not know."
             ) from error
         if adapter is None:
             unknown.append(f"{layer} ({', '.join(sorted(factors))})")
             continue
         if adapter.rank == 0:
-            raise NetworkError(f"{path.name}: {layer} has rank 0. The file is damaged: get it again.")
+            raise AdapterError(f"{path.name}: {layer} has rank 0. The file is damaged: get it again.")
         adapters[layer] = adapter
     if unknown:
-        raise NetworkError(
+        raise AdapterError(
             f"{path.name}: {len(unknown)} layers are of no known kind: {'; '.join(unknown[:3])}. "
             "It may be a ControlNet or a checkpoint: choose a network of the LoRA family."
         )
-    return NetworkFile(adapters, bundled)
+    return AdapterFile(adapters, bundled)
 
 
 def split_key(key: str) -> tuple[str, str]:
@@ -109,18 +109,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
                 return {name: file.read(name) for name in file.entries}
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError as error:
-        raise NetworkError(str(error)) from error
+        raise AdapterError(str(error)) from error
     except OSError as error:
-        raise NetworkError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of networks.") from error
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of networks.") from error
     except Exception as error:  # the loader raises whatever the pickle makes it raise
-        raise NetworkError(
+        raise AdapterError(
             f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}). "
             "Files of this kind can run programs; get a .safetensors file."
         ) from error
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
-        raise NetworkError(f"{path.name}: no table of tensors in it. Choose a network of the LoRA family.")
+        raise AdapterError(f"{path.name}: no table of tensors in it. Choose a network of the LoRA family.")
     return {str(name): tensor for name, tensor in loaded.items()}
 
 
@@ -182,6 +182,6 @@ def digests_of(path: Path) -> Digests:
     return Digests(tensors, hashlib.sha256(header + digest.digest()).hexdigest() if header else tensors)
 
 
-def network_hash(path: Path) -> str:
+def adapter_hash(path: Path) -> str:
     """`Digests.tensors` of a file."""
     return digests_of(path).tensors

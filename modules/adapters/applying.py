@@ -1,4 +1,4 @@
-"""Networks on a model: which layers change, how the change meets the stored weights, how much of it arrives.
+"""Adapters on a model: which layers change, how the change meets the stored weights, how much of it arrives.
 
 Modes (the setting `lora_mode`):
 
@@ -21,7 +21,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import NetworkError, NetworkFile
+from modules.adapters.adapter_file import AdapterError, AdapterFile
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.algorithms.rows import rows_of
 from modules.adapters.fitting import check_missing, check_shapes, left_out
@@ -72,7 +72,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Survival:
+class Retention:
     """How much of the networks arrived: <effective, wanted> / <wanted, wanted>, and the noise that came with it,
     relative to the wanted delta's norm; for all layers together and the worst ones.
 
@@ -83,7 +83,7 @@ class Survival:
     retention: float
     noise: float
     worst: tuple[tuple[str, float], ...] = ()
-    networks: tuple[tuple[str, float], ...] = ()
+    adapters: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass
@@ -94,7 +94,7 @@ class _Sum:
     both: float = 0.0
     noise: float = 0.0
     layers: list[tuple[str, float]] = field(default_factory=list)
-    networks: dict[int, tuple[float, float]] = field(default_factory=dict)  # <error, own>, <own, own> by number
+    adapters: dict[int, tuple[float, float]] = field(default_factory=dict)  # <error, own>, <own, own> by number
 
     def add(self, name: str, wanted: Tensor, effective: Tensor) -> tuple[float, float]:
         """Returns <error, wanted> and <wanted, wanted> of this layer."""
@@ -108,32 +108,32 @@ class _Sum:
         self.layers.append((name, both / wanted_sq))
         return both - wanted_sq, wanted_sq
 
-    def add_network(self, number: int, error: float, size: float) -> None:
+    def add_adapter(self, number: int, error: float, size: float) -> None:
         """<error, own> and <own, own> of one network's share in a layer; error: what arrived minus what was wanted."""
-        errors, sizes = self.networks.get(number, (0.0, 0.0))
-        self.networks[number] = (errors + error, sizes + size)
+        errors, sizes = self.adapters.get(number, (0.0, 0.0))
+        self.adapters[number] = (errors + error, sizes + size)
 
-    def result(self, uses: Sequence[Use]) -> Survival:
+    def result(self, uses: Sequence[Use]) -> Retention:
         if not self.wanted:
             return whole(uses)
         worst = tuple(sorted(self.layers, key=lambda item: item[1])[:WORST])
-        shares = [self.networks.get(number, (0.0, 0.0)) for number in range(len(uses))]
-        networks = tuple(
+        shares = [self.adapters.get(number, (0.0, 0.0)) for number in range(len(uses))]
+        adapters = tuple(
             (use.name, 1 + error / size if size else 1.0) for use, (error, size) in zip(uses, shares, strict=True)
         )
-        return Survival(self.both / self.wanted, (self.noise / self.wanted) ** 0.5, worst, networks)
+        return Retention(self.both / self.wanted, (self.noise / self.wanted) ** 0.5, worst, adapters)
 
 
-def whole(uses: Sequence[Use]) -> Survival:
+def whole(uses: Sequence[Use]) -> Retention:
     """Everything arrived, because nothing was rounded."""
-    return Survival(1.0, 0.0, (), tuple((use.name, 1.0) for use in uses))
+    return Retention(1.0, 0.0, (), tuple((use.name, 1.0) for use in uses))
 
 
-class Master(Protocol):
+class FullPrecisionSource(Protocol):
     """The weights in full precision: the checkpoint file."""
 
     def read(self, component: str, key: str) -> Tensor:
-        """A parameter as the file has it, on the processor, in the shape of ours."""
+        """A parameter as the file has it, on the CPU, in the shape of ours."""
 
     def is_source(self, component: str, key: str) -> bool:
         """Whether encoding that again gives what was loaded, bit for bit (it was not in 8 bits in the file)."""
@@ -142,16 +142,20 @@ class Master(Protocol):
         """Called when nothing more will be read for now."""
 
 
-class NetworkApplier:
+class AdapterApplier:
     """Puts networks on one loaded model and takes them off again. Not thread safe: call it between jobs' steps."""
 
     def __init__(
-        self, table: TargetTable, master: Master, device: torch.device, autocast: torch.dtype | None = None
+        self,
+        table: TargetTable,
+        full_precision: FullPrecisionSource,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
     ) -> None:
         """`autocast`: the dtype of autocast where the model computes under it. Other programs then also make and add
         the deltas that they merge under it, and the merging modes do as they do."""
         self._table = table
-        self._master = master
+        self._full_precision = full_precision
         self._device = device
         self._autocast = autocast
         self._current: tuple[tuple[Use, ...], LoraMode, bool] = ((), LoraMode.EXACT, False)
@@ -160,7 +164,7 @@ class NetworkApplier:
         self._kept: dict[tuple[str, str], Tensor] = {}
         self._merged: dict[tuple[str, str], tuple[Target, str]] = {}  # by component and key
         self._backups: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
-        self.survival: Survival | None = None
+        self.retention: Retention | None = None
         self.notices: list[str] = []
 
     @property
@@ -169,25 +173,25 @@ class NetworkApplier:
         return self._current[0]
 
     def apply(
-        self, uses: Sequence[Use], files: Mapping[str, NetworkFile], mode: LoraMode, keep_masters: bool = False
+        self, uses: Sequence[Use], files: Mapping[str, AdapterFile], mode: LoraMode, keep_full_precision: bool = False
     ) -> None:
         """Make exactly these networks effective, in this order; `files` by hash.
 
-        No network is applied by halves: raises `NetworkError` for one with a layer of another shape, or of which more
-        than a tenth of the layers are not in the model (fewer are listed in `notices`). With `keep_masters` the full
-        precision weights of touched layers stay in main memory.
+        No network is applied by halves: raises `AdapterError` for one with a layer of another shape, or of which more
+        than a tenth of the layers are not in the model (fewer are listed in `notices`). With `keep_full_precision`
+        the full precision weights of touched layers stay in main memory.
         """
-        wanted = (tuple(uses), mode, keep_masters)
+        wanted = (tuple(uses), mode, keep_full_precision)
         if wanted == self._current:
             return
         if self._only_strengths_differ(uses, mode):
             self._change_strengths(uses)
             self._current = wanted
-            self.survival = whole(uses)
+            self.retention = whole(uses)
             return
         changes = self._plan(uses, files)
         self.remove()
-        if not keep_masters:
+        if not keep_full_precision:
             self._kept.clear()
         total = _Sum()
         budget = Budget(DELTA_BUDGET_BYTES)
@@ -197,18 +201,18 @@ class NetworkApplier:
                 if mode is LoraMode.EXACT:
                     beside(target.layer, layer_changes, budget, self._device)
                 elif mode is LoraMode.MERGE:
-                    self._merge(target, layer_changes, total, keep_masters)
+                    self._merge(target, layer_changes, total, keep_full_precision)
                 else:
                     self._merge_into_stored(target, layer_changes, total, mode is LoraMode.STOCHASTIC)
         except BaseException:
             self.remove()
             raise
-        self._master.close()
+        self._full_precision.close()
         if mode is not LoraMode.EXACT:
             release_scratch()
             release_memory(self._device)  # else the heap keeps what the largest layer took in float32
         self._current = wanted
-        self.survival = (whole(uses) if mode is LoraMode.EXACT else total.result(uses)) if uses else None
+        self.retention = (whole(uses) if mode is LoraMode.EXACT else total.result(uses)) if uses else None
 
     def remove(self) -> None:
         """Take all networks off: every weight is again, bit for bit, what was loaded."""
@@ -220,14 +224,16 @@ class NetworkApplier:
             if (component, key) in self._backups:
                 put(target.layer, name, *self._backups[component, key])
             else:
-                loaded = _storage_of(target.layer, name).encode(self._master.read(component, key).to(self._device))
+                loaded = _storage_of(target.layer, name).encode(
+                    self._full_precision.read(component, key).to(self._device)
+                )
                 put(target.layer, name, loaded.data, loaded.scale)
-        self._master.close()
+        self._full_precision.close()
         self._touched.clear()
         self._merged.clear()
         self._backups.clear()
         self._current = ((), LoraMode.EXACT, False)
-        self.survival = None
+        self.retention = None
 
     # -- other strengths -----------------------------------------------------------------------------------------------
 
@@ -266,7 +272,7 @@ class NetworkApplier:
     # -- planning ----------------------------------------------------------------------------------------------------
 
     def _plan(
-        self, uses: Sequence[Use], files: Mapping[str, NetworkFile]
+        self, uses: Sequence[Use], files: Mapping[str, AdapterFile]
     ) -> dict[tuple[str, str], tuple[Target, list[LayerChange]]]:
         """By layer: the changes in the order of the networks."""
         self.notices.clear()
@@ -289,13 +295,13 @@ class NetworkApplier:
         self._planned = parts
         return planned
 
-    def _found(self, network: str, name: str, algorithm: Adapter) -> Iterator[tuple[Target, Adapter]]:
+    def _found(self, adapter: str, name: str, algorithm: Adapter) -> Iterator[tuple[Target, Adapter]]:
         """The layers that a name means, each with its share of the change."""
         parts = self._table.parts(name)
         try:
             yield from ((part.target, rows_of(algorithm, part.third)) for part in parts)
         except InvalidValueError as error:
-            raise NetworkError(f"{network}: {name}: {error}") from error
+            raise AdapterError(f"{adapter}: {name}: {error}") from error
         target = self._table.find(name)
         if not parts and target is not None:
             yield target, algorithm
@@ -307,19 +313,19 @@ class NetworkApplier:
             if target.layer._parameters.get(name) is None:
                 self._bias_beside(target, changes, total)
                 continue
-            base = self._master_of(target, name, keep).to(self._device, torch.float32)
+            base = self._full_precision_of(target, name, keep).to(self._device, torch.float32)
             merged = self._changed(name, base, changes)
             if merged is base:
                 continue
             before = self._effective(target.layer, name)
             self._put(target, name, merged, None)
-            wanted, arrived = merged - base, self._effective(target.layer, name) - before
-            share = total.add(f"{target.path}.{name}", wanted, arrived)
+            wanted, effect_kept = merged - base, self._effective(target.layer, name) - before
+            share = total.add(f"{target.path}.{name}", wanted, effect_kept)
             numbers = self._numbers(target)
             for number, change in zip(numbers, changes, strict=True):
                 if len(numbers) > 1:
-                    share = _share(self._changed(name, base, [change]) - base, arrived - wanted)
-                total.add_network(number, *share)
+                    share = _share(self._changed(name, base, [change]) - base, effect_kept - wanted)
+                total.add_adapter(number, *share)
 
     def _merge_into_stored(self, target: Target, changes: list[LayerChange], total: _Sum, stochastic: bool) -> None:
         for name in NAMES:
@@ -338,11 +344,11 @@ class NetworkApplier:
                 self._put(target, name, merged, seed)
                 current = self._effective(target.layer, name)
                 if len(numbers) > 1:
-                    total.add_network(numbers[number], *_share(merged - before, current - merged))
+                    total.add_adapter(numbers[number], *_share(merged - before, current - merged))
             if current is not first:
                 share = total.add(f"{target.path}.{name}", wanted, current - first)
                 if len(numbers) == 1:
-                    total.add_network(numbers[0], *share)
+                    total.add_adapter(numbers[0], *share)
 
     def _bias_beside(self, target: Target, changes: list[LayerChange], total: _Sum) -> None:
         """A layer without a bias has none to merge into: what is added stands beside it, as in mode exact."""
@@ -354,7 +360,7 @@ class NetworkApplier:
         for number, change in zip(self._numbers(target), changes, strict=True):
             own = change.bias_delta(None)
             if own is not None:
-                total.add_network(number, *_share(own, torch.zeros_like(own)))
+                total.add_adapter(number, *_share(own, torch.zeros_like(own)))
 
     def _numbers(self, target: Target) -> list[int]:
         """The numbers of the networks that change a layer, in the order of their changes."""
@@ -383,21 +389,21 @@ class NetworkApplier:
 
     def _put(self, target: Target, name: str, weight: Tensor, seed: int | None) -> None:
         key = (target.component, f"{target.path}.{name}")
-        if key not in self._merged and not self._master.is_source(*key):
+        if key not in self._merged and not self._full_precision.is_source(*key):
             self._backups[key] = stored_tensors(target.layer, name)
         storage = _storage_of(target.layer, name)
         encoded = storage.encode(weight) if seed is None else encode_stochastic(storage, weight, seed)
         put(target.layer, name, encoded.data, encoded.scale)
         self._merged[key] = (target, name)
 
-    def _master_of(self, target: Target, name: str, keep: bool) -> Tensor:
+    def _full_precision_of(self, target: Target, name: str, keep: bool) -> Tensor:
         key = (target.component, f"{target.path}.{name}")
         if key in self._kept:
             return self._kept[key]
-        master = self._master.read(*key)
+        full_precision = self._full_precision.read(*key)
         if keep:
-            self._kept[key] = master
-        return master
+            self._kept[key] = full_precision
+        return full_precision
 
 
 def _share(own: Tensor, error: Tensor) -> tuple[float, float]:

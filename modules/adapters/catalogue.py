@@ -17,8 +17,8 @@ RECORDED_HASH = "sshs_model_hash"
 
 
 @dataclass(frozen=True)
-class NetworkInfo:
-    """One file. `name` is the file's stem, `alias` what its author called it. Pictures in the metadata are left out of
+class AdapterInfo:
+    """One file. `name` is the file's stem, `alias` what its author called it. Images in the metadata are left out of
     it: they are large, and only wanted one at a time."""
 
     name: str
@@ -34,7 +34,7 @@ class NetworkInfo:
         return self.metadata.get("ss_output_name") or self.name
 
 
-class NetworkCatalogue:
+class AdapterCatalogue:
     """The network files below some folders. Hashes are taken when asked for, once per content."""
 
     def __init__(self, folders: Iterable[Path], suffixes: tuple[str, ...] = SUFFIXES) -> None:
@@ -42,18 +42,18 @@ class NetworkCatalogue:
         self._suffixes = suffixes
         self._lock = threading.Lock()
         self._digests: dict[tuple[Path, int, int], Digests] = {}
-        self._entries: dict[Path, NetworkInfo] = {}
+        self._entries: dict[Path, AdapterInfo] = {}
         self.refresh()
 
     @property
-    def entries(self) -> tuple[NetworkInfo, ...]:
+    def entries(self) -> tuple[AdapterInfo, ...]:
         """All files as of the last refresh, by name."""
         return tuple(sorted(self._entries.values(), key=lambda info: info.name.lower()))
 
-    def refresh(self, listing: Listing | None = None) -> tuple[NetworkInfo, ...]:
+    def refresh(self, listing: Listing | None = None) -> tuple[AdapterInfo, ...]:
         """Look at the folders again, or take what a look at the same folders has just found; only new and changed
         files are opened."""
-        found: dict[Path, NetworkInfo] = {}
+        found: dict[Path, AdapterInfo] = {}
         for entry in (listing or Listing.of(self._folders)).with_suffix(self._suffixes):
             info = self._describe(entry)
             if info is not None:
@@ -62,7 +62,7 @@ class NetworkCatalogue:
             self._entries = found
         return self.entries
 
-    def find(self, text: str) -> NetworkInfo | None:
+    def find(self, text: str) -> AdapterInfo | None:
         """The file of this name, else of this alias, else whose hash begins so (8 digits at least)."""
         entries = self.entries
         by_name = next((info for info in entries if info.name == text), None)
@@ -77,7 +77,7 @@ class NetworkCatalogue:
             return self.find_hash(lowered)
         return None
 
-    def find_current(self, text: str) -> NetworkInfo | None:
+    def find_current(self, text: str) -> AdapterInfo | None:
         """As `find`, the file as it is now; the folders are looked at again for one that is new, has changed, or has
         gone."""
         info = self.find(text)
@@ -86,7 +86,7 @@ class NetworkCatalogue:
         self.refresh()
         return self.find(text)
 
-    def find_hash(self, digest: str, read_files: bool = True) -> NetworkInfo | None:
+    def find_hash(self, digest: str, read_files: bool = True) -> AdapterInfo | None:
         """The file whose hash begins so; with `read_files` hashes that are not known yet are taken."""
         known = next((info for info in self.entries if self._known_hash(info).startswith(digest)), None)
         recorded = (info for info in self.entries if info.metadata.get(RECORDED_HASH, "").startswith(digest))
@@ -95,7 +95,7 @@ class NetworkCatalogue:
             return known
         return next((info for info in self.entries if self.hash_of(info).startswith(digest)), None)
 
-    def hash_of(self, info: NetworkInfo) -> str:
+    def hash_of(self, info: AdapterInfo) -> str:
         """sha256 of its tensors in hex as the file records it, else taken; "" for a file that cannot be read.
 
         To show and to search: what a file says about itself may be wrong. `digests` are taken from its bytes.
@@ -109,27 +109,27 @@ class NetworkCatalogue:
             log.warning("%s has no hash: %s", info.path.name, error)
             return ""
 
-    def has_hash(self, info: NetworkInfo, digest: str) -> bool:
+    def has_hash(self, info: AdapterInfo, digest: str) -> bool:
         """Whether its hash begins so, the one that was taken or the one that the file records."""
         return self.hash_of(info).startswith(digest) or info.metadata.get(RECORDED_HASH, "").startswith(digest)
 
-    def short_hash_of(self, info: NetworkInfo) -> str:
+    def short_hash_of(self, info: AdapterInfo) -> str:
         """The first 12 digits, as infotexts have them."""
         return self.hash_of(info)[:SHORT_HASH]
 
-    def digests(self, info: NetworkInfo) -> Digests:
+    def digests(self, info: AdapterInfo) -> Digests:
         """Taken from the file's bytes, once for a size and time of change. Raises `OSError` and `ValueError`."""
         key = (info.path, info.size_bytes, info.mtime_ns)
         if key not in self._digests:
             self._digests[key] = digests_of(info.path)
         return self._digests[key]
 
-    def _known_hash(self, info: NetworkInfo) -> str:
+    def _known_hash(self, info: AdapterInfo) -> str:
         """The hash that was taken from the bytes before, else the one that the file itself records; else ""."""
         digests = self._digests.get((info.path, info.size_bytes, info.mtime_ns))
         return digests.tensors if digests else info.metadata.get(RECORDED_HASH, "")
 
-    def _describe(self, entry: os.DirEntry[str]) -> NetworkInfo | None:
+    def _describe(self, entry: os.DirEntry[str]) -> AdapterInfo | None:
         path = Path(entry.path)
         known = self._entries.get(path)
         try:
@@ -139,11 +139,11 @@ class NetworkCatalogue:
         if known is not None and (known.size_bytes, known.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
             return known
         metadata = read_metadata(path)
-        pictures = [metadata.pop(key, "") for key in EMBEDDED]
-        return NetworkInfo(path.stem, path, stat.st_size, stat.st_mtime_ns, metadata, any(pictures))
+        images = [metadata.pop(key, "") for key in EMBEDDED]
+        return AdapterInfo(path.stem, path, stat.st_size, stat.st_mtime_ns, metadata, any(images))
 
 
-def _is_current(info: NetworkInfo) -> bool:
+def _is_current(info: AdapterInfo) -> bool:
     try:
         stat = info.path.stat()
     except OSError:

@@ -1,6 +1,6 @@
 """Textual inversion embeddings on disk (Gal et al. 2022, arXiv:2208.01618): vectors that a word in a prompt stands for.
 
-Read from .pt and .bin (weights only), .safetensors, and pictures that carry one, see `picture_embedding`.
+Read from .pt and .bin (weights only), .safetensors, and images that carry one, see `image_embedding`.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.adapters.adapter_file import NetworkError, read_tensors
-from modules.adapters.image_embedding import read_picture
+from modules.adapters.adapter_file import AdapterError, read_tensors
+from modules.adapters.image_embedding import read_image
 
 log = logging.getLogger(__name__)
 TENSOR_SUFFIXES = (".pt", ".bin", ".safetensors")
-PICTURE_SUFFIXES = (".png", ".webp", ".jxl", ".avif")
+IMAGE_SUFFIXES = (".png", ".webp", ".jxl", ".avif")
 SHORT_HASH = 12
 MAX_VECTORS = 75
 
@@ -95,7 +95,7 @@ class EmbeddingStore:
     def _files(self) -> list[Path]:
         if self._folder is None or not self._folder.is_dir():
             return []
-        suffixes = (*TENSOR_SUFFIXES, *PICTURE_SUFFIXES)
+        suffixes = (*TENSOR_SUFFIXES, *IMAGE_SUFFIXES)
         found = [path for path in sorted(self._folder.rglob("*")) if path.suffix.lower() in suffixes]
         return [path for path in found if path.is_file() and ".preview." not in path.name]
 
@@ -104,7 +104,7 @@ class EmbeddingStore:
         self._broken.pop(path, None)
         try:
             embedding = read_embedding(path)
-        except NetworkError as error:
+        except AdapterError as error:
             self._broken[path] = str(error)
             log.warning("%s", error)
             return
@@ -112,15 +112,15 @@ class EmbeddingStore:
             self._loaded[path] = embedding
         elif not _is_preview(path):
             self._broken[path] = (
-                f"{path.name}: a picture with no embedding in it, neither in a text chunk nor in its pixels."
+                f"{path.name}: an image with no embedding in it, neither in a text chunk nor in its pixels."
             )
 
 
 def read_embedding(path: Path) -> Embedding | None:
-    """One file; None for a picture without an embedding. Raises `NetworkError`."""
+    """One file; None for an image without an embedding. Raises `AdapterError`."""
     suffix = path.suffix.lower()
-    if suffix in PICTURE_SUFFIXES:
-        data = read_picture(path, with_pixels=not _is_preview(path))
+    if suffix in IMAGE_SUFFIXES:
+        data = read_image(path, with_pixels=not _is_preview(path))
         if data is None:
             return None
     elif suffix == ".safetensors":
@@ -130,8 +130,8 @@ def read_embedding(path: Path) -> Embedding | None:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise NetworkError(f"{path.name}: cannot be read ({error.strerror}).") from error
-    name = str(data.get("name") or path.stem) if suffix in PICTURE_SUFFIXES else path.stem
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}).") from error
+    name = str(data.get("name") or path.stem) if suffix in IMAGE_SUFFIXES else path.stem
     return Embedding(
         name=name,
         file_hash=digest,
@@ -143,7 +143,7 @@ def read_embedding(path: Path) -> Embedding | None:
 
 
 def vectors_of(where: str, data: Mapping[str, Any]) -> dict[int, Tensor]:
-    """Vectors by width from any of the known layouts. Raises `NetworkError` that names `where`."""
+    """Vectors by width from any of the known layouts. Raises `AdapterError` that names `where`."""
     params = data.get("string_to_param")
     if isinstance(params, Mapping):
         found = list(params.values())
@@ -163,10 +163,10 @@ def vectors_of(where: str, data: Mapping[str, Any]) -> dict[int, Tensor]:
             break
         table = tensor.detach().float().reshape(-1, tensor.shape[-1])
         if not 1 <= table.shape[0] <= MAX_VECTORS:
-            raise NetworkError(f"{where}: an embedding has 1 to {MAX_VECTORS} vectors, this one {table.shape[0]}.")
+            raise AdapterError(f"{where}: an embedding has 1 to {MAX_VECTORS} vectors, this one {table.shape[0]}.")
         vectors[table.shape[1]] = table
     if not found:
-        raise NetworkError(f"{where}: no textual inversion embedding in it. Take the file out of the folder.")
+        raise AdapterError(f"{where}: no textual inversion embedding in it. Take the file out of the folder.")
     return vectors
 
 
@@ -174,19 +174,19 @@ def _from_pickle(path: Path) -> dict[str, Any]:
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise NetworkError(f"{path.name}: cannot be read ({error.strerror}).") from error
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}).") from error
     except Exception as error:  # the loader raises whatever the pickle makes it raise
-        raise NetworkError(
+        raise AdapterError(
             f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__})."
         ) from error
     if not isinstance(data, dict):
-        raise NetworkError(f"{path.name}: no textual inversion embedding in it.")
+        raise AdapterError(f"{path.name}: no textual inversion embedding in it.")
     return data
 
 
-def _is_preview(picture: Path) -> bool:
-    """Whether the picture shows an embedding that lies beside it under the same name."""
-    return any(picture.with_suffix(suffix).is_file() for suffix in TENSOR_SUFFIXES)
+def _is_preview(image: Path) -> bool:
+    """Whether the image shows an embedding that lies beside it under the same name."""
+    return any(image.with_suffix(suffix).is_file() for suffix in TENSOR_SUFFIXES)
 
 
 def _whole(value: object) -> int | None:

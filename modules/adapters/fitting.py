@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 import torch
 
-from modules.adapters.adapter_file import NetworkError
+from modules.adapters.adapter_file import AdapterError
 from modules.adapters.targets import Target
 from modules.errors import InvalidValueError
 from modules.memory.changes import LayerChange
 
-MOST_MISSING = 0.1  # of its layers
+MAX_MISSING = 0.1  # of its layers
 LISTED = 8
 
 
-def check_shapes(network: str, target: Target, change: LayerChange) -> None:
-    """Raises `NetworkError` for a change of another shape than the layer's, or factors that do not fit each other."""
+def check_shapes(adapter: str, target: Target, change: LayerChange) -> None:
+    """Raises `AdapterError` for a change of another shape than the layer's, or factors that do not fit each other."""
     weight = target.layer._parameters.get("weight")
     if weight is None:
-        raise NetworkError(f"{network}: {target.path} has no weight to change. {_CHOOSE}")
+        raise AdapterError(f"{adapter}: {target.path} has no weight to change. {_CHOOSE}")
     if _plainly_fits(change, weight):
         return
     try:
@@ -28,8 +28,8 @@ def check_shapes(network: str, target: Target, change: LayerChange) -> None:
     except (RuntimeError, IndexError, ValueError, InvalidValueError):  # what PyTorch raises for shapes, and our own
         fits = False
     if not fits:
-        raise NetworkError(
-            f"{network}: its change to {target.path} does not fit the layer's {list(weight.shape)}, or is damaged. "
+        raise AdapterError(
+            f"{adapter}: its change to {target.path} does not fit the layer's {list(weight.shape)}, or is damaged. "
             f"{_CHOOSE}"
         )
 
@@ -44,21 +44,21 @@ def _plainly_fits(change: LayerChange, weight: torch.Tensor) -> bool:
     return is_up and branch.down.shape[1:] == weight.shape[1:]
 
 
-def check_missing(network: str, count: int, missing: int, names: Sequence[str]) -> None:
-    """Raises `NetworkError` where so many of a network's `count` layers are `missing` that it is for another family.
+def check_missing(adapter: str, count: int, missing: int, names: Sequence[str]) -> None:
+    """Raises `AdapterError` where so many of a network's `count` layers are `missing` that it is for another family.
 
     A few may be: trainers reach some layers that other programs do not have. `names` are those to tell.
     """
-    if missing > MOST_MISSING * count or (count and len(names) == count):
-        raise NetworkError(
-            f"{network} was made for another kind of model: {len(names)} of its {count} layers are not in this one "
+    if missing > MAX_MISSING * count or (count and len(names) == count):
+        raise AdapterError(
+            f"{adapter} was made for another kind of model: {len(names)} of its {count} layers are not in this one "
             f"({_some(names)}). Choose a checkpoint of the kind it was trained on."
         )
 
 
-def left_out(network: str, names: Sequence[str]) -> str:
+def left_out(adapter: str, names: Sequence[str]) -> str:
     """The sentence about layers that are not in the model."""
-    return f"{network}: {len(names)} of its layers are not in this model and were left out: {_some(names)}."
+    return f"{adapter}: {len(names)} of its layers are not in this model and were left out: {_some(names)}."
 
 
 def _some(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from modules.adapters.adapter_file import NetworkError
+from modules.adapters.adapter_file import AdapterError
 
 SUFFIXES = (".pt",)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -60,27 +60,27 @@ class Hypernetwork:
 
 
 def read_hypernetwork(path: Path) -> Hypernetwork:
-    """Read a file. Raises `NetworkError` that says what is wrong with it."""
+    """Read a file. Raises `AdapterError` that says what is wrong with it."""
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise NetworkError(f"{path.name}: cannot be read ({error.strerror}).") from error
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}).") from error
     except Exception as error:  # the loader raises whatever the pickle makes it raise
-        raise NetworkError(
+        raise AdapterError(
             f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__})."
         ) from error
     if not isinstance(data, dict):
-        raise NetworkError(f"{path.name}: no hypernetwork in it.")
+        raise AdapterError(f"{path.name}: no hypernetwork in it.")
     activation = str(data.get("activation_func") or "linear").lower()
     if activation not in ACTIVATIONS:
-        raise NetworkError(f"{path.name}: its activation {activation!r} is unknown. Known: {', '.join(ACTIVATIONS)}.")
+        raise AdapterError(f"{path.name}: its activation {activation!r} is unknown. Known: {', '.join(ACTIVATIONS)}.")
     layers = {
         width: (_layers(path, pair[0]), _layers(path, pair[1]))
         for width, pair in data.items()
         if isinstance(width, int) and isinstance(pair, Sequence) and len(pair) >= 2
     }
     if not layers:
-        raise NetworkError(f"{path.name}: no hypernetwork in it.")
+        raise AdapterError(f"{path.name}: no hypernetwork in it.")
     return Hypernetwork(layers, activation)
 
 
@@ -94,7 +94,7 @@ def _layers(path: Path, state: dict[str, Any]) -> tuple[Layer, ...]:
     for number in numbers:
         weight, bias = state[f"linear.{number}.weight"], state[f"linear.{number}.bias"]
         if not bool(torch.isfinite(weight).all()) or not bool(torch.isfinite(bias).all()):
-            raise NetworkError(f"{path.name}: linear.{number} holds NaN or infinite numbers.")
+            raise AdapterError(f"{path.name}: linear.{number} holds NaN or infinite numbers.")
         activated = weight.ndim == 2 and number + 1 not in numbers and number != numbers[-1]
         result.append(Layer(weight, bias, activated))
     return tuple(result)
@@ -103,10 +103,10 @@ def _layers(path: Path, state: dict[str, Any]) -> tuple[Layer, ...]:
 class HypernetworkHooks:
     """Puts hypernetworks on all attention layers of a network, found by their `to_k` and `to_v`."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, adapter: nn.Module) -> None:
         self._targets = [
             (layer, name.endswith("to_v"))
-            for name, layer in network.named_modules()
+            for name, layer in adapter.named_modules()
             if name.endswith((".to_k", ".to_v")) and isinstance(layer, nn.Linear)
         ]
         self._handles: list[RemovableHandle] = []
@@ -136,8 +136,8 @@ def _changer(
 ) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
     def change(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         context, *rest = inputs
-        for _content, network, strength in wanted:
-            context = network.change(context, for_values, strength)
+        for _content, adapter, strength in wanted:
+            context = adapter.change(context, for_values, strength)
         return (context, *rest)
 
     return change

@@ -1,7 +1,7 @@
-"""Textual inversion embeddings inside of pictures, as people share them: in a text chunk, or hidden in the pixels.
+"""Textual inversion embeddings inside of images, as people share them: in a text chunk, or hidden in the pixels.
 
 The hidden form survives sites that strip text chunks. From left to right: a block of pixels, a column of black, the
-picture, another column of black, a second block. Of a block the lower four bits of each channel count (the upper four
+image, another column of black, a second block. Of a block the lower four bits of each channel count (the upper four
 are decoration): in the left one they are the lower halves of bytes, in the right one the upper halves, row by row, red
 first. Both are combined by xor with a fixed sequence of a linear congruential generator (multiplier 1664525, increment
 1013904223 modulo 2^32, begun at 0; each state modulo 255). The bytes are a zlib stream, padded, of the same JSON that
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.adapters.adapter_file import NetworkError
+from modules.adapters.adapter_file import AdapterError
 
 CHUNK = "sd-ti-embedding"
 TENSOR = "TORCHTENSOR"  # the JSON's word for a list of numbers
@@ -32,10 +32,10 @@ MAX_JSON_BYTES = 8 << 20  # 75 vectors of SDXL's two encoders are 4 MB
 Bytes = NDArray[np.uint8]
 
 
-def read_picture(path: Path, with_pixels: bool = True) -> dict[str, Any] | None:
-    """The embedding's table in the picture's text chunk, or else in its pixels; None for a picture that has none.
+def read_image(path: Path, with_pixels: bool = True) -> dict[str, Any] | None:
+    """The embedding's table in the image's text chunk, or else in its pixels; None for an image that has none.
 
-    Raises `NetworkError` for a picture that cannot be read, or whose embedding is damaged, cut off or far too large.
+    Raises `AdapterError` for an image that cannot be read, or whose embedding is damaged, cut off or far too large.
     """
     try:
         with Image.open(path) as image:
@@ -46,13 +46,13 @@ def read_picture(path: Path, with_pixels: bool = True) -> dict[str, Any] | None:
                 return None
             pixels = np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise NetworkError(f"{path.name}: is no picture that can be read ({error}).") from error
+        raise AdapterError(f"{path.name}: is no image that can be read ({error}).") from error
     packed = hidden_bytes(pixels)
     return None if packed is None else _table(path, _unpacked(path, packed))
 
 
 def hidden_bytes(pixels: Bytes) -> bytes | None:
-    """The zlib stream in a picture [height, width, 3], with its padding; None where there is none."""
+    """The zlib stream in an image [height, width, 3], with its padding; None where there is none."""
     low = without_margins(pixels) & HALF
     if low.size == 0:
         return None
@@ -73,8 +73,8 @@ def _joined(lower: Bytes, upper: Bytes) -> bytes:
 
 
 def without_margins(pixels: Bytes) -> Bytes:
-    """The part of a picture [height, width, 3] without the rows and columns at its sides where each pixel lacks a
-    channel: what programs that fit pictures into a frame put around them."""
+    """The part of an image [height, width, 3] without the rows and columns at its sides where each pixel lacks a
+    channel: what programs that fit images into a frame registered them."""
     least = pixels.min(axis=2)
     rows, columns = np.flatnonzero(least.max(axis=1)), np.flatnonzero(least.max(axis=0))
     if len(rows) == 0:
@@ -98,17 +98,16 @@ def _unpacked(path: Path, packed: bytes) -> bytes:
     try:
         text = unpacking.decompress(packed, MAX_JSON_BYTES)
     except zlib.error as error:
-        raise NetworkError(
-            f"{path.name}: the embedding in its pixels is damaged ({error}). The picture was changed, or "
-            "saved with loss."
+        raise AdapterError(
+            f"{path.name}: the embedding in its pixels is damaged ({error}). The image was changed, or saved with loss."
         ) from error
     if not unpacking.eof:
         if len(text) >= MAX_JSON_BYTES:
-            raise NetworkError(
+            raise AdapterError(
                 f"{path.name}: what is hidden in its pixels is larger than any embedding (more than "
                 f"{MAX_JSON_BYTES >> 20} MB), and was not read."
             )
-        raise NetworkError(f"{path.name}: the embedding in its pixels is cut off. Get the picture in its full size.")
+        raise AdapterError(f"{path.name}: the embedding in its pixels is cut off. Get the image in its full size.")
     return text
 
 
@@ -116,16 +115,16 @@ def _from_base64(path: Path, text: str) -> bytes:
     try:
         return base64.b64decode(text)
     except ValueError as error:
-        raise NetworkError(f"{path.name}: the embedding in the picture is damaged.") from error
+        raise AdapterError(f"{path.name}: the embedding in the image is damaged.") from error
 
 
 def _table(path: Path, text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text, object_hook=_with_tensors)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # torch raises all four; too deep is the last
-        raise NetworkError(f"{path.name}: the embedding in the picture is damaged.") from error
+        raise AdapterError(f"{path.name}: the embedding in the image is damaged.") from error
     if not isinstance(found, dict):
-        raise NetworkError(f"{path.name}: the embedding in the picture is damaged.")
+        raise AdapterError(f"{path.name}: the embedding in the image is damaged.")
     return found
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from modules.errors import InvalidValueError
-from modules.prompting.extra_networks import NetworkTag, NetworkTags
+from modules.prompting.extra_networks import PromptTag, PromptTags
 
-LORA_KINDS = ("lora", "lyco")
-NO_NETWORK = "None"
+LORA_ALGORITHMS = ("lora", "lyco")
+NO_ADAPTER = "None"
 
 
 @dataclass(frozen=True)
@@ -34,37 +34,37 @@ def _never(_: str) -> bool:
     return False
 
 
-def lora_tags(tags: NetworkTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
+def lora_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
     """The LoRA tags of a prompt, and sentences about those that cannot be read (they are left out).
 
     `is_known` tells names that hold colons or equals signs from strengths: the longest known one counts.
     """
-    return _read_all([tag for kind in LORA_KINDS for tag in tags.get(kind, ())], is_known)
+    return _read_all([tag for kind in LORA_ALGORITHMS for tag in tags.get(kind, ())], is_known)
 
 
-def hypernetwork_tags(tags: NetworkTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
+def hypernetwork_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:
     """The `<hypernet:name:strength>` tags, and sentences about those that cannot be read; as `lora_tags`."""
     return _read_all(tags.get("hypernet", ()), is_known)
 
 
-def with_setting(tags: Sequence[NetworkTag], added: str, strength: float) -> list[NetworkTag]:
+def with_setting(tags: Sequence[PromptTag], added: str, strength: float) -> list[PromptTag]:
     """The tags of a prompt, and one more of the network that a setting adds to every prompt ("None": none), unless the
     prompt names that network itself."""
-    if added in ("", NO_NETWORK) or any(name_in(tag, added.__eq__)[0] == added for tag in tags):
+    if added in ("", NO_ADAPTER) or any(name_in(tag, added.__eq__)[0] == added for tag in tags):
         return list(tags)
-    return [*tags, NetworkTag((added, str(strength)))]
+    return [*tags, PromptTag((added, str(strength)))]
 
 
-def name_in(tag: NetworkTag, is_known: IsKnown) -> tuple[str, NetworkTag]:
+def name_in(tag: PromptTag, is_known: IsKnown) -> tuple[str, PromptTag]:
     """The longest known name at a tag's beginning, else its first part; and the tag with that as one part."""
     for length in range(len(tag.items), 0, -1):
         name = ":".join(tag.items[:length])
         if (length > 1 or "=" in name) and is_known(name):
-            return name, NetworkTag(("", *tag.items[length:]))
+            return name, PromptTag(("", *tag.items[length:]))
     return (tag.positional or ("",))[0], tag
 
 
-def _read_all(tags: Sequence[NetworkTag], is_known: IsKnown) -> tuple[list[LoraTag], list[str]]:
+def _read_all(tags: Sequence[PromptTag], is_known: IsKnown) -> tuple[list[LoraTag], list[str]]:
     wanted, problems = [], []
     for tag in tags:
         try:
@@ -74,7 +74,7 @@ def _read_all(tags: Sequence[NetworkTag], is_known: IsKnown) -> tuple[list[LoraT
     return wanted, problems
 
 
-def _read(whole: NetworkTag, is_known: IsKnown) -> LoraTag:
+def _read(whole: PromptTag, is_known: IsKnown) -> LoraTag:
     """Positional: name, text encoder, UNet, rank; or te=, unet=, dyn=. The UNet's strength defaults to the first."""
     name, tag = name_in(whole, is_known)
     _, *rest = tag.positional or ("",)

@@ -13,12 +13,12 @@ DESCRIPTION = (
     "with a sentence in `errors` that says what is wrong and what to do."
 )
 TAGS = {
-    "generation": "Make pictures, read how they were made, stop.",
+    "generation": "Make images, read how they were made, stop.",
     "progress": "Where a job stands.",
     "options": "Settings and command line.",
     "lists": "What there is to choose from.",
     "server": "Memory, the loaded model, stopping.",
-    "tasks": "Long work beside the pictures: how far it is, and stopping it.",
+    "tasks": "Long work beside the images: how far it is, and stopping it.",
     "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
     "page": "What the page itself asks; may change between versions.",
 }

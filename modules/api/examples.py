@@ -141,9 +141,9 @@ RESULT: dict[str, Any] = {
     "error": None,
     "notices": [],
     "seconds": 2.7,
-    "pictures": [
+    "images": [
         {
-            "url": "internal/picture?id_task=task(abc)&index=0&n=1",
+            "url": "internal/image?id_task=task(abc)&index=0&n=1",
             "infotext": INFOTEXT,
             "seed": 1,
             "subseed": 4_026_814_293,
@@ -153,7 +153,7 @@ RESULT: dict[str, Any] = {
             "path": "outputs/txt2img-images/2026-01-01/00000-1.png",
         }
     ],
-    "survival": {"retention": 0.998, "noise": 0.01, "worst": [["down_blocks.0", 0.99]], "networks": [["ink", 0.998]]},
+    "retention": {"retention": 0.998, "noise": 0.01, "worst": [["down_blocks.0", 0.99]], "networks": [["ink", 0.998]]},
 }
-SAVED_PICTURE: dict[str, Any] = {"path": "log/images/00000-1.png"}
+SAVED_IMAGE: dict[str, Any] = {"path": "log/images/00000-1.png"}
 OPENED_FOLDER: dict[str, Any] = {"folder": "outputs/txt2img-images/2026-01-01", "opened": True}

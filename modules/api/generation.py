@@ -25,18 +25,18 @@ TXT2IMG_ERRORS = {
     404: "Unknown sampler 'Oiler'. Did you mean 'Euler'? Known: DPM++ 2M, DPM++ SDE, ...",
     422: "width is 7; allowed is 16 to 8192 pixels.",
 }
-NO_PICTURE = (
-    "The picture is no base64 text ('!'): Only base64 data is allowed. Send an image file as base64 or as a data URI."
+NO_IMAGE = (
+    "The image is no base64 text ('!'): Only base64 data is allowed. Send an image file as base64 or as a data URI."
 )
 
 
 def generation_routes(services: Services) -> APIRouter:
-    """The routes that make or read pictures."""
+    """The routes that make or read images."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
 
     @routes.post("/txt2img", **documented(examples.TXT2IMG, errors=TXT2IMG_ERRORS))
     async def txt2img(body: Txt2ImgBody, request: Request) -> dict[str, Any]:
-        """Make pictures and wait for them. The job goes on when the client disconnects."""
+        """Make images and wait for them. The job goes on when the client disconnects."""
         wanted = replace(await asyncio.to_thread(request_from, body, services), user=user_of(request, services.access))
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
             services.settings.update(body.override_settings, from_api=True)
@@ -51,9 +51,9 @@ def generation_routes(services: Services) -> APIRouter:
                 told = True
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
 
-    @routes.post("/png-info", **documented(examples.PNG_INFO, errors={422: NO_PICTURE}))
+    @routes.post("/png-info", **documented(examples.PNG_INFO, errors={422: NO_IMAGE}))
     def png_info(body: PngInfoBody) -> dict[str, Any]:
-        """The infotext in a picture, its other text entries, and the infotext parsed."""
+        """The infotext in an image, its other text entries, and the infotext parsed."""
         infotext, items = read_metadata(decode_base64(body.image))
         return {"info": infotext or "", "items": items, "parameters": parse_infotext(infotext) if infotext else {}}
 

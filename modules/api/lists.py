@@ -95,7 +95,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/hypernetworks", **documented(examples.HYPERNETWORKS))
     def hypernetworks() -> list[dict[str, Any]]:
         """Hypernetworks."""
-        entries = services.engine.networks.hypernetworks.entries
+        entries = services.engine.adapters.hypernetworks.entries
         return [{"name": info.name, "path": str(info.path)} for info in entries]
 
     @routes.get("/embeddings", **documented(examples.EMBEDDINGS))
@@ -125,7 +125,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.post("/refresh-embeddings", **documented())
     def refresh_embeddings() -> None:
         """Look for embeddings again."""
-        services.engine.networks.embeddings.refresh()
+        services.engine.adapters.embeddings.refresh()
 
     @routes.post("/refresh-vae", **documented())
     def refresh_vae() -> None:

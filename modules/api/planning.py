@@ -50,12 +50,12 @@ def planning_routes(services: Services) -> APIRouter:
             None, gt=0, le=1e6, description="10^9 bytes: what if the device had so much"
         ),
     ) -> dict[str, Any]:
-        """Foretell the memory that a txt2img body needs, stage by stage, in bytes. Nothing is computed or loaded. Where
+        """Predict the memory that a txt2img body needs, stage by stage, in bytes. Nothing is computed or loaded. Where
         it does not fit, `proposals` are changes with which it would, the cheapest first: `settings` to store, `fields`
         of the body to change."""
         request = request_from(body, services)
         free = None if available_gb is None else round(available_gb * GB)
-        found = services.planner.plan(request, free)
-        return plan_reply(found, propose(request, found, lambda changed: services.planner.plan(changed, free)))
+        found = services.estimator.plan(request, free)
+        return plan_reply(found, propose(request, found, lambda changed: services.estimator.plan(changed, free)))
 
     return routes

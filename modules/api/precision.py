@@ -9,7 +9,7 @@ from modules.api.documentation import documented
 from modules.api.schemas import Tolerant
 from modules.api.tasks import TASK, task_reply
 from modules.assembly import precision_work
-from modules.jobs.precision import COMPARED, ComparisonWish, StorageWish
+from modules.jobs.precision import COMPARED, ComparisonRequest, StorageOptions
 from modules.services import Services
 
 MODEL = "featherweight-scenes.safetensors"
@@ -38,9 +38,9 @@ class StorageBody(Tolerant):
     skip: list[str] = Field(default_factory=list)
     text_encoders: bool = True
 
-    def wish(self) -> StorageWish:
+    def options(self) -> StorageOptions:
         """As the work takes it."""
-        return StorageWish(
+        return StorageOptions(
             checkpoint=self.checkpoint,
             storage=self.format,
             skip=tuple(self.skip),
@@ -89,9 +89,9 @@ class ComparisonBody(Tolerant):
     width: int | None = None
     height: int | None = None
 
-    def wish(self) -> ComparisonWish:
+    def options(self) -> ComparisonRequest:
         """As the work takes it."""
-        return ComparisonWish(
+        return ComparisonRequest(
             prompts=tuple(self.prompts),
             storages=tuple(self.formats),
             checkpoint=self.checkpoint,
@@ -117,20 +117,20 @@ def precision_routes(services: Services) -> APIRouter:
         """Say what a storage format would make of a checkpoint. Nothing is changed; the task's `outcome` has bytes
         before and after, the mean relative error of the weights, and the layers with the largest; a file with every
         tensor goes into the reports. Formats: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row."""
-        return task_reply(work.report(body.wish()))
+        return task_reply(work.report(body.options()))
 
     @routes.post("/precision-comparison", **documented(STARTED, errors=errors))
     def compare(body: ComparisonBody) -> dict[str, Any]:
-        """Make the same pictures in several formats and compare them. The first format is what the others are
+        """Make the same images in several formats and compare them. The first format is what the others are
         measured against; "16 bit" means fp8 off. The task's `outcome` has the verdict, the numbers, and the names of a
         page and a JSON file among the reports."""
-        return task_reply(work.compare(body.wish()))
+        return task_reply(work.compare(body.options()))
 
     @routes.post("/convert", **documented(STARTED, errors=errors))
     def convert(body: ConversionBody) -> dict[str, Any]:
         """Save a checkpoint in another precision. It goes into the folder of checkpoints under `name` and replaces
         nothing. Formats: fp16, bf16, fp32 and those of the report."""
-        return task_reply(work.convert(body.wish(), body.name))
+        return task_reply(work.convert(body.options(), body.name))
 
     @routes.get("/reports", **documented([{"name": "precision-comparison-20260101-120000.html"}]))
     def reports() -> list[dict[str, str]]:

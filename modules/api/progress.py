@@ -11,7 +11,7 @@ from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
 from modules.services import Services
 
-STOPPING = "stops after this picture; Interrupt again stops at once"
+STOPPING = "stops after this image; Interrupt again stops at once"
 
 
 def progress_routes(services: Services) -> APIRouter:

@@ -5,7 +5,7 @@ from typing import Any
 
 from modules.api.schemas import Txt2ImgBody
 from modules.images.encode import Quality, to_base64
-from modules.processing.record.result import PictureKind, Result
+from modules.processing.record.result import ImageRole, Result
 from modules.settings.values import Settings
 
 REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG
@@ -17,8 +17,8 @@ def txt2img_reply(result: Result, body: Txt2ImgBody, settings: Settings) -> dict
     extension = extension if extension in REPLY_FORMATS else "png"
     infotexts = settings.flag("enable_pnginfo")
     images = [
-        to_base64(picture.image, extension, picture.infotext if infotexts else None, Quality.of(settings))
-        for picture in (result.pictures if body.value("send_images") else ())
+        to_base64(image.image, extension, image.infotext if infotexts else None, Quality.of(settings))
+        for image in (result.images if body.value("send_images") else ())
     ]
     return {"images": images, "parameters": body.model_dump(), "info": json.dumps(info_of(result))}
 
@@ -26,7 +26,7 @@ def txt2img_reply(result: Result, body: Txt2ImgBody, settings: Settings) -> dict
 def info_of(result: Result) -> dict[str, Any]:
     """The `info` object with the reference UI's keys, and `notices` of ours where there are any."""
     info = result.info
-    first = next((i for i, picture in enumerate(result.pictures) if picture.kind is PictureKind.SAMPLE), 0)
+    first = next((i for i, image in enumerate(result.images) if image.kind is ImageRole.SAMPLE), 0)
     reply: dict[str, Any] = {
         "prompt": info.prompts[0],
         "all_prompts": list(info.prompts),
@@ -61,8 +61,8 @@ def info_of(result: Result) -> dict[str, Any]:
         "is_using_inpainting_conditioning": False,
         "version": info.version,
     }
-    if result.network_survival is not None:
-        reply["network_survival"] = dict(result.network_survival)
+    if result.adapter_retention is not None:
+        reply["adapter_retention"] = dict(result.adapter_retention)
     if result.notices:
         reply["notices"] = list(result.notices)
     return reply

@@ -162,6 +162,6 @@ def _settings(body: Txt2ImgBody, current: Settings, overrides: dict[str, Any], s
 
 
 def _refuse_unbuilt(body: Txt2ImgBody) -> None:
-    """What would silently change the picture if it were ignored."""
+    """What would silently change the image if it were ignored."""
     if body.firstphase_width or body.firstphase_height:
         raise InvalidValueError("firstphase_width and firstphase_height are no longer used: set hr_scale instead.")

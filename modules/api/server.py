@@ -20,12 +20,12 @@ def server_routes(services: Services, on_stop: Callable[[], None] | None) -> API
 
     @routes.get("/memory", **documented(examples.MEMORY))
     def memory() -> dict[str, Any]:
-        """Bytes of main memory and of the graphics card."""
+        """Bytes of main memory and of the GPU."""
         return dict(services.engine.memory())
 
     @routes.post("/unload-checkpoint", **documented({}))
     def unload() -> dict[str, Any]:
-        """Free the model; waits for a running picture."""
+        """Free the model; waits for a running image."""
         services.engine.unload()
         return {}
 

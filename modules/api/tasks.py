@@ -1,4 +1,4 @@
-"""Long work that runs beside the pictures: what there is, how far it is, and stopping it."""
+"""Long work that runs beside the images: what there is, how far it is, and stopping it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`python launch.py precision-compare`: pictures and numbers of several storage formats, as an HTML page and JSON."""
+"""`python launch.py precision-compare`: images and numbers of several storage formats, as an HTML page and JSON."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from modules.jobs.precision import COMPARED, described
 from modules.jobs.queue import fix_seeds
 from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
-from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from modules.processing.request import Txt2ImgRequest
@@ -25,7 +25,7 @@ from modules.processing.request import Txt2ImgRequest
 def main(argv: Sequence[str]) -> int:
     """Run the command; exit code 0, or 1 for errors."""
     parser = argparse.ArgumentParser(
-        prog="launch.py precision-compare", description="Make the same pictures in several precisions and compare them."
+        prog="launch.py precision-compare", description="Make the same images in several precisions and compare them."
     )
     parser.add_argument("--prompt", action="append", required=True, help="repeatable")
     parser.add_argument(
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         wanted = checkpoint or stored.name
         if stored.notice and not checkpoint:
             print(stored.notice, file=sys.stderr)
-        side = services.engine.model(wanted, PrecisionWish.of(settings)).default_size_px
+        side = services.engine.model(wanted, PrecisionOptions.of(settings)).default_size_px
         request = Txt2ImgRequest(
             negative_prompt=arguments.negative_prompt,
             width=arguments.width or side,

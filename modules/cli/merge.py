@@ -11,7 +11,7 @@ from modules.cli.running import flags_of, run_guarded
 from modules.errors import InvalidValueError
 from modules.flags.flags import MODELS, PATHS, Flags, add_arguments
 from modules.jobs.merging import Merger
-from modules.models.merging.request import FORMAT_NAMES, SUFFIX, ConfigSource, MergeMethod, MergeWish
+from modules.models.merging.request import FORMAT_NAMES, SUFFIX, ConfigSource, MergeMethod, MergeOptions
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import BUILT_IN
 
@@ -71,7 +71,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         catalogue = CheckpointCatalogue(paths.checkpoint_dirs, hashes, files)
         configs = paths.root / "configs"
         merger = Merger(catalogue, services.engine.vaes, folder, configs, hashing=not flags.no_hashing)
-        request = merger.resolve(_wish(arguments, name))
+        request = merger.resolve(_options(arguments, name))
         result = merger.run(request, _progress, arguments.skip, not arguments.keep_text_encoder)
     finally:
         services.queue.close()
@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
     return 0
 
 
-def _wish(arguments: argparse.Namespace, name: str) -> MergeWish:
+def _options(arguments: argparse.Namespace, name: str) -> MergeOptions:
     models = arguments.models
     if len(models) not in BY_COUNT:
         raise InvalidValueError(f"{len(models)} models were given. A merge takes one, two or three.")
@@ -90,7 +90,7 @@ def _wish(arguments: argparse.Namespace, name: str) -> MergeWish:
     if len(models) > method.models:
         raise InvalidValueError(f"{method.value} takes {method.models} models, but {len(models)} were given.")
     a, b, c = ([str(Path(text).absolute()) if Path(text).is_file() else text for text in models] + ["", ""])[:3]
-    return MergeWish(
+    return MergeOptions(
         primary=a,
         secondary=b,
         tertiary=c,

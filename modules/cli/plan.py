@@ -1,4 +1,4 @@
-"""`python launch.py plan --width 1024 ...`: what a picture will need in memory, without making it."""
+"""`python launch.py plan --width 1024 ...`: what an image will need in memory, without making it."""
 
 import argparse
 import json
@@ -12,12 +12,12 @@ from modules.cli.settings_words import add_settings_words, named_checkpoint, set
 from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
-from modules.processing.memory_estimate.estimate import MemoryPlan
+from modules.processing.memory_estimate.estimate import MemoryEstimate
 from modules.processing.memory_estimate.proposals import Proposal, propose
 from modules.processing.memory_estimate.words import GB, plan_line, plan_reply
 from modules.processing.request import Txt2ImgRequest
 
-MOST_GB = 1_000_000
+MAX_GB = 1_000_000
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,12 +26,12 @@ def main(argv: Sequence[str]) -> int:
     return run_guarded(lambda: _run(arguments, flags_of(arguments)))
 
 
-def report(plan: MemoryPlan, proposals: Sequence[Proposal]) -> str:
+def report(plan: MemoryEstimate, proposals: Sequence[Proposal]) -> str:
     """The plan as text."""
     lines = [f"{plan.device}: {plan_line(plan)}, weights {plan.weights_bytes / GB:.2f} GB"]
     lines += [f"  {stage.stage:<16}{stage.needs_bytes / GB:>8.2f} GB" for stage in plan.stages]
     if plan.learnt_from == 0:
-        lines.append("An estimate: no picture of this kind has been made here yet, from which it could be learnt.")
+        lines.append("An estimate: no image of this kind has been made here yet, from which it could be learnt.")
     if not plan.fits:
         lines.append("It does not fit. What would help:" if proposals else "It does not fit, and no change would help.")
         lines += [f"  {item.change.title}: {plan_line(item.plan)}" for item in proposals]
@@ -39,7 +39,7 @@ def report(plan: MemoryPlan, proposals: Sequence[Proposal]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="launch.py plan", description="Foretell the memory that a picture needs.")
+    parser = argparse.ArgumentParser(prog="launch.py plan", description="Predict the memory that an image needs.")
     parser.add_argument("--prompt", default="", help="matters for the networks that it names")
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--height", type=int, default=512)
@@ -70,8 +70,8 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             **passes_of(arguments),
         )
         free = None if arguments.available_gb is None else _bytes(arguments.available_gb)
-        plan = services.planner.plan(request, free)
-        proposals = propose(request, plan, lambda changed: services.planner.plan(changed, free))
+        plan = services.estimator.plan(request, free)
+        proposals = propose(request, plan, lambda changed: services.estimator.plan(changed, free))
         print(json.dumps(plan_reply(plan, proposals), indent=1) if arguments.json else report(plan, proposals))
         return 0 if plan.fits else 2
     finally:
@@ -79,6 +79,6 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
 
 
 def _bytes(gigabytes: float) -> int:
-    if not 0 < gigabytes <= MOST_GB:
-        raise InvalidValueError(f"--available-gb is {gigabytes}; allowed is more than 0, up to {MOST_GB}.")
+    if not 0 < gigabytes <= MAX_GB:
+        raise InvalidValueError(f"--available-gb is {gigabytes}; allowed is more than 0, up to {MAX_GB}.")
     return round(gigabytes * GB)

@@ -1,4 +1,4 @@
-"""`python launch.py txt2img`: a picture without a server, with a progress bar."""
+"""`python launch.py txt2img`: an image without a server, with a progress bar."""
 
 import argparse
 import json
@@ -20,8 +20,8 @@ from modules.images.encode import Quality, encode_image
 from modules.jobs.job import Job
 from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
-from modules.processing.engine.precision import PrecisionWish
-from modules.processing.record.result import Picture, Result
+from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import Txt2ImgRequest
 from modules.scripts.library import filled_args, named_args
 from modules.services import Services
@@ -39,10 +39,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="launch.py txt2img", description="Make pictures from a prompt.")
+    parser = argparse.ArgumentParser(prog="launch.py txt2img", description="Make images from a prompt.")
     parser.add_argument("--prompt", required=True)
     parser.add_argument("--negative-prompt", default="")
-    parser.add_argument("--output", type=Path, help="file to write; with several pictures a number is added")
+    parser.add_argument("--output", type=Path, help="file to write; with several images a number is added")
     parser.add_argument("--width", type=int, help="pixels (default: what the model was trained on)")
     parser.add_argument("--height", type=int)
     parser.add_argument("--steps", type=int, default=20)
@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         settings = settings_of(arguments, services.settings.current)
         checkpoint = named_checkpoint(arguments)
         wanted = checkpoint or stored_checkpoint(settings, services.catalogue).name
-        side = services.engine.model(wanted, PrecisionWish.of(settings))
+        side = services.engine.model(wanted, PrecisionOptions.of(settings))
         request = Txt2ImgRequest(
             prompt=arguments.prompt,
             negative_prompt=arguments.negative_prompt,
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
 
 
 def _script(arguments: argparse.Namespace, services: Services) -> dict[str, Any]:
-    """The fields of a request that say which script makes the pictures; none without one."""
+    """The fields of a request that say which script makes the images; none without one."""
     if not arguments.script:
         if arguments.script_args:
             raise InvalidValueError("--script-args says how a script works: name the script with --script.")
@@ -156,26 +156,26 @@ def _show(job: Job) -> None:
 def _deliver(result: Result, output: Path | None, with_grids: bool = False) -> int:
     for notice in result.notices:
         print(notice, file=sys.stderr)
-    samples = [item for item in (result.pictures if with_grids else result.samples) if item.is_finished]
-    for number, picture in enumerate(samples):
-        path = picture.path
+    samples = [item for item in (result.images if with_grids else result.samples) if item.is_finished]
+    for number, image in enumerate(samples):
+        path = image.path
         if output is not None:
             path = output if len(samples) == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
             if with_grids and number == 0:
                 path = output
-            _write(picture.image, picture, path)
+            _write(image.image, image, path)
         if path is not None:
             print(path)
     if result.interrupted:
-        print(f"Interrupted; {len(samples)} pictures were finished.", file=sys.stderr)
+        print(f"Interrupted; {len(samples)} images were finished.", file=sys.stderr)
         return 130
     return 0
 
 
-def _write(image: Image.Image, generated: Picture, path: Path) -> None:
+def _write(image: Image.Image, generated: GeneratedImage, path: Path) -> None:
     extension = path.suffix.lower().removeprefix(".")
     data = encode_image(image, "jpg" if extension == "jpeg" else extension, generated.infotext, Quality())
     try:
         write_atomic(path, data)
     except OSError as error:
-        raise output_error("The generated", path.parent, error) from error
+        raise output_error("The image", path.parent, error) from error

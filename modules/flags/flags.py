@@ -53,7 +53,7 @@ class Flags:
     """What was asked for on the command line. Paths are as typed (None: the default, see `modules.paths`)."""
 
     torch: str = value(SETUP, "which build of PyTorch to install", "auto", lower, TORCH_KINDS)
-    reinstall_torch: bool = switch(SETUP, "install PyTorch again, for instance after a change of graphics card")
+    reinstall_torch: bool = switch(SETUP, "install PyTorch again, for instance after a change of GPU")
     skip_install: bool = switch(SETUP, "install and check nothing; use .venv, or the running Python if there is none")
     skip_prepare_environment: bool = switch(SETUP, "the same as --skip-install")
     skip_torch_cuda_test: bool = switch(SETUP, "do not say which device PyTorch found after installing it")
@@ -108,21 +108,21 @@ class Flags:
         PRECISION, "full: 32 bits; half: 16 bits throughout", "autocast", lower, ("full", "half", "autocast")
     )
     upcast_sampling: bool = switch(PRECISION, "compute the sampling step in 32 bits")
-    medvram: bool = switch(PRECISION, "keep only one part of the model on the graphics card at a time")
+    medvram: bool = switch(PRECISION, "keep only one part of the model on the GPU at a time")
     medvram_sdxl: bool = switch(PRECISION, "--medvram for SDXL models only")
-    lowvram: bool = switch(PRECISION, "keep only the layers at work on the graphics card")
+    lowvram: bool = switch(PRECISION, "keep only the layers at work on the GPU")
     offload_dir: str | None = folder(PRECISION, "have streamed weights rest on disk, written to this folder if need be")
-    lowram: bool = switch(PRECISION, "load checkpoints straight to the graphics card")
+    lowram: bool = switch(PRECISION, "load checkpoints straight to the GPU")
     disable_model_loading_ram_optimization: bool = switch(PRECISION, "load checkpoints the ordinary way")
     opt_channelslast: bool = switch(PRECISION, "keep images channels-last in memory")
-    disable_nan_check: bool = switch(PRECISION, "do not check latents and pictures for NaN")
+    disable_nan_check: bool = switch(PRECISION, "do not check latents and images for NaN")
     always_batch_cond_uncond: bool = switch(PRECISION, "compute prompt and negative prompt in one batch")
     unload_gfpgan: bool = switch(PRECISION, "unload GFPGAN after use")
     max_batch_count: int = value(PRECISION, "largest batch count on the page", 16, whole_number(1))
 
-    device_id: int | None = value(DEVICE, "number of the graphics card to use", None, whole_number(0))
-    use_cpu: tuple[str, ...] = values(DEVICE, "parts to compute on the processor", "+", lower, CPU_PARTS)
-    use_ipex: bool = switch(DEVICE, "use an Intel graphics card")
+    device_id: int | None = value(DEVICE, "number of the GPU to use", None, whole_number(0))
+    use_cpu: tuple[str, ...] = values(DEVICE, "parts to compute on the CPU", "+", lower, CPU_PARTS)
+    use_ipex: bool = switch(DEVICE, "use an Intel GPU")
 
     xformers: bool = switch(ATTENTION, "xformers attention")
     force_enable_xformers: bool = switch(ATTENTION, "xformers attention even if it seems unsupported")
@@ -141,7 +141,7 @@ class Flags:
     disable_opt_split_attention: bool = switch(ATTENTION, "no attention optimization chosen by itself")
 
     no_hashing: bool = switch(MODELS, "do not compute the hashes of checkpoints")
-    skip_load_model_at_start: bool = switch(MODELS, "load the model with the first picture, not at start")
+    skip_load_model_at_start: bool = switch(MODELS, "load the model with the first image, not at start")
     no_download_sd_model: bool = switch(MODELS, "do not download a model when there is none")
     do_not_download_clip: bool = switch(MODELS, "do not download CLIP")
     disable_safe_unpickle: bool = switch(MODELS, "load pickled checkpoints without a check")
@@ -277,7 +277,7 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
 
 
 _EPILOG = (
-    "Also: launch.py txt2img --help (a picture without a server), launch.py --test [pytest arguments] (all checks). "
+    "Also: launch.py txt2img --help (an image without a server), launch.py --test [pytest arguments] (all checks). "
     "Words in the environment variable COMMANDLINE_ARGS are added at the end."
 )
 

@@ -14,7 +14,7 @@ _MARK = ".saving"
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to one number in a folder, held by a hidden file that becomes the picture."""
+    """The right to one number in a folder, held by a hidden file that becomes the image."""
 
     number: int
     placeholder: Path

@@ -1,4 +1,4 @@
-"""Pictures to bytes and base64 and back: for files, the API and the page."""
+"""Images to bytes and base64 and back: for files, the API and the page."""
 
 import base64
 import binascii
@@ -52,12 +52,12 @@ def format_of(extension: str) -> str:
     """Pillow's name of the format of a file name extension, with or without its dot, in any case."""
     name = FORMATS.get(extension.lower().removeprefix("."))
     if name is None:
-        raise InvalidValueError(f"Pictures cannot be written as {extension!r}; known are {', '.join(FORMATS)}.")
+        raise InvalidValueError(f"Images cannot be written as {extension!r}; known are {', '.join(FORMATS)}.")
     return name
 
 
 def holds(extension: str, size_px: tuple[int, int], infotext: str | None) -> bool:
-    """True if the format can hold a picture of this width and height with this infotext."""
+    """True if the format can hold an image of this width and height with this infotext."""
     name = format_of(extension)
     if max(size_px) > MAX_SIDE_PX.get(name, max(size_px)):
         return False
@@ -74,12 +74,12 @@ def encode_image(
     """The bytes of an image file with its infotext inside; `items` are further text chunks of a PNG.
 
     Transparency is put on white where the format knows none. Raises InvalidValueError for an unknown format or a
-    picture it cannot hold (see `holds`).
+    image it cannot hold (see `holds`).
     """
     name = format_of(extension)
     if not holds(extension, image.size, infotext):
         raise InvalidValueError(
-            f"A picture of {image.width}x{image.height} with {len(infotext or '')} characters of infotext does not fit "
+            f"An image of {image.width}x{image.height} with {len(infotext or '')} characters of infotext does not fit "
             f"into the format {name}; choose png."
         )
     options = _options(name, infotext, quality or Quality(), items)
@@ -98,7 +98,7 @@ def _options(name: str, infotext: str | None, quality: Quality, items: Mapping[s
             options: dict[str, Any] = {"quality": quality.quality, "lossless": quality.webp_lossless}
         case _:
             options = {"quality": quality.quality}
-    # An empty block also keeps the EXIF of a source picture out.
+    # An empty block also keeps the EXIF of a source image out.
     return options | {"exif": exif_bytes(infotext) if infotext else b""}
 
 
@@ -126,19 +126,19 @@ def to_base64(
     quality: Quality | None = None,
     items: Mapping[str, str] | None = None,
 ) -> str:
-    """`encode_image` as base64 text. A picture that does not fit into the format comes as PNG, and the log says so."""
+    """`encode_image` as base64 text. An image that does not fit into the format comes as PNG, and the log says so."""
     if not holds(extension, image.size, infotext):
-        log.warning("A picture of %dx%d does not fit into %s with its infotext; sent as PNG.", *image.size, extension)
+        log.warning("An image of %dx%d does not fit into %s with its infotext; sent as PNG.", *image.size, extension)
         extension = "png"
     return base64.b64encode(encode_image(image, extension, infotext, quality, items)).decode("ascii")
 
 
 def to_data_uri(image: Image.Image, extension: str = "png", quality: Quality | None = None) -> str:
-    """The picture as a data URI, for the page."""
+    """The image as a data URI, for the page."""
     return f"data:image/{format_of(extension).lower()};base64,{to_base64(image, extension, quality=quality)}"
 
 
-def decode_base64(text: str, what: str = "The picture") -> bytes:
+def decode_base64(text: str, what: str = "The image") -> bytes:
     """The bytes behind base64 text or a data URI; blanks, line breaks and missing padding are no problem.
 
     Raises InvalidValueError, beginning with `what`, for anything else.
@@ -155,6 +155,6 @@ def decode_base64(text: str, what: str = "The picture") -> bytes:
         ) from error
 
 
-def decode_image(text: str, what: str = "The picture", max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The picture behind base64 text or a data URI, upright. Raises InvalidValueError like the two it calls."""
+def decode_image(text: str, what: str = "The image", max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The image behind base64 text or a data URI, upright. Raises InvalidValueError like the two it calls."""
     return read_image(decode_base64(text, what), what, max_pixels)

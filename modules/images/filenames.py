@@ -1,4 +1,4 @@
-"""Names of saved pictures: patterns filled in, counters, folders."""
+"""Names of saved images: patterns filled in, counters, folders."""
 
 import re
 from collections.abc import Iterable
@@ -33,8 +33,8 @@ def apply_pattern(pattern: str, source: Source) -> str:
     return text + pattern[position:]
 
 
-def picture_pattern(settings: Settings, *, in_subfolder: bool) -> str:
-    """The pattern for names of pictures: the setting, or what is sensible where it is empty."""
+def image_pattern(settings: Settings, *, in_subfolder: bool) -> str:
+    """The pattern for names of images: the setting, or what is sensible where it is empty."""
     default = "[seed]" if in_subfolder else "[seed]-[prompt_spaces]"
     return settings.text("samples_filename_pattern") or default
 

@@ -1,4 +1,4 @@
-"""Several pictures as one: the grid of a job."""
+"""Several images as one: the grid of a job."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _PIXELS_PER_MEGAPIXEL = 1_000_000
 
 
 def grid_rows(count: int, settings: Settings, batch_size: int = 1) -> int:
-    """How many rows a grid of `count` pictures has.
+    """How many rows a grid of `count` images has.
 
     The setting `n_rows` says it (0: the batch size); on automatic the grid is about square, or with
     `grid_prevent_empty_spots` as square as possible without a gap.
@@ -29,7 +29,7 @@ def grid_rows(count: int, settings: Settings, batch_size: int = 1) -> int:
 
 
 def image_grid(images: Sequence[Image.Image], rows: int) -> Image.Image:
-    """The pictures row by row on black; each cell is as large as the largest picture, smaller ones are centred.
+    """The images row by row on black; each cell is as large as the largest image, smaller ones are centred.
 
     `images` must not be empty. Always RGB.
     """
@@ -46,6 +46,6 @@ def image_grid(images: Sequence[Image.Image], rows: int) -> Image.Image:
 
 
 def fits_grid(images: Sequence[Image.Image], settings: Settings) -> bool:
-    """False if a grid of these pictures would have more megapixels than the setting `img_max_size_mp`."""
+    """False if a grid of these images would have more megapixels than the setting `img_max_size_mp`."""
     pixels = sum(image.width * image.height for image in images)
     return pixels <= settings.whole("img_max_size_mp") * _PIXELS_PER_MEGAPIXEL

@@ -1,10 +1,10 @@
-"""Infotext: the text in a picture that says how it was made, in the reference UI's format, written and read.
+"""Infotext: the text in an image that says how it was made, in the reference UI's format, written and read.
 
     a prompt, over any number of lines
     Negative prompt: what should not be there
     Steps: 20, Sampler: Euler, Seed: 1, Size: 512x512, Lora hashes: "a: 1234, b: 5678"
 
-The last line holds the fields. What pictures of older versions mean by it is in `infotext_defaults.py`.
+The last line holds the fields. What images of older versions mean by it is in `infotext_defaults.py`.
 """
 
 import json
@@ -55,7 +55,7 @@ FIELD_ORDER = (
     "Version",
     "User",
 )
-"""The order of the main fields in a picture."""
+"""The order of the main fields in an image."""
 
 _MIN_FIELDS = 3  # a last line with fewer is taken for a line of the prompt
 _KEY_CHARACTER = re.compile(r"[\w \-/]")
@@ -102,7 +102,7 @@ def with_fields(text: str, fields: Mapping[str, object]) -> str:
 
 
 def format_infotext(prompt: str, negative_prompt: str, fields: Mapping[str, object]) -> str:
-    """The infotext of one picture, its fields in the order of the mapping.
+    """The infotext of one image, its fields in the order of the mapping.
 
     Fields that are None are left out; a field whose value equals its key is written as the key alone.
     """

@@ -55,7 +55,7 @@ def add_defaults(fields: MutableMapping[str, str | int | bool], *, backward_comp
 
 
 def _add_fp8(fields: MutableMapping[str, str | int | bool]) -> None:
-    """What pictures made in fp8 leave out. Those of programs that have one format only do not say which it is, nor that
+    """What images made in fp8 leave out. Those of programs that have one format only do not say which it is, nor that
     a LoRA is merged into it, or into the 16-bit cache if there is one."""
     fields.setdefault("Cache FP16 weight for LoRA", "False")
     fields.setdefault("FP8 skip", "")
@@ -85,7 +85,7 @@ def parse_version(text: str) -> tuple[int, int, int, int] | None:
 
 
 def _add_old_behaviour(fields: MutableMapping[str, str | int | bool]) -> None:
-    """Options under which versions before a change behaved as the picture's version did."""
+    """Options under which versions before a change behaved as the image's version did."""
     version = parse_version(str(fields.get("Version", "")))
     if version is None:
         return
@@ -109,7 +109,7 @@ def convert_old_fields(fields: MutableMapping[str, str | int | bool], *, old_hir
 
 
 def _convert_first_pass_size(fields: MutableMapping[str, str | int | bool], *, old_hires_sizes: bool) -> None:
-    """ "First pass size" was written when "Size" meant the final picture of hires fix; 0x0 meant automatic."""
+    """ "First pass size" was written when "Size" meant the final image of hires fix; 0x0 meant automatic."""
     width, height = _size(fields, "Size", 512)
     first_width, first_height = _size(fields, "First pass size", -1)
     if first_width < 0 or first_height < 0:

@@ -1,4 +1,4 @@
-"""From the fields of an infotext to the settings that would have to change to make the same picture again."""
+"""From the fields of an infotext to the settings that would have to change to make the same image again."""
 
 import logging
 from collections.abc import Mapping

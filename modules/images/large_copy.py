@@ -1,4 +1,4 @@
-"""A JPG copy beside a picture that is too large for sites with limits (setting `export_for_4chan`)."""
+"""A JPG copy beside an image that is too large for sites with limits (setting `export_for_4chan`)."""
 
 from PIL import Image
 
@@ -11,7 +11,7 @@ _BYTES_PER_MB = 1024 * 1024
 def large_copy(
     image: Image.Image, extension: str, size_bytes: int, infotext: str | None, settings: Settings
 ) -> bytes | None:
-    """The bytes of the copy; None if none is wanted, or the picture is small enough, or a JPG already.
+    """The bytes of the copy; None if none is wanted, or the image is small enough, or a JPG already.
 
     The copy keeps its aspect; its longer side is at most the setting `target_side_length` in pixels.
     """

@@ -12,7 +12,7 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 PADDING_PX = 8
 SMALLEST_FONT_PX = 8
-LARGEST_FONT_PX = 30
+MAX_FONT_PX = 30
 WIDEST_LABEL = 0.75  # of a cell's width: the column that the rows' labels get
 
 
@@ -55,13 +55,13 @@ def grid_with_legend(
     title: str = "",
     style: LegendStyle = PLAIN,
 ) -> Image.Image:
-    """Rows of pictures (None: empty) with labels; empty labels take no room. Sizes are those of the largest picture."""
-    pictures = [cell for row in cells for cell in row if cell is not None]
-    if not pictures:
-        raise ValueError("a grid needs at least one picture")
-    width = max(picture.width for picture in pictures)
-    height = max(picture.height for picture in pictures)
-    font = style.font(min(max(SMALLEST_FONT_PX, width // 10), LARGEST_FONT_PX))
+    """Rows of images (None: empty) with labels; empty labels take no room. Sizes are those of the largest image."""
+    images = [cell for row in cells for cell in row if cell is not None]
+    if not images:
+        raise ValueError("a grid needs at least one image")
+    width = max(image.width for image in images)
+    height = max(image.height for image in images)
+    font = style.font(min(max(SMALLEST_FONT_PX, width // 10), MAX_FONT_PX))
     draw = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     left = 0
     if any(rows):
@@ -84,10 +84,10 @@ def grid_with_legend(
         if label:
             text = _wrapped(draw, label, font, left)
             draw.multiline_text((left / 2, y + height / 2), text, style.ink, font, anchor="mm", align="center")
-        for column, picture in enumerate(cells[number]):
-            if picture is not None:
+        for column, image in enumerate(cells[number]):
+            if image is not None:
                 x = left + column * (width + margin_px)
-                sheet.paste(picture, (x + (width - picture.width) // 2, y + (height - picture.height) // 2))
+                sheet.paste(image, (x + (width - image.width) // 2, y + (height - image.height) // 2))
     return sheet
 
 

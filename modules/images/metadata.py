@@ -1,4 +1,4 @@
-"""Infotext inside picture files: PNG chunk `parameters`; EXIF UserComment in JPEG, WebP and AVIF; GIF comment."""
+"""Infotext inside image files: PNG chunk `parameters`; EXIF UserComment in JPEG, WebP and AVIF; GIF comment."""
 
 import struct
 from collections.abc import Mapping
@@ -52,13 +52,13 @@ _TECHNICAL = frozenset(
         "xmp",
     }
 )
-"""Entries of Pillow's `info` that describe the file, not the picture."""
+"""Entries of Pillow's `info` that describe the file, not the image."""
 
 
 def read_metadata(source: Image.Image | bytes | Path) -> tuple[str | None, dict[str, str]]:
-    """The infotext of a picture (None: it has none) and its other text entries, by name.
+    """The infotext of an image (None: it has none) and its other text entries, by name.
 
-    Raises InvalidValueError for bytes or a file that are no picture.
+    Raises InvalidValueError for bytes or a file that are no image.
     """
     image = source if isinstance(source, Image.Image) else open_image(source)
     items = dict(image.info)
@@ -112,7 +112,7 @@ def _exif_comment(image: Image.Image) -> str | None:
     try:
         comment = image.getexif().get_ifd(_EXIF_IFD).get(_USER_COMMENT)
     except (OSError, SyntaxError, ValueError, KeyError, TypeError, struct.error):
-        return None  # a damaged EXIF block holds no comment; the picture is fine
+        return None  # a damaged EXIF block holds no comment; the image is fine
     if isinstance(comment, bytes) and comment:
         return decode_user_comment(comment)
     return comment if isinstance(comment, str) and comment else None

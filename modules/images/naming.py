@@ -1,4 +1,4 @@
-"""What the name of a saved picture can be made of."""
+"""What the name of a saved image can be made of."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -6,7 +6,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True)
 class NameContext:
-    """The facts about one picture that file name patterns may show; None and "" leave a pattern empty."""
+    """The facts about one image that file name patterns may show; None and "" leave a pattern empty."""
 
     prompt: str = ""
     negative_prompt: str = ""

@@ -1,4 +1,4 @@
-"""Pictures made by NovelAI: their own PNG chunks, turned into infotext."""
+"""Images made by NovelAI: their own PNG chunks, turned into infotext."""
 
 import json
 from collections.abc import Mapping

@@ -20,7 +20,7 @@ Pattern = Callable[["Source", tuple[str, ...]], str | None]
 
 
 class Source:
-    """What a pattern can draw on: the facts, the picture (None for folders) and a limit from the settings."""
+    """What a pattern can draw on: the facts, the image (None for folders) and a limit from the settings."""
 
     def __init__(self, context: NameContext, image: Image.Image | None = None, max_prompt_words: int = 8) -> None:
         self.context = context
@@ -109,7 +109,7 @@ def _datetime(source: Source, arguments: tuple[str, ...]) -> str | None:
 
 
 def _in_zone(moment: datetime, name: str) -> datetime:
-    """The moment in another time zone; an unknown zone leaves the local time, because no picture may fail for it."""
+    """The moment in another time zone; an unknown zone leaves the local time, because no image may fail for it."""
     try:
         return moment.astimezone(ZoneInfo(name))
     except (ZoneInfoNotFoundError, ValueError, OSError):

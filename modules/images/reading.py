@@ -1,4 +1,4 @@
-"""Pictures from untrusted bytes: opened with limits, and with an error a user can act on."""
+"""Images from untrusted bytes: opened with limits, and with an error a user can act on."""
 
 import struct
 import zlib
@@ -10,16 +10,16 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from modules.errors import InvalidValueError
 
 MAX_PIXELS = 178_956_970
-"""Where Pillow itself refuses (two times its warning limit): a picture of a few kB can ask for terabytes."""
+"""Where Pillow itself refuses (two times its warning limit): an image of a few kB can ask for terabytes."""
 
 _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error, zlib.error)
 """What Pillow's decoders raise on damaged files."""
 
 
-def open_image(source: bytes | Path, what: str = "The picture", max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open and decode a picture as it is stored, with its `info`.
+def open_image(source: bytes | Path, what: str = "The image", max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """Open and decode an image as it is stored, with its `info`.
 
-    Raises InvalidValueError, beginning with `what`, for bytes that are no picture, damaged, or larger than
+    Raises InvalidValueError, beginning with `what`, for bytes that are no image, damaged, or larger than
     `max_pixels`; a missing file is one too.
     """
     data = source if isinstance(source, bytes) else _read(source, what)
@@ -42,7 +42,7 @@ def open_image(source: bytes | Path, what: str = "The picture", max_pixels: int 
     return image
 
 
-def read_image(source: bytes | Path, what: str = "The picture", max_pixels: int = MAX_PIXELS) -> Image.Image:
+def read_image(source: bytes | Path, what: str = "The image", max_pixels: int = MAX_PIXELS) -> Image.Image:
     """`open_image`, turned upright as its EXIF orientation says, and palettes with transparency made RGBA."""
     image = open_image(source, what, max_pixels)
     try:

@@ -1,4 +1,4 @@
-"""Bringing a picture to a size: stretched, cropped, or filled up at its edges."""
+"""Bringing an image to a size: stretched, cropped, or filled up at its edges."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -6,7 +6,7 @@ from enum import IntEnum
 from PIL import Image
 
 Scaler = Callable[[Image.Image, int, int], Image.Image]
-"""Scales a picture to a width and height in pixels."""
+"""Scales an image to a width and height in pixels."""
 
 
 class ResizeMode(IntEnum):
@@ -15,7 +15,7 @@ class ResizeMode(IntEnum):
     JUST_RESIZE = 0
     CROP_AND_RESIZE = 1
     RESIZE_AND_FILL = 2
-    LATENT_UPSCALE = 3  # the picture is stretched only for masks; the latent itself is scaled later
+    LATENT_UPSCALE = 3  # the image is stretched only for masks; the latent itself is scaled later
 
 
 def scale_lanczos(image: Image.Image, width: int, height: int) -> Image.Image:
@@ -26,7 +26,7 @@ def scale_lanczos(image: Image.Image, width: int, height: int) -> Image.Image:
 def resize_image(
     image: Image.Image, width: int, height: int, mode: ResizeMode, scale: Scaler = scale_lanczos
 ) -> Image.Image:
-    """The picture in exactly `width` x `height` pixels."""
+    """The image in exactly `width` x `height` pixels."""
     match mode:
         case ResizeMode.CROP_AND_RESIZE:
             return _crop_and_resize(image, width, height, scale)
@@ -69,7 +69,7 @@ def _resize_and_fill(image: Image.Image, width: int, height: int, scale: Scaler)
 def _fill(
     canvas: Image.Image, scaled: Image.Image, bar: tuple[int, int, int, int], edge: tuple[int, int, int, int]
 ) -> None:
-    """Fill the box `bar` with the edge of the picture, given as a box without width or without height.
+    """Fill the box `bar` with the edge of the image, given as a box without width or without height.
 
     Such a box lets Pillow's bicubic filter work out the colours at the edge line itself, and so the pixels of the
     reference UI come out; taking the outermost row of pixels would not give them.

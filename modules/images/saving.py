@@ -1,4 +1,4 @@
-"""Saving a picture: where, under which name, in which format, and never half of it or over another."""
+"""Saving an image: where, under which name, in which format, and never half of it or over another."""
 
 import logging
 import secrets
@@ -11,7 +11,7 @@ from PIL import Image
 from modules.atomic_files import output_error, rename_without_replacing, write_and_sync, write_atomic
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, holds
-from modules.images.filenames import apply_pattern, numbered_stem, picture_pattern, subfolder_of
+from modules.images.filenames import apply_pattern, image_pattern, numbered_stem, subfolder_of
 from modules.images.large_copy import large_copy
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def samples_folder(settings: Settings, data_dir: Path, tab: str = "txt2img") -> Path:
-    """Where pictures of a tab ("txt2img", "img2img", "extras") go; relative settings count from `data_dir`."""
+    """Where images of a tab ("txt2img", "img2img", "extras") go; relative settings count from `data_dir`."""
     return data_dir / (settings.text("outdir_samples") or settings.text(f"outdir_{tab}_samples"))
 
 
@@ -43,7 +43,7 @@ def save_image(
     suffix: str = "",
     items: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a picture below `folder` and return its path.
+    """Write an image below `folder` and return its path.
 
     Subfolder, name and format follow from the settings, e.g. `2024-05-01/00000-SEED.png`; `suffix` ("-before-x") ends
     the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. What the chosen format cannot
@@ -64,7 +64,7 @@ def save_image(
             replace = settings.text("save_images_replace_action") == "Replace"
             path = _save_named(target_folder, sanitize_name(decoration) + suffix, extension, data, replace=replace)
     except OSError as error:
-        raise output_error("The picture", target_folder, error) from error
+        raise output_error("The image", target_folder, error) from error
     _save_companions(path, image, settings, infotext, len(data))
     return path
 
@@ -72,7 +72,7 @@ def save_image(
 def _fitting_extension(image: Image.Image, infotext: str | None, wanted: str) -> str:
     if holds(wanted, image.size, infotext):
         return wanted
-    log.warning("A picture of %dx%d does not fit into %s with its infotext; saved as PNG.", *image.size, wanted)
+    log.warning("An image of %dx%d does not fit into %s with its infotext; saved as PNG.", *image.size, wanted)
     return "png"
 
 
@@ -80,7 +80,7 @@ def _decoration(settings: Settings, source: Source, *, is_grid: bool, in_subfold
     """What follows the number in the name."""
     if is_grid and not settings.flag("grid_extended_filename"):
         return ""
-    return apply_pattern(picture_pattern(settings, in_subfolder=in_subfolder), source)
+    return apply_pattern(image_pattern(settings, in_subfolder=in_subfolder), source)
 
 
 def _save_numbered(folder: Path, decoration: str, suffix: str, extension: str, data: bytes, basename: str) -> Path:
@@ -115,7 +115,7 @@ def _save_named(folder: Path, stem: str, extension: str, data: bytes, *, replace
 
 
 def _save_companions(path: Path, image: Image.Image, settings: Settings, infotext: str | None, size_bytes: int) -> None:
-    """The text file and the small JPG beside a picture. The picture is safe by now, so a failure is only logged."""
+    """The text file and the small JPG beside an image. The image is safe by now, so a failure is only logged."""
     try:
         if settings.flag("save_txt") and infotext:
             write_atomic(path.with_suffix(".txt"), f"{writable(infotext)}\n".encode())

@@ -2,7 +2,7 @@
 
 from modules.jobs.job import Job
 from modules.processing.engine.engine import Engine
-from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.scripts.library import ScriptLibrary
@@ -10,32 +10,30 @@ from modules.scripts.running import run_with_scripts
 
 
 class InProcessExecutor:
-    """Runs jobs one at a time with one engine; `output` saves their pictures, `scripts` take part, `planner` learns."""
+    """Runs jobs one at a time with one engine; `output` saves their images, `scripts` take part, `planner` learns."""
 
     def __init__(
         self,
         engine: Engine,
         output: Output,
         scripts: ScriptLibrary | None = None,
-        planner: Planner | None = None,
+        estimator: MemoryEstimator | None = None,
     ) -> None:
         self._engine = engine
         self._output = output
         self._scripts = scripts or ScriptLibrary()
-        self._planner = planner
+        self._estimator = estimator
 
     def run(self, job: Job) -> Result:
         """Compute the job in the calling thread."""
         # Under the lock: a load in the background imports the same packages, whose lazy modules must not meet halfway.
         with self._engine.lock:
-            from modules.processing import txt2img as _txt2img
-
-            assert _txt2img
+            import modules.processing.pipeline.generate  # noqa: F401
         if job.request.settings.flag("enable_console_prompts"):
             print(job.request.prompt, flush=True)
         result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts)
-        if self._planner is not None and job.request.script is None:
-            self._planner.learn_later(job.request, result)
+        if self._estimator is not None and job.request.script is None:
+            self._estimator.learn_later(job.request, result)
         if job.request.settings.flag("samples_log_stdout"):
             for infotext in result.info.infotexts:
                 print(infotext, flush=True)
@@ -43,6 +41,6 @@ class InProcessExecutor:
 
     def close(self) -> None:
         """Free the model."""
-        if self._planner is not None:
-            self._planner.close()
+        if self._estimator is not None:
+            self._estimator.close()
         self._engine.close()

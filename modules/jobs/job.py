@@ -8,7 +8,7 @@ from enum import StrEnum
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped
-from modules.processing.record.result import Picture, Result
+from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import Txt2ImgRequest
 
 
@@ -42,7 +42,7 @@ class Progress:
     phase: str
     preview: Image.Image | None
     preview_id: int
-    pictures_done: int
+    images_done: int
     error: str | None
     created_at: float
 
@@ -69,7 +69,7 @@ class Job:
         self._preview: Image.Image | None = None
         self._preview_id = 0
         self._preview_step = 0
-        self._pictures: list[Picture] = []
+        self._images: list[GeneratedImage] = []
         self._interrupt = threading.Event()
         self._skip = threading.Event()
         self._stops_after_batch = False
@@ -142,12 +142,12 @@ class Job:
             self._preview_id += 1
             self._preview_step = self._done_steps
 
-    def finished_picture(self, picture: Picture) -> None:
+    def finished_image(self, image: GeneratedImage) -> None:
         with self._lock:
-            self._pictures.append(picture)
-            self._preview = picture.image
+            self._images.append(image)
+            self._preview = image.image
             self._preview_id += 1
-            if self._stops_after_batch and len(self._pictures) % self.request.batch_size == 0:
+            if self._stops_after_batch and len(self._images) % self.request.batch_size == 0:
                 self._interrupt.set()
 
     # -- everybody's side --------------------------------------------------------------------------------------------
@@ -184,10 +184,10 @@ class Job:
         return self.request.batch_count > 1 or self.request.script is not None
 
     @property
-    def pictures(self) -> tuple[Picture, ...]:
-        """The pictures that are finished so far."""
+    def images(self) -> tuple[GeneratedImage, ...]:
+        """The images that are finished so far."""
         with self._lock:
-            return tuple(self._pictures)
+            return tuple(self._images)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until the job is final; False when the timeout came first."""
@@ -226,7 +226,7 @@ class Job:
                 phase=self._phase,
                 preview=self._preview,
                 preview_id=self._preview_id,
-                pictures_done=len(self._pictures),
+                images_done=len(self._images),
                 error=str(self._error) if self._error else None,
                 created_at=self.created_at,
             )

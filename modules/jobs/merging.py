@@ -1,4 +1,4 @@
-"""Merging as the page and the command line ask for it: a wish becomes a request at once, the work runs as a task."""
+"""Merging as the page and the command line ask for it: options becomes a request at once, the work runs as a task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.models.merging.request import MergeRequest, MergeWish, resolve
+from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.vae.files import VaeCatalogue
 from modules.processing.engine.precision import storage_rules
@@ -35,9 +35,9 @@ class Merger:
     hashing: bool = True
     import_lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def resolve(self, wish: MergeWish) -> MergeRequest:
-        """Check a wish, see `merging.wish.resolve`. Imports no torch."""
-        return resolve(wish, self.catalogue, self.vaes, self.folder)
+    def resolve(self, options: MergeOptions) -> MergeRequest:
+        """Check options, see `merging.options.resolve`. Imports no torch."""
+        return resolve(options, self.catalogue, self.vaes, self.folder)
 
     def run(
         self,

@@ -1,5 +1,5 @@
-"""Precision as page and API ask for it: reports, comparisons and conversions become tasks; what is wrong with a wish is
-said at once. Imports torch when it works, not before."""
+"""Precision as page and API ask for it: reports, comparisons and conversions become tasks; what is wrong with a
+options is said at once. Imports torch when it works, not before."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ COMPARED = (UNSTORED, *EIGHT_BIT)
 REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND = "precision-report", "precision-comparison", "conversion"
 KINDS = (REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND)
 WORST_SHOWN = 10
-MOST_PROMPTS = 16
+MAX_PROMPTS = 16
 NEEDED = "modules.models.loading"  # what imports diffusers and transformers
 
 
 @dataclass(frozen=True, kw_only=True)
-class StorageWish:
+class StorageOptions:
     """A checkpoint in a storage format. None: the checkpoint that is chosen in the settings."""
 
     checkpoint: str | None = None
@@ -49,8 +49,8 @@ class StorageWish:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonWish:
-    """The same pictures in several formats; the first is what the others are measured against."""
+class ComparisonRequest:
+    """The same images in several formats; the first is what the others are measured against."""
 
     prompts: tuple[str, ...]
     storages: tuple[str, ...] = COMPARED
@@ -76,40 +76,40 @@ class PrecisionWork:
     conversions: Path
     configs_dir: Path
 
-    def report(self, wish: StorageWish) -> Task:
-        """The dry run: what would be stored how, bytes and errors. Raises what is wrong with the wish."""
-        info = self._check(wish, EIGHT_BIT)
+    def report(self, options: StorageOptions) -> Task:
+        """The dry run: what would be stored how, bytes and errors. Raises what is wrong with the options."""
+        info = self._check(options, EIGHT_BIT)
 
         def work(task: Task) -> Outcome:
             self._import()
             from modules.models.merging.conversion import report_precision
 
-            found = report_precision(info, self.configs_dir, _rules(wish), wish.text_encoders, _tensors(task))
+            found = report_precision(info, self.configs_dir, _rules(options), options.text_encoders, _tensors(task))
             stem = self.reports.new_stem(REPORT_KIND)
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
-        return self.tasks.submit(REPORT_KIND, f"Precision report of {info.name} as {wish.storage}", work)
+        return self.tasks.submit(REPORT_KIND, f"Precision report of {info.name} as {options.storage}", work)
 
-    def convert(self, wish: StorageWish, name: str) -> Task:
+    def convert(self, options: StorageOptions, name: str) -> Task:
         """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
-        info = self._check(wish, (*SIXTEEN_BIT, *EIGHT_BIT))
+        info = self._check(options, (*SIXTEEN_BIT, *EIGHT_BIT))
         target = self._target(name)
 
         def work(task: Task) -> Outcome:
             self._import()
             from modules.models.merging.conversion import save_as
 
-            found = save_as(info, self.configs_dir, _rules(wish), target, wish.text_encoders, _tensors(task))
+            found = save_as(info, self.configs_dir, _rules(options), target, options.text_encoders, _tensors(task))
             self.catalogue.refresh()
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
         return self.tasks.submit(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work)
 
-    def compare(self, wish: ComparisonWish) -> Task:
-        """Make the pictures; a page and numbers go into the reports."""
-        request = self._request(wish)
-        info = self._default(wish.checkpoint)
+    def compare(self, options: ComparisonRequest) -> Task:
+        """Make the images; a page and numbers go into the reports."""
+        request = self._request(options)
+        info = self._default(options.checkpoint)
 
         def work(task: Task) -> Outcome:
             self._import()
@@ -117,18 +117,18 @@ class PrecisionWork:
             from modules.processing.comparison.report_page import as_html, verdict
 
             side = self._default_side(request)
-            sized = replace(request, width=wish.width or side, height=wish.height or side)
+            sized = replace(request, width=options.width or side, height=options.height or side)
             try:
-                events = _Progress(task, len(wish.storages) * len(wish.prompts))
+                events = _Progress(task, len(options.storages) * len(options.prompts))
                 output = Output(self.reports.folder)
-                rows = compare(sized, wish.prompts, wish.storages, self.engine, output, events)
+                rows = compare(sized, options.prompts, options.storages, self.engine, output, events)
             finally:
                 # What the settings say comes back, behind whatever waits.
                 self.engine.request_load(stored_checkpoint(self.settings.current, self.catalogue).name)
             made_with = described(sized)
-            numbers = {**as_json(rows, wish.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
+            numbers = {**as_json(rows, options.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
             stem = self.reports.new_stem(COMPARISON_KIND)
-            self.reports.write(f"{stem}.html", as_html(rows, wish.prompts, info.title, made_with))
+            self.reports.write(f"{stem}.html", as_html(rows, options.prompts, info.title, made_with))
             self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
             return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
 
@@ -136,14 +136,14 @@ class PrecisionWork:
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
-    def _check(self, wish: StorageWish, allowed: tuple[str, ...]) -> CheckpointInfo:
-        if wish.storage not in allowed:
-            raise UnknownNameError.of("storage format", wish.storage, allowed)
-        check_patterns(wish.skip)
-        return self._default(wish.checkpoint)
+    def _check(self, options: StorageOptions, allowed: tuple[str, ...]) -> CheckpointInfo:
+        if options.storage not in allowed:
+            raise UnknownNameError.of("storage format", options.storage, allowed)
+        check_patterns(options.skip)
+        return self._default(options.checkpoint)
 
     def _default(self, name: str | None) -> CheckpointInfo:
-        """The checkpoint of that name, else the one that a picture would be made with."""
+        """The checkpoint of that name, else the one that an image would be made with."""
         return self.catalogue.default(name or stored_checkpoint(self.settings.current, self.catalogue).name)
 
     def _target(self, name: str) -> Path:
@@ -160,27 +160,27 @@ class PrecisionWork:
             raise InvalidValueError(f"{name} is there already. Choose another name, or delete it first.")
         return target
 
-    def _request(self, wish: ComparisonWish) -> Txt2ImgRequest:
-        prompts = [prompt for prompt in wish.prompts if prompt.strip()]
-        if not prompts or len(wish.prompts) > MOST_PROMPTS:
-            raise InvalidValueError(f"A comparison takes 1 to {MOST_PROMPTS} prompts, {len(prompts)} were given.")
-        if len(wish.storages) < 2 or len(set(wish.storages)) < len(wish.storages):
+    def _request(self, options: ComparisonRequest) -> Txt2ImgRequest:
+        prompts = [prompt for prompt in options.prompts if prompt.strip()]
+        if not prompts or len(options.prompts) > MAX_PROMPTS:
+            raise InvalidValueError(f"A comparison takes 1 to {MAX_PROMPTS} prompts, {len(prompts)} were given.")
+        if len(options.storages) < 2 or len(set(options.storages)) < len(options.storages):
             raise InvalidValueError(f"A comparison takes two or more different formats of: {', '.join(COMPARED)}.")
-        for storage in wish.storages:
+        for storage in options.storages:
             if storage not in COMPARED:
                 raise UnknownNameError.of("storage format", storage, COMPARED)
-        for prompt in wish.prompts:
+        for prompt in options.prompts:
             Txt2ImgRequest(prompt=prompt)
         request = Txt2ImgRequest(
             prompt=prompts[0],
-            negative_prompt=wish.negative_prompt,
-            steps=wish.steps,
-            cfg_scale=wish.cfg_scale,
-            sampler=wish.sampler,
-            seed=wish.seed,
-            width=wish.width or 512,
-            height=wish.height or 512,
-            checkpoint=wish.checkpoint,
+            negative_prompt=options.negative_prompt,
+            steps=options.steps,
+            cfg_scale=options.cfg_scale,
+            sampler=options.sampler,
+            seed=options.seed,
+            width=options.width or 512,
+            height=options.height or 512,
+            checkpoint=options.checkpoint,
             settings=self.settings.current,
         )
         check_names(request, self.catalogue)
@@ -194,9 +194,7 @@ class PrecisionWork:
         if hasattr(sys.modules.get(NEEDED), "load_model"):
             return
         with self.engine.lock:
-            from modules.processing import txt2img as _txt2img
-
-            assert _txt2img
+            import modules.processing.pipeline.generate  # noqa: F401
 
 
 def facts_of(found: PrecisionReport) -> dict[str, Any]:
@@ -222,7 +220,7 @@ def facts_of(found: PrecisionReport) -> dict[str, Any]:
 
 
 def described(request: Txt2ImgRequest) -> str:
-    """How the pictures of a comparison were made, for people."""
+    """How the images of a comparison were made, for people."""
     width, height = request.size_px
     return (
         f"{request.steps} steps of {request.sampler}, {width}×{height} pixels, CFG scale {request.cfg_scale:g}, "
@@ -230,8 +228,8 @@ def described(request: Txt2ImgRequest) -> str:
     )
 
 
-def _rules(wish: StorageWish) -> Any:
-    return storage_rules(wish.storage, wish.skip)
+def _rules(options: StorageOptions) -> Any:
+    return storage_rules(options.storage, options.skip)
 
 
 def _tensors(task: Task) -> Any:
@@ -241,9 +239,9 @@ def _tensors(task: Task) -> Any:
 class _Progress(Silent):
     """Events of a comparison as the progress of its task."""
 
-    def __init__(self, task: Task, pictures: int) -> None:
+    def __init__(self, task: Task, images: int) -> None:
         self._task = task
-        self._pictures = pictures
+        self._images = images
         self._begun = 0
         self._steps = 1
         self._phase = ""
@@ -252,7 +250,7 @@ class _Progress(Silent):
         self._task.check()
 
     def phase(self, text: str) -> None:
-        self._phase = text if "picture" in text else self._phase
+        self._phase = text if "image" in text else self._phase
 
     def plan(self, total_steps: int) -> None:
         self._begun += 1
@@ -260,4 +258,4 @@ class _Progress(Silent):
 
     def step(self, done: int) -> None:
         finished = self._begun - 1 + done / self._steps
-        self._task.progress(finished, self._pictures, f"{self._phase}, step {done} of {self._steps}")
+        self._task.progress(finished, self._images, f"{self._phase}, step {done} of {self._steps}")

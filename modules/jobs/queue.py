@@ -18,7 +18,7 @@ from modules.processing.request import Txt2ImgRequest, request_to_json
 
 log = logging.getLogger(__name__)
 
-KEPT_JOBS = 64  # finished jobs whose pictures stay in memory for a page that comes back
+KEPT_JOBS = 64  # finished jobs whose images stay in memory for a page that comes back
 
 
 class Executor(Protocol):
@@ -185,7 +185,7 @@ class JobQueue:
             status = JobStatus.INTERRUPTED if result.interrupted else JobStatus.DONE
             self.store.ended(job.task_id, status, outcome=_outcome(result))
             job.finish(result)
-            log.info("%s: %d pictures in %.1f s", job.task_id, len(result.pictures), time.monotonic() - began)
+            log.info("%s: %d images in %.1f s", job.task_id, len(result.images), time.monotonic() - began)
 
     def _forget_old_jobs(self) -> None:
         final = [task_id for task_id, job in self._jobs.items() if job.status.is_final]
@@ -194,7 +194,7 @@ class JobQueue:
 
 
 def fix_seeds(request: Txt2ImgRequest) -> Txt2ImgRequest:
-    """The request with drawn seeds in place of -1, so that the record on disk makes the same pictures again."""
+    """The request with drawn seeds in place of -1, so that the record on disk makes the same images again."""
     draw = random.SystemRandom()
     return replace(
         request,
@@ -205,9 +205,9 @@ def fix_seeds(request: Txt2ImgRequest) -> Txt2ImgRequest:
 
 def _outcome(result: Result) -> dict[str, object]:
     return {
-        "pictures": [
+        "images": [
             {"path": str(p.path) if p.path else None, "kind": p.kind.value, "seed": p.seed, "infotext": p.infotext}
-            for p in result.pictures
+            for p in result.images
         ],
         "notices": list(result.notices),
         "timings_s": dict(result.timings_s),

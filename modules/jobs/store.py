@@ -1,7 +1,7 @@
 """The durable record of jobs: written before a job runs, updated when it ends. SQLite in WAL mode, fully synced.
 
 A job that was running or waiting when the process died is still in the table; `unfinished` returns it, so that a
-later start can tell the user or run it again (seeds were fixed at submit, so a rerun gives the same pictures).
+later start can tell the user or run it again (seeds were fixed at submit, so a rerun gives the same images).
 """
 
 import json
@@ -33,7 +33,7 @@ CREATE INDEX IF NOT EXISTS jobs_by_time ON jobs (created_at);
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A row: `request` as `request_to_json` wrote it; `outcome` lists picture paths and infotexts of a finished job."""
+    """A row: `request` as `request_to_json` wrote it; `outcome` lists image paths and infotexts of a finished job."""
 
     task_id: str
     kind: str

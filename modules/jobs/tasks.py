@@ -1,4 +1,4 @@
-"""Long work that makes no picture (reports, conversions, comparisons): one piece at a time, beside the job queue.
+"""Long work that makes no image (reports, conversions, comparisons): one piece at a time, beside the job queue.
 
 A piece of work is a function that gets its `Task`, says how far it is, and returns what a client may read as JSON.
 """

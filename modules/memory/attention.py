@@ -20,7 +20,7 @@ from modules.registry import Registry
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 MiB = 1 << 20
-MOST_SCORE_BYTES = 256 * MiB  # where the device does not say what is free
+MAX_SCORE_BYTES = 256 * MiB  # where the device does not say what is free
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def _weights(query: Tensor, key: Tensor) -> Tensor:
 def sliced(query: Tensor, key: Tensor, value: Tensor, score_bytes: int, whole_heads: bool = False) -> Tensor:
     """Head by head and in slices of queries, so that the scores of one slice fit `score_bytes` (at least one query).
 
-    Slices run over pictures and heads first and over queries only where one head is too large, which `whole_heads`
+    Slices run over images and heads first and over queries only where one head is too large, which `whole_heads`
     prevents. The exact sums of `whole`, because each query sees all keys.
     """
     batch, heads, queries = query.shape[:3]
@@ -127,7 +127,7 @@ def _score_bytes(options: AttentionOptions, device: torch.device) -> int:
     if options.score_bytes is not None:
         return options.score_bytes
     free = None if device.type == "cpu" else free_bytes(device)
-    return MOST_SCORE_BYTES if free is None else max(MiB, free // 4)
+    return MAX_SCORE_BYTES if free is None else max(MiB, free // 4)
 
 
 @ATTENTIONS.register("none")
@@ -180,7 +180,7 @@ def _sliced(options: AttentionOptions) -> Attention:
 
 @ATTENTIONS.register("heads", aliases=("v1",))
 def _heads(options: AttentionOptions) -> Attention:
-    """One head of one picture at a time."""
+    """One head of one image at a time."""
     return lambda query, key, value: sliced(query, key, value, 0, whole_heads=True)
 
 

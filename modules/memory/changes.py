@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FOLDING_COSTS = 2.0  # a multiplication on the way into a weight, which then leaves the cache, beside one elsewhere
+MERGING_COSTS = 2.0  # a multiplication on the way into a weight, which then leaves the cache, beside one elsewhere
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def changed_weight(
 ) -> Tensor:
     """A float32 weight with all changes, one after the other: a later one sees what the earlier ones made.
 
-    `as_others` rounds each sum to `sum_dtype`, or else the change's own, for pictures equal to other programs'.
+    `as_others` rounds each sum to `sum_dtype`, or else the change's own, for images equal to other programs'.
     """
     for change in changes:
         delta = change.weight_delta(weight)
@@ -140,9 +140,9 @@ class Branches:
         if self.mid is not None or inputs.dtype != torch.float32 or weight.dtype != torch.float32:
             return False
         places = inputs.numel() // inputs.shape[-1 if weight.ndim == 2 else 1]
-        return places * (weight[0].numel() + len(weight)) > FOLDING_COSTS * weight.numel()
+        return places * (weight[0].numel() + len(weight)) > MERGING_COSTS * weight.numel()
 
-    def fold_into(self, weight: Tensor) -> None:
+    def merge_into(self, weight: Tensor) -> None:
         """Add the product of the factors to a contiguous float32 weight, in place."""
         up = self.up.flatten(1) * self.scale
         weight.view(len(weight), -1).addmm_(up, self.down.flatten(1))
@@ -211,7 +211,7 @@ class AllBranches:
         if self.bias is not None or not all(part.is_cheaper_in(weight, inputs) for part in self.parts):
             return False
         for part in self.parts:
-            part.fold_into(weight)
+            part.merge_into(weight)
         return True
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 The real code runs on tensors that have a shape, a dtype and a device but no memory (PyTorch's `FakeTensorMode`), so
 that every temporary, every list of skipped features and every slice is counted as it would live and die. What kernels
-take inside of themselves is not seen, but for the largest of it: convolutions on the processor. Corrections learnt from
+take inside of themselves is not seen, but for the largest of it: convolutions on the CPU. Corrections learnt from
 real runs add the rest.
 """
 
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class Rehearsal:
+class DryRun:
     """Modules and tensors without memory. Not thread safe; hold a lock where threads share one."""
 
     def __init__(self) -> None:
@@ -39,7 +39,8 @@ class Rehearsal:
 
     def place(self, module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
         """Give the parameters and buffers of `module` (usually on the meta device) a device and, where they are
-        floating, a dtype; they still have no memory. Changed in place: the module can only be rehearsed with."""
+        floating, a dtype; they still have no memory. Changed in place: the module can only be estimated by a dry run
+        with."""
         with self.open():
             for layer in module.modules():
                 for name, parameter in layer._parameters.items():
@@ -106,13 +107,13 @@ class _Counter(TorchDispatchMode):
         self._known[key] = weakref.ref(storage, forget)
 
 
-CHANNEL_BLOCK = 16  # channels that lie side by side in the layout that convolutions on the processor work in
+CHANNEL_BLOCK = 16  # channels that lie side by side in the layout that convolutions on the CPU work in
 
 
 def _inside_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
-    """What a convolution on the processor takes beside its output: it copies its input into a layout of its own,
-    computes in that, and copies the result out when the input's copy is gone (as measured with PyTorch 2.13). Products
-    of one pixel at a time (kernels of size 1) need neither."""
+    """What a convolution on the CPU takes beside its output: it copies its input into a layout of its own,
+    computes in that, and copies the result out when the input's copy is missing (as measured with PyTorch 2.13).
+    Products of one pixel at a time (kernels of size 1) need neither."""
     if func is not torch.ops.aten.convolution.default or result.device.type != "cpu":
         return 0
     inputs, weight = args[0], args[1]

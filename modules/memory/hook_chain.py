@@ -1,6 +1,6 @@
 """Putting something around, or in place of, one module's `forward`, so that it can be taken away again in any order.
 
-All techniques that do so stand in one pile a module. The pile is sorted by `Layering`, so the order in which they are
+All techniques that do so stand in one pile a module. The pile is sorted by `HookOrder`, so the order in which they are
 applied does not matter, and taking one away leaves the others working. What lies innermost is looked up at each call:
 the module's class may change meanwhile (a layer gets stored), and a deep copy of the module has a pile of its own.
 """
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from torch import nn
 
-PILE = "_forward_pile"
+CHAIN = "_forward_pile"
 
 
-class Layering(IntEnum):
+class HookOrder(IntEnum):
     """Where in the pile something belongs; higher is further outside."""
 
     COMPUTE = 0  # computes the same in another way: split feed-forward
@@ -26,8 +26,8 @@ class Layering(IntEnum):
     OBSERVE = 3  # measures, or notes the beginning and the end of a pass
 
 
-class Around(Protocol):
-    """What is put around a forward."""
+class ModuleHook(Protocol):
+    """What is registered a forward."""
 
     def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `inner` with the arguments, or compute its result otherwise."""
@@ -38,49 +38,49 @@ class Patch:
     """One thing in a module's pile; `remove` takes it away. Safe to call twice."""
 
     module: nn.Module
-    around: Around
-    layering: Layering
+    hook: ModuleHook
+    order: HookOrder
 
     def remove(self) -> None:
-        """The module's forward is its own again when the last patch is gone."""
-        pile: _Pile | None = self.module.__dict__.get(PILE)
-        if pile is None:
+        """The module's forward is its own again when the last patch is missing."""
+        hook_chain: _HookChain | None = self.module.__dict__.get(CHAIN)
+        if hook_chain is None:
             return
-        pile.patches = [patch for patch in pile.patches if patch is not self]
-        if not pile.patches:
-            del self.module.__dict__[PILE]
-            if pile.before is None:
+        hook_chain.patches = [patch for patch in hook_chain.patches if patch is not self]
+        if not hook_chain.patches:
+            del self.module.__dict__[CHAIN]
+            if hook_chain.before is None:
                 self.module.__dict__.pop("forward", None)
             else:
-                self.module.__dict__["forward"] = pile.before
+                self.module.__dict__["forward"] = hook_chain.before
 
 
-def put_around(module: nn.Module, around: Around, layering: Layering) -> Patch:
+def register_hook(module: nn.Module, hook: ModuleHook, order: HookOrder) -> Patch:
     """Put `around` onto the module's pile: inside of everything that is further outside, outside of its equals."""
-    pile: _Pile | None = module.__dict__.get(PILE)
-    if pile is None:
-        pile = _Pile(module, module.__dict__.get("forward"))
-        module.__dict__[PILE] = pile
-        module.__dict__["forward"] = pile
-    patch = Patch(module, around, layering)
-    pile.patches = sorted([*pile.patches, patch], key=lambda each: each.layering)
+    hook_chain: _HookChain | None = module.__dict__.get(CHAIN)
+    if hook_chain is None:
+        hook_chain = _HookChain(module, module.__dict__.get("forward"))
+        module.__dict__[CHAIN] = hook_chain
+        module.__dict__["forward"] = hook_chain
+    patch = Patch(module, hook, order)
+    hook_chain.patches = sorted([*hook_chain.patches, patch], key=lambda each: each.order)
     return patch
 
 
 def patches_of(module: nn.Module) -> list[Patch]:
     """What lies around this module's forward, innermost first."""
-    pile: _Pile | None = module.__dict__.get(PILE)
-    return [] if pile is None else list(pile.patches)
+    hook_chain: _HookChain | None = module.__dict__.get(CHAIN)
+    return [] if hook_chain is None else list(hook_chain.patches)
 
 
 def has_foreign_forward(module: nn.Module) -> bool:
     """Whether somebody else has put a forward of theirs onto this very module."""
-    pile: _Pile | None = module.__dict__.get(PILE)
-    return pile.before is not None if pile is not None else "forward" in module.__dict__
+    hook_chain: _HookChain | None = module.__dict__.get(CHAIN)
+    return hook_chain.before is not None if hook_chain is not None else "forward" in module.__dict__
 
 
 @dataclass(eq=False)
-class _Pile:
+class _HookChain:
     """Stands as `forward` on the module. `before` is the forward that somebody else had put there."""
 
     module: nn.Module
@@ -97,7 +97,7 @@ class _Pile:
         def inner(*args: Any, **kwargs: Any) -> Any:
             return self._call(height - 1, patches, args, kwargs)
 
-        return patches[height - 1].around(self.module, inner, *args, **kwargs)
+        return patches[height - 1].hook(self.module, inner, *args, **kwargs)
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:

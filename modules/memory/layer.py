@@ -176,8 +176,8 @@ def unmanage(layer: nn.Module) -> None:
 def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None:
     """Place stored data (and its scale) into a layer, or where its data rests."""
     state = stored_state(layer)
-    rests_elsewhere = state is not None and state.fetch is not None and state.fetch.replace(layer, name, data)
-    if not rests_elsewhere:
+    is_offloaded_elsewhere = state is not None and state.fetch is not None and state.fetch.replace(layer, name, data)
+    if not is_offloaded_elsewhere:
         layer._parameters[name] = data if isinstance(data, nn.Parameter) else nn.Parameter(data, requires_grad=False)
     if scale is not None:
         layer._buffers[name + SCALE_SUFFIX] = scale
@@ -322,7 +322,7 @@ def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
 
 
 def _is_decoded_here(layer: nn.Module, name: str, data: Tensor) -> bool:
-    """Whether a stored parameter is decoded for one use, on the processor, where nobody else gets hold of it."""
+    """Whether a stored parameter is decoded for one use, on the CPU, where nobody else gets hold of it."""
     state: Stored = layer.__dict__[STATE]
     dtype = None if state.fetch is None else state.fetch.dtype(layer, name)
     return (

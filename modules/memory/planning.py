@@ -1,6 +1,6 @@
 """What a piece of work will need, learnt from what it needed before: corrections to predicted bytes, kept on disk.
 
-A prediction counts tensors (`rehearsal`). What really comes on top (workspaces of kernels, blocks that the allocator
+A prediction counts tensors (`dry run`). What really comes on top (workspaces of kernels, blocks that the allocator
 cannot use again) depends on device and program, and is learnt from real runs: a straight line through what was
 measured over what was predicted, and close to a size that was measured, that measurement itself.
 """

@@ -1,4 +1,4 @@
-"""Any way of attention in slices: of pictures and heads first, then of queries. Sees all keys, so sums stay whole."""
+"""Any way of attention in slices: of images and heads first, then of queries. Sees all keys, so sums stay whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from modules.memory.attention import Attention
 
-FEWEST_QUERIES = 64  # a slice below that saves nothing worth having
+MIN_QUERIES = 64  # a slice below that saves nothing worth having
 
 
 def in_slices(attention: Attention, count: int) -> Attention:
@@ -16,7 +16,7 @@ def in_slices(attention: Attention, count: int) -> Attention:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         batch, heads, queries = query.shape[:3]
         rows = min(batch * heads, count)
-        per_head = min(-(-count // rows), max(1, queries // FEWEST_QUERIES))
+        per_head = min(-(-count // rows), max(1, queries // MIN_QUERIES))
         flat = [tensor.reshape(1, batch * heads, *tensor.shape[2:]) for tensor in (query, key, value)]
         out = query.new_empty(1, batch * heads, queries, value.shape[-1])
         high, wide = -(-batch * heads // rows), -(-queries // per_head)

@@ -1,7 +1,7 @@
 """When memory runs out in the middle of a call: free what can be freed, have the work take less, call again.
 
 What is called must not have changed anything before it fails, so that the same call with the same arguments gives the
-same result. Rungs that were climbed stay until `close`, so that later calls do not fail first.
+same result. Fallbacks that were climbed stay until `close`, so that later calls do not fail first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 FREED = "freed"
 _SIGNS = (
     "out of memory",  # CUDA, HIP, MPS, XPU
-    "can't allocate memory",  # the processor's allocator
+    "can't allocate memory",  # the CPU's allocator
     "not enough memory",  # the same on Windows
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -39,7 +39,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Rung:
+class Fallback:
     """A way to need less memory in some stages.
 
     `climb` puts it into effect, one size further each time, and returns None where it can do no more.
@@ -47,15 +47,15 @@ class Rung:
 
     name: str  # short, for the record: "query slices"
     stages: frozenset[str]
-    climb: Callable[[], Step | None]
+    apply: Callable[[], Step | None]
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A rung that was climbed; `text` for people."""
+    """A fallback that was climbed; `text` for people."""
 
     stage: str
-    rung: str
+    fallback: str
     text: str
 
 
@@ -68,12 +68,12 @@ class Recovery:
 
     def __init__(
         self,
-        rungs: Sequence[Rung] = (),
+        fallbacks: Sequence[Fallback] = (),
         free: Callable[[], object] = gc.collect,
         before: Callable[[str], None] = lambda stage: None,
         advice: str = "",
     ) -> None:
-        self._rungs = tuple(rungs)
+        self._fallbacks = tuple(fallbacks)
         self._free = free
         self._before = before
         self._advice = advice
@@ -88,8 +88,8 @@ class Recovery:
     def run(self, stage: str, call: Callable[[], T]) -> T:
         """The result of `call`, after as many further attempts as it takes.
 
-        First the same again with freed memory, then one rung after the other. Raises `MemoryShortageError` when no
-        rung is left, and every other error at once.
+        First the same again with freed memory, then one fallback after the other. Raises `MemoryShortageError` when no
+        fallback is left, and every other error at once.
         """
         attempts = 0
         while True:
@@ -122,24 +122,24 @@ class Recovery:
             self._free()
             self._note(stage, FREED, "with freed memory", message)
             return
-        for rung in self._rungs:
-            step = self._climb(rung) if stage in rung.stages else None
+        for fallback in self._fallbacks:
+            step = self._apply(fallback) if stage in fallback.stages else None
             if step is not None:
                 self._steps.append(step)
                 self._free()
-                self._note(stage, rung.name, step.text, message)
+                self._note(stage, fallback.name, step.text, message)
                 return
         tried = ", ".join(dict.fromkeys(item.text for item in self._taken if item.stage == stage))
         raise MemoryShortageError(f"Memory ran out ({stage}: {message}), also {tried}. {self._advice}".strip())
 
-    def _climb(self, rung: Rung) -> Step | None:
-        """A rung that itself runs out of memory (it moves something) is no help."""
+    def _apply(self, fallback: Fallback) -> Step | None:
+        """A fallback that itself runs out of memory (it moves something) is no help."""
         try:
-            return rung.climb()
+            return fallback.apply()
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            log.warning("Out of memory while trying %s: %s", rung.name, error)
+            log.warning("Out of memory while trying %s: %s", fallback.name, error)
             return None
 
     def _note(self, stage: str, name: str, text: str, message: str) -> None:

@@ -35,7 +35,7 @@ class RowTable:
     mtime_ns: int
 
     def read(self, rows: Tensor) -> Tensor:
-        """The rows [n, width] of these numbers [n], on the processor. Raises `CheckpointError`."""
+        """The rows [n, width] of these numbers [n], on the CPU. Raises `CheckpointError`."""
         width = self.shape[1] * self.dtype.itemsize
         result = torch.empty((rows.numel(), self.shape[1]), dtype=self.dtype)
         view = result.view(torch.uint8).numpy()

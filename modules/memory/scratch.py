@@ -2,7 +2,7 @@
 long as one slice of them is encoded.
 
 A fresh block of some megabytes comes from the system page by page, which costs more than decoding into it; a buffer
-that is used again does not. For the processor only: graphics cards have an allocator that keeps blocks by itself.
+that is used again does not. For the CPU only: GPUs have an allocator that keeps blocks by itself.
 """
 
 import math
@@ -18,7 +18,7 @@ SMALLEST_BYTES = 1 << 20  # below, the heap is as quick
 def scratch(shape: tuple[int, ...], dtype: torch.dtype, use: str = "weight") -> Tensor:
     """Uninitialised memory that the next call in this thread for this `use` hands out again: let go of it before.
 
-    The tensor is contiguous, on the processor, and not tracked by autograd.
+    The tensor is contiguous, on the CPU, and not tracked by autograd.
     """
     count = math.prod(shape)
     if count * dtype.itemsize < SMALLEST_BYTES:

@@ -125,7 +125,7 @@ def apply_storage(
         raise InvalidValueError(f"granularity {granularity!r} is unknown. Allowed: {', '.join(GRANULARITIES)}.")
     _refuse_non_finite(root, rules)
     handle = StorageHandle(root, {}, {})
-    done: dict[int, _Twin] = {}
+    done: dict[int, _TiedParameter] = {}
     for path, layer in list(root.named_modules()):
         formats: dict[str, StorageFormat] = {}
         originals: dict[str, nn.Parameter] = {}
@@ -135,10 +135,10 @@ def apply_storage(
             storage = rules.format_of(path, layer, name, tuple(parameter.shape))
             if storage is not None:
                 formats[name] = storage
-                twin = _store(layer, name, storage, done)
-                originals[name] = twin.original
-                if twin.saturated:
-                    handle.saturated[_joined(path, name)] = twin.saturated
+                tied = _store(layer, name, storage, done)
+                originals[name] = tied.original
+                if tied.saturated:
+                    handle.saturated[_joined(path, name)] = tied.saturated
             elif _was_stored(layer, name):
                 put(layer, name, _plain_weight(layer, name).to(compute_dtype), None)
             elif parameter.is_floating_point() and parameter.dtype != compute_dtype:
@@ -214,7 +214,7 @@ def _refuse_non_finite(root: nn.Module, rules: StorageRules) -> None:
 
 
 @dataclass(frozen=True)
-class _Twin:
+class _TiedParameter:
     """What a parameter became, for the other places where the same parameter stands. Keeps it alive, so that its id
     stays its own."""
 
@@ -224,21 +224,23 @@ class _Twin:
     saturated: int
 
 
-def _store(layer: nn.Module, name: str, storage: StorageFormat, done: dict[int, _Twin]) -> _Twin:
+def _store(layer: nn.Module, name: str, storage: StorageFormat, done: dict[int, _TiedParameter]) -> _TiedParameter:
     """Encode one parameter in place; a tied one gets the parameter that its twin got."""
     state = stored_state(layer)
     parameter = layer._parameters[name]
     assert parameter is not None
-    twin = done.get(id(parameter))
-    if twin is None:
+    tied = done.get(id(parameter))
+    if tied is None:
         if state is not None and state.formats.get(name) is storage:
-            twin = _Twin(parameter, parameter, layer._buffers.get(name + SCALE_SUFFIX), 0)
+            tied = _TiedParameter(parameter, parameter, layer._buffers.get(name + SCALE_SUFFIX), 0)
         else:
             encoded = storage.encode(_plain_weight(layer, name))
-            twin = _Twin(parameter, nn.Parameter(encoded.data, requires_grad=False), encoded.scale, encoded.saturated)
-        done[id(parameter)] = done[id(twin.stored)] = twin
-    put(layer, name, twin.stored, twin.scale)
-    return twin
+            tied = _TiedParameter(
+                parameter, nn.Parameter(encoded.data, requires_grad=False), encoded.scale, encoded.saturated
+            )
+        done[id(parameter)] = done[id(tied.stored)] = tied
+    put(layer, name, tied.stored, tied.scale)
+    return tied
 
 
 def _plain_weight(layer: nn.Module, name: str) -> Tensor:

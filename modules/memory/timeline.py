@@ -19,7 +19,7 @@ import torch
 
 from modules.devices import release_memory
 
-MOST_SAMPLES = 400
+MAX_SAMPLES = 400
 INTERVAL_S = 0.1
 
 
@@ -162,7 +162,7 @@ class MemoryTimeline:
         while not self._over.wait(interval):
             with self._lock:
                 self._take()
-                if len(self._samples) >= MOST_SAMPLES:  # half as many from now on, over the whole time alike
+                if len(self._samples) >= MAX_SAMPLES:  # half as many from now on, over the whole time alike
                     self._samples = self._samples[::2]
                     interval *= 2
 

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.adapters.adapter_file import NetworkError
-from modules.adapters.catalogue import NetworkCatalogue, NetworkInfo
-from modules.adapters.embeddings import PICTURE_SUFFIXES, TENSOR_SUFFIXES, read_embedding
+from modules.adapters.adapter_file import AdapterError
+from modules.adapters.catalogue import AdapterCatalogue, AdapterInfo
+from modules.adapters.embeddings import IMAGE_SUFFIXES, TENSOR_SUFFIXES, read_embedding
 from modules.model_cards.cards import CardPage, ModelFile
 from modules.model_folders import Listing
 from modules.models.reading.catalogue import CHECKPOINT_SUFFIXES, CheckpointCatalogue
@@ -28,7 +28,7 @@ def embedding_page(folder: Path) -> CardPage:
     )
 
 
-def hypernetwork_page(folder: Path, catalogue: NetworkCatalogue) -> CardPage:
+def hypernetwork_page(folder: Path, catalogue: AdapterCatalogue) -> CardPage:
     """`<hypernet:name:weight>`."""
     return CardPage(
         id="hypernetworks",
@@ -37,8 +37,8 @@ def hypernetwork_page(folder: Path, catalogue: NetworkCatalogue) -> CardPage:
         suffixes=(".pt",),
         tag="hypernet",
         notes=tuple(note for note in NOTES_IN_TAG if note != "sd version"),
-        list_files=lambda listing, settings: network_files(catalogue, listing, by_alias=False),
-        hash_of=lambda file: network_hash_of(catalogue, file),
+        list_files=lambda listing, settings: adapter_files(catalogue, listing, by_alias=False),
+        hash_of=lambda file: adapter_hash_of(catalogue, file),
     )
 
 
@@ -57,16 +57,16 @@ def checkpoint_page(folders: Sequence[Path], catalogue: CheckpointCatalogue) -> 
     )
 
 
-def network_files(catalogue: NetworkCatalogue, listing: Listing, by_alias: bool) -> list[ModelFile]:
+def adapter_files(catalogue: AdapterCatalogue, listing: Listing, by_alias: bool) -> list[ModelFile]:
     """The files of a catalogue, each with a reference that finds exactly it."""
     entries = catalogue.refresh(listing)
-    names: dict[str, NetworkInfo] = {}
-    aliases: dict[str, NetworkInfo] = {}
+    names: dict[str, AdapterInfo] = {}
+    aliases: dict[str, AdapterInfo] = {}
     for info in entries:
         names.setdefault(info.name, info)
         aliases.setdefault(info.alias, info)
 
-    def reference(info: NetworkInfo) -> str:
+    def reference(info: AdapterInfo) -> str:
         for text in (info.alias, info.name) if by_alias else (info.name,):
             if (names.get(text) or aliases.get(text)) is info and fits_tag(text):
                 return text
@@ -85,7 +85,7 @@ def network_files(catalogue: NetworkCatalogue, listing: Listing, by_alias: bool)
     ]
 
 
-def network_hash_of(catalogue: NetworkCatalogue, file: ModelFile) -> str:
+def adapter_hash_of(catalogue: AdapterCatalogue, file: ModelFile) -> str:
     """The short hash of a network file; taken now, if nobody asked before."""
     return next((catalogue.short_hash_of(info) for info in catalogue.entries if info.path == file.path), "")
 
@@ -110,16 +110,16 @@ def checkpoint_files(catalogue: CheckpointCatalogue) -> list[ModelFile]:
 
 
 class EmbeddingFiles:
-    """Embedding files by their names alone; only pictures are opened, to see whether one is inside."""
+    """Embedding files by their names alone; only images are opened, to see whether one is inside."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pictures: dict[str, tuple[tuple[int, int], str]] = {}
+        self._images: dict[str, tuple[tuple[int, int], str]] = {}
 
     def of(self, listing: Listing) -> list[ModelFile]:
-        """Tensor files by name, pictures that carry an embedding by the name in it."""
+        """Tensor files by name, images that carry an embedding by the name in it."""
         found = []
-        for entry in listing.with_suffix((*TENSOR_SUFFIXES, *PICTURE_SUFFIXES)):
+        for entry in listing.with_suffix((*TENSOR_SUFFIXES, *IMAGE_SUFFIXES)):
             path = Path(entry.path)
             if path.suffix.lower() in TENSOR_SUFFIXES:
                 found.append(ModelFile(path, path.stem, path.stem))
@@ -130,16 +130,16 @@ class EmbeddingFiles:
         return found
 
     def _name_inside(self, entry: os.DirEntry[str]) -> str:
-        """The name of the embedding in a picture; "" for a picture without one."""
+        """The name of the embedding in an image; "" for an image without one."""
         stat = entry.stat()
         stamp = (stat.st_size, stat.st_mtime_ns)
-        known = self._pictures.get(entry.path)
+        known = self._images.get(entry.path)
         if known is None or known[0] != stamp:
             try:
                 embedding = read_embedding(Path(entry.path))
-            except NetworkError:  # the list of embeddings names it with the reason
+            except AdapterError:  # the list of embeddings names it with the reason
                 embedding = None
             known = (stamp, embedding.name if embedding else "")
             with self._lock:
-                self._pictures[entry.path] = known
+                self._images[entry.path] = known
         return known[1]

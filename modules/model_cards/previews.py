@@ -1,4 +1,4 @@
-"""The picture of a card: a file beside the model, or one inside of its metadata. Nothing outside of the model folders
+"""The image of a card: a file beside the model, or one inside of its metadata. Nothing outside of the model folders
 is ever read."""
 
 import base64
@@ -29,7 +29,7 @@ ENDINGS = (*(f".preview{suffix}" for suffix in MEDIA_TYPES), *MEDIA_TYPES)
 """What follows the model's name. One that was chosen on the page (`.preview.png`) goes before all others."""
 
 EMBEDDED = ("ssmd_cover_images", "modelspec.thumbnail")
-"""Metadata that holds pictures: a JSON list of base64 texts, and a data URI."""
+"""Metadata that holds images: a JSON list of base64 texts, and a data URI."""
 
 _FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -37,7 +37,7 @@ _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 @dataclass(frozen=True)
 class Preview:
-    """Bytes of a picture and their media type."""
+    """Bytes of an image and their media type."""
 
     data: bytes
     media_type: str
@@ -49,7 +49,7 @@ def find_preview(near: Near) -> os.DirEntry[str] | None:
 
 
 def read_preview(path: Path, roots: Iterable[Path]) -> Preview:
-    """A preview file. Raises `UnknownNameError` if it is gone, or a link to somewhere outside of `roots`."""
+    """A preview file. Raises `UnknownNameError` if it is missing, or a link to somewhere outside of `roots`."""
     real = inside(path, roots)
     if real is None or path.suffix.lower() not in MEDIA_TYPES:
         raise UnknownNameError(f"There is no preview {path.name}. Refresh the cards.")
@@ -57,7 +57,7 @@ def read_preview(path: Path, roots: Iterable[Path]) -> Preview:
 
 
 def embedded_preview(metadata: Mapping[str, str]) -> Preview | None:
-    """The first picture in a file's metadata, if there is one that can be read."""
+    """The first image in a file's metadata, if there is one that can be read."""
     for text in _embedded_texts(metadata):
         try:
             data = base64.b64decode(text.partition(",")[2] if text.startswith("data:") else text, validate=True)

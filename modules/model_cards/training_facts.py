@@ -1,4 +1,4 @@
-"""What a file's metadata says about its training: for which kind of model, with which words, on how many pictures.
+"""What a file's metadata says about its training: for which kind of model, with which words, on how many images.
 
 Keys are those that kohya's trainer (`ss_...`) and the modelspec standard write.
 """
@@ -20,7 +20,7 @@ _FACTS = {
     "ss_network_dim": "Rank",
     "ss_network_alpha": "Alpha",
     "ss_clip_skip": "Clip skip",
-    "ss_num_train_images": "Pictures per epoch",
+    "ss_num_train_images": "Images per epoch",
     "ss_steps": "Steps",
 }
 

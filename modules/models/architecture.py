@@ -58,7 +58,7 @@ class UNetArchitecture:
 
 @dataclass(frozen=True)
 class VaeArchitecture:
-    """Sizes of the autoencoder; it halves the picture between levels."""
+    """Sizes of the autoencoder; it halves the image between levels."""
 
     in_channels: int
     out_channels: int
@@ -87,7 +87,7 @@ class NoiseScheduleArchitecture:
 
 @dataclass(frozen=True)
 class LatentFormat:
-    """How latents relate to pictures: scaled ones are `(latent - shift) * scale_factor`. `rgb_factors` [channels][3]
+    """How latents relate to images: scaled ones are `(latent - shift) * scale_factor`. `rgb_factors` [channels][3]
     and `rgb_bias` [3] approximate the decoder for previews: red, green and blue in -1..1 from a scaled latent."""
 
     scale_factor: float
@@ -124,7 +124,7 @@ def read_architecture(path: Path) -> LdmArchitecture:
         model = params["model"]["params"]
         prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), "epsilon")
         return LdmArchitecture(
-            unet=None if prediction == "flow" else _unet(_network(model)["params"]),
+            unet=None if prediction == "flow" else _unet(_adapter(model)["params"]),
             vae=_vae(model["first_stage_config"]["params"]),
             noise_schedule=NoiseScheduleArchitecture(
                 float(model.get("linear_start", 0.00085)),
@@ -151,7 +151,7 @@ def read_architecture(path: Path) -> LdmArchitecture:
         raise CheckpointError(f"{path.name}: an entry has an unusable value: {error}") from error
 
 
-def _network(model: dict[str, Any]) -> Any:
+def _adapter(model: dict[str, Any]) -> Any:
     return model["network_config"] if "network_config" in model else model["unet_config"]
 
 

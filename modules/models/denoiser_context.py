@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkContext:
+class DenoiserContext:
     """`crossattn` [N,tokens,width] is attended to; `vector` [N,V] is added to the time embedding (SDXL); `image`
     [N,C,h,w] lies behind the latents on the channel axis (inpainting models)."""
 

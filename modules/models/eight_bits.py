@@ -121,7 +121,7 @@ def _has_non_finite_code(tensor: Tensor) -> bool:
 
 
 def read_scale(file: TensorSource, scale_key: str | None, key: str, shape: tuple[int, ...]) -> Tensor | None:
-    """The scale of the tensor `key` of this shape as float32 [1] or [rows] on the processor; None without a key.
+    """The scale of the tensor `key` of this shape as float32 [1] or [rows] on the CPU; None without a key.
 
     Raises `CheckpointError` for a scale that is not finite, or that is neither one number nor one for each row.
     """

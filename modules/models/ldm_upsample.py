@@ -2,7 +2,7 @@
 
 A 12x12 latent becomes 6, 3, 2 on the way down; on the way up 2 becomes 4, which does not fit beside the 3 of the skip
 connection. diffusers resizes straight to 3 and convolves there; the original doubles, convolves, and then resizes to
-the skip's size. For even sizes both are the same. Pictures of hires fix depend on it.
+the skip's size. For even sizes both are the same. Images of hires fix depend on it.
 """
 
 from diffusers import UNet2DConditionModel

@@ -15,7 +15,7 @@ from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.streaming import StreamHandle
 from modules.models.architecture import LdmArchitecture
-from modules.models.denoiser_context import NetworkContext
+from modules.models.denoiser_context import DenoiserContext
 from modules.models.families.family import Component, ModelFamily
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
@@ -28,7 +28,7 @@ from modules.models.vae.tiny_vae import TinyHalf, TinyVae
 
 @dataclass
 class LoadedModel:
-    """Networks of one checkpoint, in eval mode, without gradients, stored and computed by `plan`.
+    """Adapters of one checkpoint, in eval mode, without gradients, stored and computed by `plan`.
 
     Dtypes come from the plan and are never read from a parameter: storage and computation may differ. `saturated`
     counts, by the tensor's name in the file, weights that were beyond the range of their format.
@@ -48,7 +48,7 @@ class LoadedModel:
     streaming: StreamHandle | None = None  # None: all weights lie on the device
     vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
     tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses in place of the VAE
-    networks: Any = None  # what applies networks to this model (`processing.networks` puts these here)
+    adapters: Any = None  # what applies networks to this model (`processing.networks` puts these here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
     _grey: Tensor | None = field(init=False, default=None, repr=False)
@@ -79,8 +79,8 @@ class LoadedModel:
 
     @property
     def has_optional(self) -> bool:
-        """Whether the text encoder that its family can do without is there, and so in its pictures."""
-        optional = self.family.recipe.followed_by
+        """Whether the text encoder that its family can do without is there, and so in its images."""
+        optional = self.family.recipe.extra_encoder
         return optional is not None and optional.component in self.text_encoders
 
     @property
@@ -104,7 +104,7 @@ class LoadedModel:
 
     @property
     def default_size_px(self) -> int:
-        """The side of the pictures the model was trained on."""
+        """The side of the images the model was trained on."""
         return self.architecture.latent_side * self.downscale
 
     @property
@@ -119,22 +119,22 @@ class LoadedModel:
 
     @property
     def image_channels(self) -> int:
-        """Channels that the UNet wants behind those of the latent: 5 for inpainting (mask and masked picture), 4 for
+        """Channels that the UNet wants behind those of the latent: 5 for inpainting (mask and masked image), 4 for
         instruct-pix2pix, else 0."""
         return self.family.input_sizes(self.unet).channels - self.latent_channels
 
-    def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | NetworkContext) -> Tensor:
+    def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
         """The network's raw prediction (eps, v or a flow).
 
         `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
         `crossattn` [B,tokens,width] alone. Computes as the plan says, returns x's dtype.
         """
         if isinstance(context, Tensor):
-            context = NetworkContext(context)
+            context = DenoiserContext(context)
         return self.recovery.run("denoise", lambda: self.unet_runner.run(self._predict, x, timesteps, context))
 
-    def _predict(self, x: Tensor, timesteps: Tensor, context: NetworkContext) -> Tensor:
-        device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.rest_dtype
+    def _predict(self, x: Tensor, timesteps: Tensor, context: DenoiserContext) -> Tensor:
+        device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.offload_dtype
         whole = x if context.image is None else torch.cat([x, context.image.to(x)], dim=1)
         wanted = self.family.input_sizes(self.unet).channels
         if whole.shape[1] != wanted:
@@ -155,18 +155,18 @@ class LoadedModel:
         return output.to(x.device, x.dtype)
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Scaled latents [B,C,h,w] to pictures [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`. By the tiny
+        """Scaled latents [B,C,h,w] to images [B,3,8h,8w] in -1..1, float32; NaN raises `NumericalError`. By the tiny
         decoder where a job has chosen it."""
         tiny = self.tiny_vae.decoder
         return self.decode_full(latent) if tiny is None else self.run_tiny(tiny, latent)
 
-    def encode(self, pictures: Tensor) -> Tensor:
-        """Pictures [B,3,H,W] in -1..1 to the mean of their scaled latents, float32; see `decode`."""
+    def encode(self, images: Tensor) -> Tensor:
+        """Images [B,3,H,W] in -1..1 to the mean of their scaled latents, float32; see `decode`."""
         tiny = self.tiny_vae.encoder
-        return self.encode_moments(pictures)[0] if tiny is None else self.run_tiny(tiny, pictures)
+        return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
 
     def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
-        """What `tiny` makes of latents or pictures, where and in the dtype in which the VAE would run."""
+        """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""
         return self.recovery.run(f"{tiny.half[:2]}code", lambda: tiny.run(x, self.vae_runner))
 
     def decode_full(self, latent: Tensor) -> Tensor:
@@ -176,15 +176,15 @@ class LoadedModel:
         return self.recovery.run("decode", lambda: self.vae_runner.decode(self.vae, scaled))
 
     def grey_latent(self, height: int, width: int) -> Tensor:
-        """The scaled latent [C,h,w] of an even grey picture, float32; encoded once a size."""
+        """The scaled latent [C,h,w] of an even grey image, float32; encoded once a size."""
         if self._grey is None or self._grey.shape[1:] != (height, width):
-            pictures = torch.zeros(1, 3, height * self.downscale, width * self.downscale)
-            self._grey = self.encode_moments(pictures)[0][0]
+            images = torch.zeros(1, 3, height * self.downscale, width * self.downscale)
+            self._grey = self.encode_moments(images)[0][0]
         return self._grey
 
-    def encode_moments(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
-        """Pictures [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
-        moments = self.recovery.run("encode", lambda: self.vae_runner.moments(self.vae, pictures))
+    def encode_moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Images [B,3,H,W] in -1..1 to mean and standard deviation of their scaled latents, float32."""
+        moments = self.recovery.run("encode", lambda: self.vae_runner.moments(self.vae, images))
         posterior = DiagonalGaussianDistribution(moments)
         latent_format = self.architecture.latent
         scale = latent_format.scale_factor

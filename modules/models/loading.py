@@ -23,7 +23,7 @@ from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.prediction import predicts_v
 from modules.models.reading.catalogue import CheckpointInfo, HashCache
 from modules.models.reading.filling import FillReport, Placement, fill, finish_buffers
-from modules.models.reading.matching import Assignment, plan_assignments
+from modules.models.reading.matching import Assignment, assign_tensors
 from modules.models.reading.offloading import ModelRest
 from modules.models.reading.tensor_source import TensorSource
 from modules.models.reading.unknown_file import describe_unknown
@@ -74,7 +74,7 @@ def load_model(
             raise CheckpointError(f"{info.path.name}: {error}") from error
         except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
             raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
-        optional = family.recipe.followed_by
+        optional = family.recipe.extra_encoder
         if optional is not None and any(component.name == optional.component for component in components):
             optional.tokenizer(info.path)  # without it the encoder is of no use: better to say so at once
 
@@ -88,7 +88,7 @@ def load_model(
             tables_in_file = rules is not None or (rest is not None and rest.on_disk)
             return Placement(
                 plan.device,
-                plan.rest_dtype,
+                plan.offload_dtype,
                 plan.compute_dtype,
                 rules,
                 casts,
@@ -140,7 +140,7 @@ def load_model(
 
 
 def predicting(architecture: LdmArchitecture, family: ModelFamily, prediction: str) -> LdmArchitecture:
-    """The architecture with this prediction type, and the size of the pictures that such models are trained on."""
+    """The architecture with this prediction type, and the size of the images that such models are trained on."""
     side = architecture.latent_side
     if prediction == "v_prediction" and family.v_latent_side is not None:
         side = family.v_latent_side
@@ -156,14 +156,14 @@ def _fill_from(
 ) -> tuple[list[Assignment], FillReport]:
     """Fill all components; the assignments are those of the checkpoint's own tensors."""
     if vae is None:
-        assignments = plan_assignments(file, components, family.is_ignored)
+        assignments = assign_tensors(file, components, family.is_ignored)
         return assignments, fill(file, assignments, placement)
     others = [component for component in components if component.name != "vae"]
     own = tuple(prefix for component in components if component.name == "vae" for prefix in component.prefixes)
-    assignments = plan_assignments(file, others, lambda key: key.startswith(own) or family.is_ignored(key))
+    assignments = assign_tensors(file, others, lambda key: key.startswith(own) or family.is_ignored(key))
     with VaeSource(vae.path) as vae_file:
         replacing = [component for component in components if component.name == "vae"]
-        vae_assignments = plan_assignments(vae_file, replacing, family.is_ignored)
+        vae_assignments = assign_tensors(vae_file, replacing, family.is_ignored)
         report = fill(file, assignments, placement)
         fill(vae_file, vae_assignments, placement)
     return assignments, report

@@ -30,7 +30,7 @@ class _WithoutValues(TorchFunctionMode):
 
 
 @contextmanager
-def hollow() -> Iterator[None]:
+def on_meta() -> Iterator[None]:
     """Tensors made in here are on the meta device, and no time is spent on how their numbers would be drawn."""
     with torch.device("meta"), _WithoutValues():
         yield

@@ -21,15 +21,15 @@ from modules.models.loading import architecture_of, detect_family
 from modules.models.precision import PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.reading.filling import SMALLEST_TABLE_BYTES
-from modules.models.reading.offloading import LARGEST_BLOCK_BYTES
+from modules.models.reading.offloading import MAX_BLOCK_BYTES
 from modules.models.reading.tensor_file import TensorEntry
-from modules.models.stream_plan import StreamPlan
+from modules.models.stream_layout import StreamLayout
 
 SCALE_BYTES = 4
 
 
 @dataclass(frozen=True)
-class ModelSketch:
+class MetaModel:
     """The networks of a checkpoint on the meta device, and the file's tensors by their names there."""
 
     info: CheckpointInfo
@@ -53,7 +53,7 @@ class ModelSketch:
         return 1 << (self.architecture.vae.levels - 1)
 
     @cached_property
-    def largest_tensor_bytes(self) -> int:
+    def max_tensor_bytes(self) -> int:
         """Bytes of the largest tensor in the file: what loading holds besides the model."""
         return max((entry.size_bytes for entry in self.entries.values()), default=0)
 
@@ -67,7 +67,7 @@ class ModelSketch:
         rules = component.rules(plan.rules(component.name))
         streams_from_disk = plan.streaming is not None and plan.streaming.on_disk
         tables_stay = component.name != "vae" and self.has_offsets and (rules is not None or streams_from_disk)
-        rest = plan.vae_dtype if component.name == "vae" else plan.rest_dtype
+        rest = plan.vae_dtype if component.name == "vae" else plan.offload_dtype
         found = {}
         for key, tensor in component.module.state_dict().items():
             path, _, name = key.rpartition(".")
@@ -111,12 +111,12 @@ class ModelSketch:
             return 0
         return sum(sum(self._groups(plan, plan.streaming, name)[1]) for name in self.weights(plan))
 
-    def _groups(self, plan: PrecisionPlan, streaming: StreamPlan, name: str) -> tuple[int, list[int]]:
+    def _groups(self, plan: PrecisionPlan, streaming: StreamLayout, name: str) -> tuple[int, list[int]]:
         """Of a streamed component the bytes that stay on the device, and those of each group that moves."""
         if (plan, name) not in self._cut:
             component = next(item for item in self.components if item.name == name)
             module, sources, stays = component.module, dict[tuple[int, str], Source](), 0
-            rest = plan.vae_dtype if name == "vae" else plan.rest_dtype
+            rest = plan.vae_dtype if name == "vae" else plan.offload_dtype
             for key, size in self.weights(plan)[name].items():
                 path, _, own = key.rpartition(".")
                 layer = module.get_submodule(path)
@@ -128,7 +128,7 @@ class ModelSketch:
                 else:
                     stays += size
             levels = {name: streaming.level_of(name)}
-            groups = make_groups({name: module}, sources, levels, largest_block_bytes=LARGEST_BLOCK_BYTES)
+            groups = make_groups({name: module}, sources, levels, max_block_bytes=MAX_BLOCK_BYTES)
             self._cut[plan, name] = (stays, [group.size_bytes for group in groups])
         return self._cut[plan, name]
 
@@ -153,23 +153,23 @@ class ModelSketch:
         return max(sizes, default=0) * plan.compute_dtype.itemsize
 
 
-def sketch_model(
+def build_meta_model(
     info: CheckpointInfo,
     configs_dir: Path,
     default_yaml: Path | None = None,
     optional: Collection[str] = (),
-) -> ModelSketch:
+) -> MetaModel:
     """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
     `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
     with ExitStack() as files:
         file = files.enter_context(open_checkpoint(info.path))
         family = detect_family(file)
-        if family.recipe.followed_by is not None and family.recipe.followed_by.setting in optional:
+        if family.recipe.extra_encoder is not None and family.recipe.extra_encoder.setting in optional:
             file = files.enter_context(open_checkpoint(info.path, with_optional=True))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         components = tuple(family.components(file.entries, architecture, folders))
-        return ModelSketch(info, family, architecture, components, dict(file.entries), file.has_offsets)
+        return MetaModel(info, family, architecture, components, dict(file.entries), file.has_offsets)
 
 
 def _works(stage: str, component: str) -> bool:

@@ -8,7 +8,7 @@ import torch
 from modules.memory.formats.names import dtype_name
 from modules.memory.skip import SkipRules
 from modules.memory.storage import StorageRules
-from modules.models.stream_plan import StreamPlan
+from modules.models.stream_layout import StreamLayout
 
 
 class ComputeMode(StrEnum):
@@ -25,8 +25,8 @@ class PrecisionPlan:
     """Resolved once for a job, from settings, device and model family; a running job keeps it.
 
     `unet_storage` and `text_storage` are names of formats in `modules.memory.formats.FORMATS`, or None: weights are
-    kept in `rest_dtype`, as is everything that no rule takes. `fp8_wish` and the other texts are what the settings
-    said, for the record. `notes` are sentences for the user.
+    kept in `offload_dtype`, as is everything that no rule takes. `fp8_options` and the other texts are what the
+    settings said, for the record. `notes` are sentences for the user.
     """
 
     device: torch.device
@@ -38,18 +38,18 @@ class PrecisionPlan:
     skip: tuple[str, ...] = ()
     extra_skip: tuple[str, ...] = ()  # the part of `skip` that the user asked for
     lora_mode: str = ""
-    fp8_wish: str = "Disable"
+    fp8_options: str = "Disable"
     cache_fp16_weight: bool = False
-    dtype_is_chosen: bool = False  # by a setting, so that pictures say so
+    dtype_is_chosen: bool = False  # by a setting, so that images say so
     check_nan: bool = True
-    streaming: StreamPlan | None = None  # None: all weights lie on the device
+    streaming: StreamLayout | None = None  # None: all weights lie on the device
     with_optional: bool = False  # the text encoder that the family can do without, where a file holds it
-    map_files: bool = True  # on the processor, weights that the file has as they are used are pages of the file
+    map_files: bool = True  # on the CPU, weights that the file has as they are used are pages of the file
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def rest_dtype(self) -> torch.dtype:
-        """What is not stored in a format of its own: under the processor's autocast fp32, as that expects."""
+    def offload_dtype(self) -> torch.dtype:
+        """What is not stored in a format of its own: under the CPU's autocast fp32, as that expects."""
         if self.mode is ComputeMode.AUTOCAST and self.device.type == "cpu":
             return torch.float32
         return self.compute_dtype
@@ -71,12 +71,12 @@ class PrecisionPlan:
 
     @property
     def fingerprint(self) -> str:
-        """The plan as text: equal for equal plans, different for plans that could give different pictures."""
+        """The plan as text: equal for equal plans, different for plans that could give different images."""
         return "/".join(
             f"{item.name}={getattr(self, item.name)}"
             for item in fields(self)
             if item.name
-            not in ("notes", "streaming", "check_nan", "fp8_wish", "dtype_is_chosen", "extra_skip", "map_files")
+            not in ("notes", "streaming", "check_nan", "fp8_options", "dtype_is_chosen", "extra_skip", "map_files")
         )
 
     @property
@@ -85,7 +85,7 @@ class PrecisionPlan:
         return (
             self.device,
             self.compute_dtype,
-            self.rest_dtype,
+            self.offload_dtype,
             self.vae_dtype,
             self.mode,
             self.unet_storage,

@@ -43,7 +43,7 @@ def pasted_values(parsed: Mapping[str, object]) -> dict[str, Any]:
 
 
 def pasted_hires(parsed: Mapping[str, object]) -> dict[str, Any] | None:
-    """Values by the names of `HiresRequest`, or None for a picture made without hires fix."""
+    """Values by the names of `HiresRequest`, or None for an image made without hires fix."""
     if "Hires upscaler" not in parsed and "Hires upscale" not in parsed:
         return None
     values = _convert(parsed, HIRES_FIELDS)

@@ -76,7 +76,7 @@ class Txt2ImgRequest:
     subseed_strength: float = 0.0  # 0 to 1
     seed_resize_from_width: int = 0  # pixels; 0: off
     seed_resize_from_height: int = 0
-    batch_size: int = 1  # pictures computed together
+    batch_size: int = 1  # images computed together
     batch_count: int = 1  # batches one after the other
     tiling: bool = False
     hires: HiresRequest | None = None
@@ -86,7 +86,7 @@ class Txt2ImgRequest:
     save_images: bool = True
     save_grid: bool = True
     user: str = ""  # who is logged in; empty without users
-    script: str | None = None  # the title of a selectable script that makes the pictures
+    script: str | None = None  # the title of a selectable script that makes the images
     script_args: tuple[Any, ...] = ()
     alwayson_args: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # by title
     extra_params: Mapping[str, Any] = field(default_factory=dict)  # what scripts add to the infotext
@@ -111,7 +111,7 @@ class Txt2ImgRequest:
 
     @property
     def size_px(self) -> tuple[int, int]:
-        """Width and height of the picture that is made: the asked ones cut down to multiples of 8."""
+        """Width and height of the image that is made: the asked ones cut down to multiples of 8."""
         return self.width // 8 * 8, self.height // 8 * 8
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkUse:
+class AdapterUse:
     """One LoRA-family network in effect: its file's hash and all its multipliers."""
 
     name: str
@@ -46,7 +46,7 @@ class ResultIdentity:
     clip_skip: int = 1
     text_encoder: str = ""  # what the checkpoint alone does not say: a replaced encoder, the tokenizer, layers
     embeddings: tuple[tuple[str, str], ...] = ()  # name and hash of every textual inversion that could match
-    networks: tuple[NetworkUse, ...] = ()
+    adapters: tuple[AdapterUse, ...] = ()
     lora_mode: str = ""
     width_px: int = 0  # SDXL encodes size and crop; 0 where they have no effect
     height_px: int = 0

@@ -56,7 +56,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Follower:
+class ExtraTokens:
     """What follows the tokens of the towers: as many of `width` features, made by `encode` (texts, tokens) as [B,
     tokens, width]; zeros without it."""
 
@@ -88,7 +88,7 @@ class PromptEncoder:
     vector_suffix: Tensor | None = None
     zero_empty_negative: bool = False
     joins_pooled: bool = False
-    follower: Follower | None = None
+    extra_tokens: ExtraTokens | None = None
 
     def encode_prompt(self, prompt: str, timing: Timing) -> ComposedConditioning:
         """One positive prompt."""
@@ -139,8 +139,8 @@ class PromptEncoder:
         crossattn = torch.cat([part.hidden for part in encoded], dim=-1)
         pooled = [part.pooled for part in encoded if part.pooled is not None]
         vector = (torch.cat(pooled, dim=-1) if self.joins_pooled else pooled[-1]) if pooled else None
-        if self.follower is not None:
-            crossattn = self.follower.append_to(crossattn, texts)
+        if self.extra_tokens is not None:
+            crossattn = self.extra_tokens.append_to(crossattn, texts)
         if as_zeros:
             crossattn = torch.zeros_like(crossattn)
             vector = None if vector is None else torch.zeros_like(vector)

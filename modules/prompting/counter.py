@@ -6,7 +6,7 @@ from modules.prompting.chunks import EmbeddingFinder, TokenCount, Tokenizer, cou
 from modules.prompting.comments import strip_comments
 from modules.prompting.composition import split_composition
 from modules.prompting.encode import TextOptions, chunks_of
-from modules.prompting.extra_networks import extract_networks
+from modules.prompting.extra_networks import extract_tags
 from modules.prompting.schedule import parse_schedule
 
 
@@ -27,7 +27,7 @@ def count_prompt(
     """
     options = options or TextOptions()
     text = prompt if apply_styles is None else apply_styles(prompt)
-    text, _ = extract_networks(strip_comments(text) if comments else text)
+    text, _ = extract_tags(strip_comments(text) if comments else text)
     parts = [text] if is_negative else [part.text for part in split_composition(text)]
     texts = {entry.text for part in parts for entry in parse_schedule(part, steps)}
     counts = [count_tokens(chunks_of(tokenizer, each, options, embeddings)) for each in texts]

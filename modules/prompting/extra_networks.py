@@ -8,7 +8,7 @@ _OPENING = re.compile(r"<(\w+):")
 
 
 @dataclass(frozen=True)
-class NetworkTag:
+class PromptTag:
     """The arguments of one tag: all of them, those without a name, and those written `name=value`."""
 
     items: tuple[str, ...]
@@ -21,16 +21,16 @@ class NetworkTag:
         object.__setattr__(self, "named", {pair[0]: pair[1] for pair in pairs if len(pair) == 2})
 
 
-NetworkTags = dict[str, list[NetworkTag]]
+PromptTags = dict[str, list[PromptTag]]
 
 
-def extract_networks(prompt: str) -> tuple[str, NetworkTags]:
+def extract_tags(prompt: str) -> tuple[str, PromptTags]:
     """The prompt without its tags, and the tags by kind ("lora", "hypernet", "lyco" ...) in order of appearance.
 
     Every tag of the form `<kind:arguments>` is taken out, known or not; whether the kind and the name exist is for
     the caller to find out. Linear in the length of the prompt.
     """
-    tags: NetworkTags = {}
+    tags: PromptTags = {}
     kept: list[str] = []
     position = 0
     opening = _OPENING.search(prompt)
@@ -40,7 +40,7 @@ def extract_networks(prompt: str) -> tuple[str, NetworkTags]:
             break
         if end > opening.end():
             kept.append(prompt[position : opening.start()])
-            tag = NetworkTag(tuple(prompt[opening.end() : end].split(":")))
+            tag = PromptTag(tuple(prompt[opening.end() : end].split(":")))
             tags.setdefault(opening.group(1), []).append(tag)
             position = end + 1
         opening = _OPENING.search(prompt, max(position, opening.end()))
@@ -48,7 +48,7 @@ def extract_networks(prompt: str) -> tuple[str, NetworkTags]:
     return "".join(kept), tags
 
 
-def extract_networks_of_batch(prompts: Sequence[str]) -> tuple[list[str], NetworkTags]:
+def extract_tags_of_batch(prompts: Sequence[str]) -> tuple[list[str], PromptTags]:
     """All prompts without tags; the tags are those of the first prompt, which decides for the whole batch."""
-    extracted = [extract_networks(prompt) for prompt in prompts]
+    extracted = [extract_tags(prompt) for prompt in prompts]
     return [text for text, _ in extracted], extracted[0][1] if extracted else {}

@@ -1,4 +1,4 @@
-"""Styles: named pieces of prompt from styles.csv, put around what the user types and taken off again."""
+"""Styles: named pieces of prompt from styles.csv, registered what the user types and taken off again."""
 
 import csv
 import os

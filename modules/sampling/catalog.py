@@ -56,7 +56,7 @@ class SamplerSpec:
 
     `default_scheduler` is the schedule that Automatic means for it; None: the model's own, uniform in timesteps.
     `second_order`: the network is called about twice a step, which counts in prompt schedules and progress.
-    `uses_ensd`: the eta noise seed delta is part of the picture's parameters.
+    `uses_ensd`: the eta noise seed delta is part of the image's parameters.
     `brownian_noise`: its noise comes from a Brownian tree. `takes`: the sigma churn options it listens to.
     `renoises`: it adds noise whatever eta and the options say.
     `uses_sigma_range`: it picks its own steps between the model's largest and smallest sigma.
@@ -314,7 +314,7 @@ def resolve_names(sampler: str, scheduler: str | None) -> tuple[SamplerSpec, Sch
 def effective_schedule(sampler: SamplerSpec, schedule: ScheduleSpec) -> ScheduleSpec:
     """The schedule that is really used: what Automatic means for this sampler, or `schedule` itself.
 
-    Its label is the "Schedule type" of a picture's parameters. Automatic stays for samplers without a default.
+    Its label is the "Schedule type" of an image's parameters. Automatic stays for samplers without a default.
     """
     if schedule.target is None and sampler.default_scheduler is not None:
         return SCHEDULES.get(sampler.default_scheduler)

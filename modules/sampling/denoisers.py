@@ -19,7 +19,7 @@ from modules.sampling.flow import FlowSchedule, NoiseLevels, flow_denoise, train
 from modules.sampling.types import Denoise
 
 # (x [B, C, H, W] variance preserving, t [B] fp32) -> eps or v [B, C, H, W]
-Network: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+Denoiser: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 TimeMap: TypeAlias = Callable[[Tensor], Tensor]
 
 
@@ -31,7 +31,7 @@ class Prediction(Enum):
     FLOW = "flow"
 
 
-def eps_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
+def eps_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
     """Denoise from a noise-predicting network: `x - sigma * eps(x / sqrt(sigma^2 + 1), t)`.
 
     `time_map` turns sigma [B] into t [B]; the default is the schedule's own, linear in log sigma.
@@ -40,12 +40,12 @@ def eps_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap 
 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         s = _append_dims(sigma, x)
-        return torch.addcmul(x, network(x / (s**2 + 1).sqrt(), _on(x, to_t(sigma))), s, value=-1)
+        return torch.addcmul(x, denoiser(x / (s**2 + 1).sqrt(), _on(x, to_t(sigma))), s, value=-1)
 
     return denoise
 
 
-def v_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
+def v_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
     """Denoise from a velocity-predicting network (Salimans and Ho 2022, arXiv:2202.00512):
     `x / (sigma^2 + 1) - sigma / sqrt(sigma^2 + 1) * v(x / sqrt(sigma^2 + 1), t)`."""
     to_t = time_map or schedule.sigma_to_t
@@ -53,7 +53,7 @@ def v_denoise(network: Network, schedule: DiscreteSchedule, time_map: TimeMap | 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         s = _append_dims(sigma, x)
         scale = (s**2 + 1).sqrt()
-        return x / scale**2 - s / scale * network(x / scale, _on(x, to_t(sigma)))
+        return x / scale**2 - s / scale * denoiser(x / scale, _on(x, to_t(sigma)))
 
     return denoise
 
@@ -75,7 +75,7 @@ def lcm_denoise(inner: Denoise, schedule: LcmSchedule) -> Denoise:
 
 
 def denoise_for(
-    spec: SamplerSpec, network: Network, schedule: NoiseLevels, prediction: Prediction = Prediction.EPS
+    spec: SamplerSpec, denoiser: Denoiser, schedule: NoiseLevels, prediction: Prediction = Prediction.EPS
 ) -> Denoise:
     """The `Denoise` that a sampler of this kind wants, without guidance: it picks the map from sigma to timestep.
 
@@ -83,15 +83,15 @@ def denoise_for(
     """
     if prediction is Prediction.FLOW:
         assert isinstance(schedule, FlowSchedule), "a flow model needs the noise levels of one"
-        return flow_denoise(network)
+        return flow_denoise(denoiser)
     schedule = trained_timesteps(spec, schedule)
     wrap = v_denoise if prediction is Prediction.V else eps_denoise
     if spec.family is Family.TIMESTEP:
-        return wrap(network, schedule, schedule.vp_sigma_to_t)
+        return wrap(denoiser, schedule, schedule.vp_sigma_to_t)
     if spec.family is Family.LCM:
         lcm = LcmSchedule(schedule)
-        return lcm_denoise(wrap(network, schedule, lcm.sigma_to_t), lcm)
-    return wrap(network, schedule)
+        return lcm_denoise(wrap(denoiser, schedule, lcm.sigma_to_t), lcm)
+    return wrap(denoiser, schedule)
 
 
 def _on(x: Tensor, values: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def _sigma(t: Tensor) -> Tensor:
 
 
 def _predict_noise(denoise: Denoise, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """The noise predicted at time t [B, 1, 1, 1], and the denoised picture."""
+    """The noise predicted at time t [B, 1, 1, 1], and the denoised image."""
     sigma = _sigma(t).expand(x.shape[0], 1, 1, 1)
     denoised = denoise(x, sigma.flatten().float())
     return (x - denoised) / sigma, denoised
@@ -149,7 +149,7 @@ def sample_dpm_adaptive(
 ) -> Tensor:
     """DPM-Solver-23 with adaptive steps (appendix C). The number of steps asked for means nothing.
 
-    Each image of a batch has its own step size and draws noise only for its own steps, so it is the same picture as
+    Each image of a batch has its own step size and draws noise only for its own steps, so it is the same image as
     alone; images that are done wait for the others. Raises `NumericalError` where the network returns NaN.
     """
     t_end, t_start = _range(x, sigmas, options)

@@ -19,7 +19,7 @@ from modules.sampling.catalog import EtaSource, SamplerSpec
 from modules.sampling.discrete import DiscreteSchedule, interpolate_index, interpolate_value, nearest_index
 from modules.sampling.types import Denoise, SamplerOptions
 
-NETWORK_TIMESTEPS = 1000.0  # what the network's time of 1 is called
+TRAINED_TIMESTEPS = 1000.0  # what the network's time of 1 is called
 UNSTEADY = frozenset({"DPM2 a"})  # its midpoint is far from the beginning of a step that ends below
 
 
@@ -101,13 +101,13 @@ def adds_noise(spec: SamplerSpec, options: SamplerOptions) -> bool:
     return is_ancestral or spec.renoises or ("s_churn" in spec.takes and options.s_churn > 0)
 
 
-def flow_denoise(network: Denoise, sigma_scale: float = NETWORK_TIMESTEPS) -> Denoise:
+def flow_denoise(denoiser: Denoise, sigma_scale: float = TRAINED_TIMESTEPS) -> Denoise:
     """Denoise from a network that predicts the velocity: `x - sigma * v(x, 1000 sigma)`."""
 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         s = sigma.to(x.device, x.dtype, non_blocking=True).reshape(-1, *[1] * (x.ndim - 1))
         t = (sigma * sigma_scale).to(x.device, non_blocking=True)
-        return torch.addcmul(x, network(x, t), s, value=-1)
+        return torch.addcmul(x, denoiser(x, t), s, value=-1)
 
     return denoise
 

@@ -65,7 +65,7 @@ def slerp(strength: float, low: Tensor, high: Tensor) -> Tensor:
     """Spherical interpolation between two noises [C, H, W] along dimension 1, fp32.
 
     Nearly parallel noises (mean cosine above 0.9995) are mixed linearly; there `strength` weighs `low`, as in the
-    pictures people have.
+    images people have.
     """
     cosine = (low / low.norm(dim=1, keepdim=True) * (high / high.norm(dim=1, keepdim=True))).sum(1)
     if cosine.mean() > 0.9995:
@@ -94,7 +94,7 @@ class NoiseRequest:
 
     `shape` is (channels, height, width) in latent units. `seeds` and `subseeds` have one entry an image;
     `subseed_strength` 0 to 1 mixes towards the subseed's noise. `seed_resize_from` is (height, width) in latent
-    units of the picture whose composition is wanted back, or None. `eta_noise_seed_delta` (ENSD) is added to the
+    units of the image whose composition is wanted back, or None. `eta_noise_seed_delta` (ENSD) is added to the
     seeds of all noise after the first.
     """
 
@@ -131,7 +131,7 @@ class ImageNoise:
         return self._device
 
     def first(self) -> Tensor:
-        """The noise a picture starts from [B, C, H, W]. Call it once, before `next`."""
+        """The noise an image starts from [B, C, H, W]. Call it once, before `next`."""
         self._is_first = False
         noise = torch.stack([self._first_of(i) for i in range(len(self._generators))])
         delta = self._request.eta_noise_seed_delta
@@ -160,7 +160,7 @@ class ImageNoise:
         shape = (channels, old_height, old_width)
         is_resized = shape != request.shape
         generator = self._generators[index]
-        # A resized picture's noise is drawn apart, and its canvas is what the image's own generator draws first.
+        # A resized image's noise is drawn apart, and its canvas is what the image's own generator draws first.
         noise = (self._generator(request.seeds[index]) if is_resized else generator).randn(shape)
         if request.subseed_strength and request.subseeds:
             subseed = request.subseeds[index] if index < len(request.subseeds) else 0

@@ -1,4 +1,4 @@
-"""From what was asked to what a sampler runs: `plan_txt2img`, `plan_img2img`, and the noise and latents it starts with.
+"""From what was asked to what a sampler runs: `txt2img_run`, `img2img_run`, and the noise and latents it starts with.
 
 The caller makes a plan, lets it scale the first noise (`start` or `start_from`), makes the step noise
 (`step_noise`) and a `Denoise` (`denoisers.denoise_for`, with guidance around it), and calls `run`.
@@ -31,7 +31,7 @@ from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 
 @dataclass(frozen=True, eq=False)
-class SamplingPlan:
+class SamplingRun:
     """One walk of one sampler, ready to run.
 
     `sigmas` are what it walks over; `all_sigmas` the whole schedule, from which img2img may have taken the tail (a
@@ -75,7 +75,7 @@ class SamplingPlan:
         return self.spec.function(denoise, x, self.sigmas, self.options, noise, on_step)
 
 
-def plan_txt2img(
+def txt2img_run(
     spec: SamplerSpec,
     schedule: ScheduleSpec,
     steps: int,
@@ -83,7 +83,7 @@ def plan_txt2img(
     schedule_options: ScheduleOptions | None = None,
     options: SamplerOptions | None = None,
     sgm_noise_multiplier: bool = False,
-) -> SamplingPlan:
+) -> SamplingRun:
     """A walk from pure noise. `sgm_noise_multiplier` scales it by sqrt(1 + sigma^2) as SGM does, not by sigma.
 
     The timestep family always has the former: its first x is unit noise in variance preserving scaling.
@@ -98,10 +98,10 @@ def plan_txt2img(
     first = sigmas[0].item()
     preserving = sgm_noise_multiplier or spec.family is Family.TIMESTEP
     scale = math.sqrt(1 + first**2) if preserving else first
-    return SamplingPlan(spec, sigmas, sigmas, options, scale)
+    return SamplingRun(spec, sigmas, sigmas, options, scale)
 
 
-def plan_img2img(
+def img2img_run(
     spec: SamplerSpec,
     schedule: ScheduleSpec,
     steps: int,
@@ -109,8 +109,8 @@ def plan_img2img(
     model: NoiseLevels,
     schedule_options: ScheduleOptions | None = None,
     options: SamplerOptions | None = None,
-) -> SamplingPlan:
-    """A walk down the tail of a schedule, from a noised picture; `steps` and `t_enc` come from `img2img_steps`.
+) -> SamplingRun:
+    """A walk down the tail of a schedule, from a noised image; `steps` and `t_enc` come from `img2img_steps`.
 
     The sigma family takes t_enc + 1 steps. The timestep family noises to the timestep above its first one and takes
     t_enc - 1 steps (UniPC: t_enc).
@@ -123,12 +123,12 @@ def plan_img2img(
     sigmas = all_sigmas[max(steps - t_enc - 1, 0) :]
     if isinstance(model, FlowSchedule):
         return _plan_flow(spec, sigmas, all_sigmas, model, options)
-    return SamplingPlan(spec, sigmas, all_sigmas, options, sigmas[0].item())
+    return SamplingRun(spec, sigmas, all_sigmas, options, sigmas[0].item())
 
 
 def _plan_flow(
     spec: SamplerSpec, sigmas: Tensor, all_sigmas: Tensor, model: FlowSchedule, options: SamplerOptions
-) -> SamplingPlan:
+) -> SamplingRun:
     """A walk with a flow model, in its own scaling or, where noise is added on the way, in the exploding one.
 
     Pure noise has unit variance in the model's own scaling, so that the SGM noise multiplier changes nothing.
@@ -138,9 +138,9 @@ def _plan_flow(
     if adds_noise(spec, options):
         sigmas, all_sigmas = model.exploding(sigmas), model.exploding(all_sigmas)
         options = exploding_options(options, model)
-        return SamplingPlan(spec, sigmas, all_sigmas, options, sigmas[0].item(), explodes=True)
+        return SamplingRun(spec, sigmas, all_sigmas, options, sigmas[0].item(), explodes=True)
     first = sigmas[0].item()
-    return SamplingPlan(spec, sigmas, all_sigmas, options, first, latent_scale=1 - first)
+    return SamplingRun(spec, sigmas, all_sigmas, options, first, latent_scale=1 - first)
 
 
 def _plan_timestep_tail(
@@ -150,17 +150,17 @@ def _plan_timestep_tail(
     model: DiscreteSchedule,
     schedule_options: ScheduleOptions,
     options: SamplerOptions,
-) -> SamplingPlan:
+) -> SamplingRun:
     """img2img for the timestep family: the noise level follows one timestep, the first step assumes another."""
     check_steps(steps)
     steps += schedule_options.discard_penultimate
     noised_to = noising_timestep(steps, t_enc, len(model.sigmas))
     sigma = model.sigmas[noised_to].item()
     sigmas = tail_sigmas(spec, steps, t_enc, model, options.uni_pc_skip_type)
-    if len(sigmas) == 0:  # not one step: the noised picture is the result, variance preserving
-        return SamplingPlan(spec, sigmas, sigmas, options, sigma / math.sqrt(1 + sigma**2), 1 / math.sqrt(1 + sigma**2))
+    if len(sigmas) == 0:  # not one step: the noised image is the result, variance preserving
+        return SamplingRun(spec, sigmas, sigmas, options, sigma / math.sqrt(1 + sigma**2), 1 / math.sqrt(1 + sigma**2))
     scale = math.sqrt((1 + sigmas[0].item() ** 2) / (1 + sigma**2))
-    return SamplingPlan(spec, sigmas, sigmas, options, sigma * scale, scale)
+    return SamplingRun(spec, sigmas, sigmas, options, sigma * scale, scale)
 
 
 def img2img_steps(steps: int, denoising_strength: float, fix_steps: bool) -> tuple[int, int]:

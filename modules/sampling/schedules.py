@@ -77,7 +77,7 @@ SigmaFunction: TypeAlias = Callable[[SigmaRequest], Tensor]
 
 
 def append_zero(sigmas: Tensor) -> Tensor:
-    """Add the final 0, the clean picture."""
+    """Add the final 0, the clean image."""
     return torch.cat([sigmas, sigmas.new_zeros(1)])
 
 

@@ -46,7 +46,7 @@ def tail_sigmas(spec: SamplerSpec, steps: int, t_enc: int, model: DiscreteSchedu
 
 
 def noising_timestep(steps: int, t_enc: int, trained: int = 1000) -> int:
-    """The timestep up to which img2img noises its picture: one above those it then walks down."""
+    """The timestep up to which img2img noises its image: one above those it then walks down."""
     timesteps = ddim_timesteps(steps, trained)
     return int(timesteps[min(t_enc, len(timesteps) - 1)].item())
 

@@ -81,7 +81,7 @@ def _solve_powers(nodes: Vector, right: Vector) -> Vector:
 def varying_weights(grid: Grid, with_next: bool) -> Vector:
     """Weights of the differences D_m / r_m with coefficients that vary with h (appendix C): no choice of B(h).
 
-    The corrector keeps two habits of the authors' published code, because pictures were made with it: the highest
+    The corrector keeps two habits of the authors' published code, because images were made with it: the highest
     phi weighs the next point alone, and that point takes its factor from the row before the last.
     """
     ratios = grid.ratios if with_next else grid.ratios[:-1]

@@ -19,7 +19,7 @@ from modules.scripts.processing import StableDiffusionProcessing as Job
 from modules.scripts.program import Program, one_of
 from modules.settings.definitions import SETTINGS
 
-MOST_VALUES = 200
+MAX_VALUES = 200
 _NUMBER = r"[+-]?\d+(?:\.\d*)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\s*-\s*({_NUMBER})(?:\s*\(\s*({_NUMBER})\s*\))?(?:\s*\[\s*(\d+)\s*\])?\s*")
 
@@ -52,8 +52,8 @@ class Axis:
             words = list(
                 itertools.chain.from_iterable(_spread(word, self.label, self.read is _whole) for word in words)
             )
-        if len(words) > MOST_VALUES:
-            raise InvalidValueError(f"{self.label}: {len(words)} values; at most {MOST_VALUES} are allowed.")
+        if len(words) > MAX_VALUES:
+            raise InvalidValueError(f"{self.label}: {len(words)} values; at most {MAX_VALUES} are allowed.")
         return [self.read(word) for word in words]
 
     def caption(self, value: Any) -> str:
@@ -97,16 +97,16 @@ def _spread(word: str, label: str, whole: bool) -> list[str]:
     first, last = float(match[1]), float(match[2])
     if match[4]:
         count = int(match[4])
-        if not 1 <= count <= MOST_VALUES:
-            raise InvalidValueError(f"{label}: {word}: the count must be 1 to {MOST_VALUES}.")
+        if not 1 <= count <= MAX_VALUES:
+            raise InvalidValueError(f"{label}: {word}: the count must be 1 to {MAX_VALUES}.")
         numbers = [first + (last - first) * i / max(count - 1, 1) for i in range(count)]
         return [str(round(number)) if whole else f"{number:.10g}" for number in numbers]
     step = float(match[3]) if match[3] else (1.0 if last >= first else -1.0)
     if step == 0 or (last - first) / step < 0:
         raise InvalidValueError(f"{label}: {word}: the step {match[3]} never reaches {match[2]}.")
     count = int((last - first) / step + 1e-9) + 1
-    if count > MOST_VALUES:
-        raise InvalidValueError(f"{label}: {word}: {count} values; at most {MOST_VALUES} are allowed.")
+    if count > MAX_VALUES:
+        raise InvalidValueError(f"{label}: {word}: {count} values; at most {MAX_VALUES} are allowed.")
     return [f"{first + i * step:.10g}" for i in range(count)]
 
 
@@ -136,7 +136,7 @@ def _field(name: str) -> Apply:
 
 
 def override(key: str) -> Apply:
-    """Puts the value into a setting, for this picture."""
+    """Puts the value into a setting, for this image."""
 
     def apply(p: Job, value: Any, values: Sequence[Any]) -> None:
         p.override_settings[key] = value

@@ -1,4 +1,4 @@
-"""The extensions that ship with the program, for what makes pictures without assembling all of it."""
+"""The extensions that ship with the program, for what makes images without assembling all of it."""
 
 from pathlib import Path
 

@@ -89,7 +89,7 @@ class ExtraNoiseParams:
 
 @dataclass
 class ImageSaveParams:
-    """A picture that is written: `image` and `pnginfo` may be replaced before. `filename` is empty until it is there,
+    """An image that is written: `image` and `pnginfo` may be replaced before. `filename` is empty until it is there,
     because the number in the name is found while writing."""
 
     image: Image.Image

@@ -11,12 +11,12 @@ from PIL import Image
 from modules.processing.pipeline.hooks import (
     Batch,
     Denoised,
+    DenoiserInputs,
     ExtraNoise,
     FileToSave,
+    Grid,
     GuidanceHooks,
-    NetworkInputs,
     PassStart,
-    Sheet,
 )
 from modules.processing.request import Txt2ImgRequest
 from modules.scripts.callbacks import (
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Participants:
+class ScriptRunner:
     """All who take part in one job: always-on scripts with their arguments, and callbacks. One that fails is left out
     of the rest of the job, with a notice."""
 
@@ -57,7 +57,7 @@ class Participants:
             method: Callable[..., None] = getattr(script, hook)
             try:
                 method(p, *objects, *args, **facts)
-            except Exception as error:  # somebody else's code must not cost the picture
+            except Exception as error:  # somebody else's code must not cost the image
                 log.exception("%s of %s failed", hook, title)
                 self.notices.append(f"The script {title!r} failed in {hook} ({error}) and was left out.")
                 del self._scripts[title]
@@ -90,14 +90,14 @@ class Participants:
 class JobHooks:
     """The moments of one run of txt2img, for the job `p`."""
 
-    def __init__(self, participants: Participants, p: StableDiffusionProcessing) -> None:
-        self._participants = participants
+    def __init__(self, script_runner: ScriptRunner, p: StableDiffusionProcessing) -> None:
+        self._script_runner = script_runner
         self._p = p
-        evaluations = (Moment.CFG_DENOISER, Moment.CFG_DENOISED, Moment.CFG_AFTER_CFG)
+        model_calls = (Moment.CFG_DENOISER, Moment.CFG_DENOISED, Moment.CFG_AFTER_CFG)
         self.guidance: GuidanceHooks | None = (
-            _GuidanceCallbacks(participants) if participants.listens(*evaluations) else None
+            _GuidanceCallbacks(script_runner) if script_runner.listens(*model_calls) else None
         )
-        self.wants_whole_batches = participants.overrides("postprocess_batch", "postprocess_batch_list")
+        self.wants_whole_batches = script_runner.overrides("postprocess_batch", "postprocess_batch_list")
 
     def before_batch(self, batch: Batch) -> None:
         self._take_lists(batch)
@@ -105,7 +105,7 @@ class JobHooks:
         p.iteration = batch.number
         p.prompts, p.negative_prompts = batch.prompts, batch.negative_prompts
         p.seeds, p.subseeds = batch.seeds, batch.subseeds
-        self._participants.call("before_process_batch", p, **_facts(batch))
+        self._script_runner.call("before_process_batch", p, **_facts(batch))
         for mine, theirs in (
             (p.prompts, batch.prompts),
             (p.negative_prompts, batch.negative_prompts),
@@ -114,47 +114,47 @@ class JobHooks:
         ):
             _take(mine, theirs)
 
-    def networks_active(self, batch: Batch, networks: Mapping[str, Any]) -> None:
-        self._participants.call(
-            "after_extra_networks_activate", self._p, **_facts(batch), extra_network_data=dict(networks)
+    def adapters_active(self, batch: Batch, adapters: Mapping[str, Any]) -> None:
+        self._script_runner.call(
+            "after_extra_networks_activate", self._p, **_facts(batch), extra_network_data=dict(adapters)
         )
 
     def batch(self, batch: Batch) -> None:
-        self._participants.call("process_batch", self._p, **_facts(batch))
+        self._script_runner.call("process_batch", self._p, **_facts(batch))
 
     def before_hires(self) -> None:
         self._p.is_hr_pass = True
-        self._participants.call("before_hr", self._p)
+        self._script_runner.call("before_hr", self._p)
 
     def before_sampling(self, start: PassStart) -> None:
         self._p.is_hr_pass = start.is_hires
-        self._participants.call(
+        self._script_runner.call(
             "process_before_every_sampling", self._p, x=start.x, noise=start.noise, c=start.cond, uc=start.uncond
         )
 
     def extra_noise(self, noise: ExtraNoise) -> None:
         params = ExtraNoiseParams(noise.noise, noise.x, noise.xi)
-        self._participants.tell(Moment.EXTRA_NOISE, params)
+        self._script_runner.tell(Moment.EXTRA_NOISE, params)
         noise.noise = params.noise
 
     def sampled(self, latents: Tensor) -> Tensor:
         samples = PostSampleArgs(latents)
-        self._participants.call("post_sample", self._p, samples)
+        self._script_runner.call("post_sample", self._p, samples)
         return samples.samples
 
-    def decoded(self, batch: Batch, pictures: list[Tensor]) -> list[Tensor]:
+    def decoded(self, batch: Batch, images: list[Tensor]) -> list[Tensor]:
         import torch
 
-        whole = torch.stack(pictures)
-        self._participants.call("postprocess_batch", self._p, values=whole, **_facts(batch))
-        values = PostprocessBatchListArgs(list(whole))
-        self._participants.call("postprocess_batch_list", self._p, values, **_facts(batch))
-        return values.values
+        whole = torch.stack(images)
+        self._script_runner.call("postprocess_batch", self._p, images=whole, **_facts(batch))
+        result = PostprocessBatchListArgs(list(whole))
+        self._script_runner.call("postprocess_batch_list", self._p, result, **_facts(batch))
+        return result.images
 
-    def picture(self, image: Image.Image, index: int) -> Image.Image:
+    def image(self, image: Image.Image, index: int) -> Image.Image:
         args = PostprocessImageArgs(image, index)
-        self._participants.call("postprocess_image", self._p, args)
-        self._participants.call("postprocess_image_after_composite", self._p, args)
+        self._script_runner.call("postprocess_image", self._p, args)
+        self._script_runner.call("postprocess_image_after_composite", self._p, args)
         return args.image
 
     def extra_params(self) -> Mapping[str, Any]:
@@ -162,22 +162,22 @@ class JobHooks:
 
     def before_saving(self, file: FileToSave) -> None:
         params = ImageSaveParams(file.image, self._p, "", file.infos)
-        self._participants.tell(Moment.BEFORE_IMAGE_SAVED, params)
+        self._script_runner.tell(Moment.BEFORE_IMAGE_SAVED, params)
         file.image, file.infos = params.image, {str(key): str(value) for key, value in params.pnginfo.items()}
 
     def saved(self, file: FileToSave) -> None:
-        self._participants.tell(Moment.IMAGE_SAVED, ImageSaveParams(file.image, self._p, str(file.path), file.infos))
+        self._script_runner.tell(Moment.IMAGE_SAVED, ImageSaveParams(file.image, self._p, str(file.path), file.infos))
 
-    def sheet(self, sheet: Sheet) -> None:
+    def sheet(self, sheet: Grid) -> None:
         columns = -(-len(sheet.images) // sheet.rows)
         params = ImageGridLoopParams(sheet.images, columns, sheet.rows)
-        self._participants.tell(Moment.IMAGE_GRID, params)
+        self._script_runner.tell(Moment.IMAGE_GRID, params)
         sheet.images = list(params.imgs)
         if params.rows != sheet.rows or params.cols != columns:
             sheet.rows = max(1, min(params.rows, len(sheet.images)))
 
     def _take_lists(self, batch: Batch) -> None:
-        """Prompts and seeds that `process` wrote into `p.all_prompts` and the like, one for each picture of the job."""
+        """Prompts and seeds that `process` wrote into `p.all_prompts` and the like, one for each image of the job."""
         size = len(batch.seeds)
         part = slice(batch.number * size, (batch.number + 1) * size)
         lists: tuple[list[Any], ...] = (batch.prompts, batch.negative_prompts, batch.seeds, batch.subseeds)
@@ -189,10 +189,10 @@ class JobHooks:
 class _GuidanceCallbacks:
     """The callbacks at every evaluation."""
 
-    def __init__(self, participants: Participants) -> None:
-        self._participants = participants
+    def __init__(self, script_runner: ScriptRunner) -> None:
+        self._script_runner = script_runner
 
-    def before_network(self, inputs: NetworkInputs) -> None:
+    def before_denoiser(self, inputs: DenoiserInputs) -> None:
         params = CFGDenoiserParams(
             x=inputs.x,
             image_cond=inputs.image,
@@ -204,23 +204,23 @@ class _GuidanceCallbacks:
             denoiser=self,
             vector=inputs.vector,
         )
-        self._participants.tell(Moment.CFG_DENOISER, params)
+        self._script_runner.tell(Moment.CFG_DENOISER, params)
         inputs.x, inputs.sigma, inputs.image, inputs.vector = params.x, params.sigma, params.image_cond, params.vector
         inputs.text_cond, inputs.text_uncond = params.text_cond, params.text_uncond
 
-    def after_network(self, outputs: Denoised) -> None:
+    def after_denoiser(self, outputs: Denoised) -> None:
         params = CFGDenoisedParams(outputs.x, outputs.step, outputs.total_steps)
-        self._participants.tell(Moment.CFG_DENOISED, params)
+        self._script_runner.tell(Moment.CFG_DENOISED, params)
         outputs.x = params.x
 
     def after_guidance(self, outputs: Denoised) -> None:
         params = AfterCFGCallbackParams(outputs.x, outputs.step, outputs.total_steps)
-        self._participants.tell(Moment.CFG_AFTER_CFG, params)
+        self._script_runner.tell(Moment.CFG_AFTER_CFG, params)
         outputs.x = params.x
 
 
 def _take(mine: Sequence[Any], theirs: list[Any]) -> None:
-    """Take over what a script wrote, if there is an entry for each picture."""
+    """Take over what a script wrote, if there is an entry for each image."""
     if len(mine) == len(theirs):
         theirs[:] = mine
 

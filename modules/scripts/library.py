@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.scripts.adapters import ExtraNetworks
 from modules.scripts.callbacks import Callbacks
 from modules.scripts.loading import Loading, while_loading
-from modules.scripts.networks import ExtraNetworks
 from modules.scripts.pasting import PastedFields
 from modules.scripts.program import Program
 from modules.scripts.script import Script
@@ -32,7 +32,7 @@ class ScriptLibrary:
     faults: list[str] = field(default_factory=list)
     callbacks: Callbacks = field(default_factory=Callbacks)
     program: Program = field(default_factory=Program)
-    networks: ExtraNetworks = field(default_factory=ExtraNetworks)
+    adapters: ExtraNetworks = field(default_factory=ExtraNetworks)
 
     @classmethod
     def load(
@@ -84,7 +84,7 @@ class ScriptLibrary:
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
-            with while_loading(Loading(label, self.callbacks, self.networks, self.program)):
+            with while_loading(Loading(label, self.callbacks, self.adapters, self.program)):
                 spec.loader.exec_module(module)
             found = [
                 item()
@@ -98,7 +98,7 @@ class ScriptLibrary:
         except Exception as error:  # an extension may do anything; the program goes on without it
             sys.modules.pop(name, None)
             self.callbacks.forget(label)
-            self.networks.forget(label)
+            self.adapters.forget(label)
             log.exception("The script %s of the extension %s could not be loaded.", file.name, extension)
             self.faults.append(f"{label}: {type(error).__name__}: {error}")
             return

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from modules.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from modules.scripts.adapters import ExtraNetworks
     from modules.scripts.callbacks import Callbacks
-    from modules.scripts.networks import ExtraNetworks
     from modules.scripts.program import Program
 
 
@@ -22,7 +22,7 @@ class Loading:
 
     extension: str
     callbacks: Callbacks
-    networks: ExtraNetworks
+    adapters: ExtraNetworks
     program: Program
 
 

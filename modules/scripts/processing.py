@@ -1,4 +1,4 @@
-"""A job as scripts see it: a mutable object with the reference UI's attribute names, and a way to make its pictures."""
+"""A job as scripts see it: a mutable object with the reference UI's attribute names, and a way to make its images."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from PIL import Image
 
-from modules.processing.record.result import GenerationInfo, Picture, PictureKind, Result
+from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.prompting.styles import StyleBook
 
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
-"""Makes the pictures of a job, as it is now."""
+"""Makes the images of a job, as it is now."""
 
-SaveGrid = Callable[[Picture, Txt2ImgRequest, Result], Picture]
+SaveGrid = Callable[[GeneratedImage, Txt2ImgRequest, Result], GeneratedImage]
 """Saves a grid and gives it back with its path."""
 
 # attribute -> field of `Txt2ImgRequest`, where the names differ
@@ -118,11 +118,11 @@ class StableDiffusionProcessing:
         raise AttributeError(f"a job has no {name!r}; known: {', '.join(sorted(vars(self)))}")
 
     def __copy__(self) -> StableDiffusionProcessing:
-        twin = object.__new__(StableDiffusionProcessing)
-        twin.__dict__.update(self.__dict__)
-        twin.override_settings = dict(self.override_settings)
-        twin.extra_generation_params = dict(self.extra_generation_params)
-        return twin
+        tied = object.__new__(StableDiffusionProcessing)
+        tied.__dict__.update(self.__dict__)
+        tied.override_settings = dict(self.override_settings)
+        tied.extra_generation_params = dict(self.extra_generation_params)
+        return tied
 
     def apply_styles(self, names: Sequence[str]) -> None:
         """Put these styles around the prompts, and into the record. Raises `UnknownNameError`."""
@@ -135,8 +135,8 @@ class StableDiffusionProcessing:
             self.hr_negative_prompt = book.apply_to_negative(self.hr_negative_prompt, names)
         self.styles = (*self.styles, *names)
 
-    def list_pictures(self) -> None:
-        """Fill `all_prompts`, `all_seeds` and so on, an entry for each picture of the job."""
+    def list_images(self) -> None:
+        """Fill `all_prompts`, `all_seeds` and so on, an entry for each image of the job."""
         count = self.n_iter * self.batch_size
         self.all_prompts = [self.prompt] * count
         self.all_negative_prompts = [self.negative_prompt] * count
@@ -154,12 +154,14 @@ class StableDiffusionProcessing:
         return self.all_prompts, self.all_negative_prompts, self.all_seeds, self.all_subseeds
 
     def save_grids(self, processed: Processed, count: int = 1) -> None:
-        """Save the first `count` pictures as grids, if the settings and the job say that grids are saved."""
+        """Save the first `count` images as grids, if the settings and the job say that grids are saved."""
         wanted = self._request.save_grid and self.settings.flag("grid_save")
         if not wanted or self._save_grid is None:
             return
         for index in range(count):
-            processed.pictures[index] = self._save_grid(processed.pictures[index], self.to_request(), processed.result)
+            processed.generated[index] = self._save_grid(
+                processed.generated[index], self.to_request(), processed.result
+            )
 
     @property
     def settings(self) -> Any:
@@ -186,21 +188,21 @@ class StableDiffusionProcessing:
 
 
 class Processed:
-    """Pictures of a job with their infotexts; grids first."""
+    """Images of a job with their infotexts; grids first."""
 
     def __init__(self, result: Result) -> None:
-        self.pictures: list[Picture] = list(result.pictures)
+        self.generated: list[GeneratedImage] = list(result.images)
         self.result = result
 
     @property
     def images(self) -> list[Image.Image]:
-        """The pictures' pixels."""
-        return [picture.image for picture in self.pictures]
+        """The images' pixels."""
+        return [image.image for image in self.generated]
 
     @property
     def infotexts(self) -> list[str]:
-        """What each picture says."""
-        return [picture.infotext for picture in self.pictures]
+        """What each image says."""
+        return [image.infotext for image in self.generated]
 
     @property
     def interrupted(self) -> bool:
@@ -208,14 +210,14 @@ class Processed:
         return self.result.interrupted
 
     def to_result(self) -> Result:
-        """The frozen result; its facts follow the pictures."""
-        samples = [picture for picture in self.pictures if picture.kind is PictureKind.SAMPLE]
-        info = _info_of(self.result.info, samples, [picture.infotext for picture in self.pictures])
-        return replace(self.result, pictures=tuple(self.pictures), info=info)
+        """The frozen result; its facts follow the images."""
+        samples = [image for image in self.generated if image.kind is ImageRole.SAMPLE]
+        info = _info_of(self.result.info, samples, [image.infotext for image in self.generated])
+        return replace(self.result, images=tuple(self.generated), info=info)
 
 
 def process_images(p: StableDiffusionProcessing) -> Processed:
-    """Make the pictures of a job as it is now; the hooks of always-on scripts are called."""
+    """Make the images of a job as it is now; the hooks of always-on scripts are called."""
     return p._make(p)
 
 
@@ -224,7 +226,7 @@ def copy_of(p: StableDiffusionProcessing) -> StableDiffusionProcessing:
     return copy.copy(p)
 
 
-def _info_of(info: GenerationInfo, samples: list[Picture], infotexts: list[str]) -> GenerationInfo:
+def _info_of(info: GenerationInfo, samples: list[GeneratedImage], infotexts: list[str]) -> GenerationInfo:
     count = len(samples)
     if not count:
         return replace(info, infotexts=tuple(infotexts))
@@ -232,8 +234,8 @@ def _info_of(info: GenerationInfo, samples: list[Picture], infotexts: list[str])
         info,
         prompts=_resized(info.prompts, count),
         negative_prompts=_resized(info.negative_prompts, count),
-        seeds=tuple(picture.seed for picture in samples),
-        subseeds=tuple(picture.subseed for picture in samples),
+        seeds=tuple(image.seed for image in samples),
+        subseeds=tuple(image.subseed for image in samples),
         infotexts=tuple(infotexts),
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.errors import InvalidValueError
-from modules.processing.engine.adapters import Networks
+from modules.processing.engine.adapters import Adapters
 from modules.prompting.styles import StyleBook
 from modules.scripts.loading import loading_now
 
@@ -26,7 +26,7 @@ class Program:
     upscalers: Names = _none  # for hires fix, latent modes included
     loras: Names = _none
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
-    networks: Callable[[], Networks] = Networks  # what finds, reads and applies LoRA files and their like
+    adapters: Callable[[], Adapters] = Adapters  # what finds, reads and applies LoRA files and their like
     folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
 
 

@@ -13,9 +13,9 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Events
 from modules.processing.record.output import Output, name_context
-from modules.processing.record.result import Picture, Result
+from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import Txt2ImgRequest
-from modules.scripts.hooks import JobHooks, Participants
+from modules.scripts.hooks import JobHooks, ScriptRunner
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.processing import Processed, StableDiffusionProcessing
 from modules.scripts.script import Script
@@ -26,30 +26,30 @@ log = logging.getLogger(__name__)
 def run_with_scripts(
     request: Txt2ImgRequest, engine: Engine, output: Output, events: Events, library: ScriptLibrary
 ) -> Result:
-    """Make a request's pictures. An always-on script that fails is left out with a notice; a selected one fails the
+    """Make a request's images. An always-on script that fails is left out with a notice; a selected one fails the
     job. Raises what txt2img raises."""
     from modules.processing.pipeline.generate import txt2img
 
     cells = _Cells(events)
-    participants = Participants(library.alwayson, library.callbacks, request)
-    notices = participants.notices
+    script_runner = ScriptRunner(library.alwayson, library.callbacks, request)
+    notices = script_runner.notices
 
     def make(job: StableDiffusionProcessing) -> Processed:
         for hook in ("setup", "before_process"):
-            participants.call(hook, job)
-        job.list_pictures()
-        participants.call("process", job)
-        made = txt2img(job.to_request(), engine, output, cells.next(), JobHooks(participants, job))
+            script_runner.call(hook, job)
+        job.list_images()
+        script_runner.call("process", job)
+        made = txt2img(job.to_request(), engine, output, cells.next(), JobHooks(script_runner, job))
         processed = Processed(made)
-        participants.call("postprocess", job, processed)
+        script_runner.call("postprocess", job, processed)
         return processed
 
-    def save_grid(picture: Picture, wanted: Txt2ImgRequest, made: Result) -> Picture:
+    def save_grid(image: GeneratedImage, wanted: Txt2ImgRequest, made: Result) -> GeneratedImage:
         info = made.info
         began = datetime.now().astimezone()
         context = name_context(wanted, info.checkpoint_name, info.checkpoint_hash, info.seeds, began)
-        hooks = JobHooks(participants, p)
-        saved, problem = output.save(picture, wanted, replace(context, seed=picture.seed), hooks=hooks)
+        hooks = JobHooks(script_runner, p)
+        saved, problem = output.save(image, wanted, replace(context, seed=image.seed), hooks=hooks)
         if problem:
             notices.append(problem)
         return saved
@@ -126,5 +126,5 @@ class _Cell:
     def preview(self, image: Image.Image) -> None:
         self._events.preview(image)
 
-    def finished_picture(self, picture: Picture) -> None:
-        self._events.finished_picture(picture)
+    def finished_image(self, image: GeneratedImage) -> None:
+        self._events.finished_image(image)

@@ -54,7 +54,7 @@ class Script:
         return []
 
     def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
-        """Make the pictures of a job in place of the program; None: the program makes them with `p` as it is now."""
+        """Make the images of a job in place of the program; None: the program makes them with `p` as it is now."""
         return None
 
     def setup(self, p: StableDiffusionProcessing, *args: Any) -> None:
@@ -65,7 +65,7 @@ class Script:
 
     def process(self, p: StableDiffusionProcessing, *args: Any) -> None:
         """After `before_process` of all scripts; `p` may be changed, and `p.all_prompts`, `p.all_negative_prompts`,
-        `p.all_seeds`, `p.all_subseeds` hold an entry for each picture of the job, which may be changed too."""
+        `p.all_seeds`, `p.all_subseeds` hold an entry for each image of the job, which may be changed too."""
 
     def before_process_batch(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
         """Before a batch: `batch_number`, `prompts`, `seeds`, `subseeds`. The lists may be changed."""
@@ -91,10 +91,10 @@ class Script:
     def postprocess_batch_list(
         self, p: StableDiffusionProcessing, pp: PostprocessBatchListArgs, *args: Any, **facts: Any
     ) -> None:
-        """As above with `pp.images`, a list of [3,H,W]; pictures may be added and taken away."""
+        """As above with `pp.images`, a list of [3,H,W]; images may be added and taken away."""
 
     def postprocess_image(self, p: StableDiffusionProcessing, pp: PostprocessImageArgs, *args: Any) -> None:
-        """For each finished picture, before it is saved; `pp.image` may be replaced."""
+        """For each finished image, before it is saved; `pp.image` may be replaced."""
 
     def postprocess_image_after_composite(
         self, p: StableDiffusionProcessing, pp: PostprocessImageArgs, *args: Any
@@ -102,7 +102,7 @@ class Script:
         """After that; `pp.image` may be replaced."""
 
     def postprocess(self, p: StableDiffusionProcessing, processed: Processed, *args: Any) -> None:
-        """After the job; pictures may be added to `processed`."""
+        """After the job; images may be added to `processed`."""
 
     @property
     def is_alwayson(self) -> bool:
@@ -118,14 +118,14 @@ class PostSampleArgs:
 
 
 class PostprocessBatchListArgs:
-    """The decoded pictures of a batch, each [3,H,W] in 0 to 1."""
+    """The decoded images of a batch, each [3,H,W] in 0 to 1."""
 
     def __init__(self, images: list[Tensor]) -> None:
         self.images = images
 
 
 class PostprocessImageArgs:
-    """A finished picture on its way; `index` counts within its batch."""
+    """A finished image on its way; `index` counts within its batch."""
 
     def __init__(self, image: Image.Image, index: int = 0) -> None:
         self.image = image

@@ -36,8 +36,8 @@ class Setting:
     """One setting.
 
     `choices` is a tuple of allowed values, or the name of a provider ("checkpoints") that the edge resolves: then
-    any text is accepted here. `infotext` is the field that records the value in a picture, `infotext_aliases` are
-    other names under which pictures carry it. `hidden` settings are accepted and kept, but not shown, because they
+    any text is accepted here. `infotext` is the field that records the value in an image, `infotext_aliases` are
+    other names under which images carry it. `hidden` settings are accepted and kept, but not shown, because they
     have no effect. `optional` settings may also be null.
     """
 

@@ -161,6 +161,6 @@ elif torch.backends.mps.is_available():
 elif torch.xpu.is_available():
     device = torch.xpu.get_device_name(0)
 else:
-    device = "the processor (no usable graphics card was found)"
+    device = "the CPU (no usable GPU was found)"
 print(json.dumps({"version": torch.__version__, "device": device}))
 """

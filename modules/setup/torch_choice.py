@@ -118,14 +118,14 @@ def _xpu(machine: Machine) -> TorchChoice:
 def _mps(machine: Machine) -> TorchChoice:
     if machine.system != "Darwin":
         raise SetupError(f"MPS exists on macOS only, this is {machine.system}: take --torch auto.")
-    return TorchChoice((PIN,), "macOS: MPS on Apple processors")
+    return TorchChoice((PIN,), "macOS: MPS on Apple CPUs")
 
 
 def _cpu(machine: Machine) -> TorchChoice:
     """The CPU build. Its index comes on top of the usual one: "2.13.0+cpu" counts as newer than "2.13.0"."""
     if machine.system == "Darwin":
-        return TorchChoice((PIN,), "the processor")
-    return TorchChoice((PIN, "--extra-index-url", WHEELS + "cpu", "--retries", "1"), "the processor")
+        return TorchChoice((PIN,), "the CPU")
+    return TorchChoice((PIN, "--extra-index-url", WHEELS + "cpu", "--retries", "1"), "the CPU")
 
 
 def _from_index(name: str, reason: str) -> TorchChoice:

@@ -1,4 +1,4 @@
-"""The frozen model that a LoRA is trained on: loaded as the program loads it, in 8 bits on wish."""
+"""The frozen model that a LoRA is trained on: loaded as the program loads it, in 8 bits on request."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ class FileHashes:
 
 
 def load_base(path: Path, configs_dir: Path, storage: str | None, device: torch.device) -> LoadedModel:
-    """Load a checkpoint for training, its VAE in fp32, computing in fp32 on the processor and in bf16 elsewhere.
+    """Load a checkpoint for training, its VAE in fp32, computing in fp32 on the CPU and in bf16 elsewhere.
 
     `storage` is a name of `modules.memory.formats.FORMATS` for UNet and text encoder, or None for the compute dtype.
     Raises `CheckpointError` for a missing file and for all that cannot be loaded.

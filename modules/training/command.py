@@ -1,4 +1,4 @@
-"""Trains a LoRA: `train FOLDER` on captioned pictures, `example NAME` an example of ours, `draw NAME` its pictures."""
+"""Trains a LoRA: `train FOLDER` on captioned images, `example NAME` an example of ours, `draw NAME` its images."""
 
 import argparse
 import logging
@@ -10,19 +10,19 @@ from pathlib import Path
 
 import torch
 
-from modules.adapters.adapter_file import read_network
+from modules.adapters.adapter_file import read_adapter_file
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
 from modules.training.factors import take_over
 from modules.training.file import TrainingRecord, write_lora
+from modules.training.images import CaptionedImage, encode_images, read_images, write_images
 from modules.training.options import LoraOptions
-from modules.training.pictures import CaptionedPicture, encode_pictures, read_pictures, write_pictures
-from modules.training.preview import Artist, Drawing, write_card
+from modules.training.preview import PreviewRenderer, PreviewSample, write_card
 from modules.training.trainer import LoraTrainer, train_lora
 from recipes.loras import balloon as _balloon  # noqa: F401 - registers the example
 from recipes.loras import blueprint as _blueprint  # noqa: F401 - registers the example
-from recipes.loras.example import EXAMPLES, draw_pictures
+from recipes.loras.example import EXAMPLES, draw_images
 
 log = logging.getLogger("lora")
 
@@ -61,12 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--preview-seed", type=int, default=None)
     _add_options(training)
 
-    train = commands.add_parser("train", parents=[training], help="train on a folder of pictures with captions")
-    train.add_argument("folder", type=Path, help="pictures, and beside each a .txt with its captions, one a line")
+    train = commands.add_parser("train", parents=[training], help="train on a folder of images with captions")
+    train.add_argument("folder", type=Path, help="images, and beside each a .txt with its captions, one a line")
     train.add_argument("--output", type=Path, required=True, help="the .safetensors file to write")
-    train.add_argument(
-        "--side", type=int, default=None, help="side of the pictures in pixels; the model's unless given"
-    )
+    train.add_argument("--side", type=int, default=None, help="side of the images in pixels; the model's unless given")
     train.add_argument("--trigger", default="", help="the word that calls it up, for the card beside the file")
     train.set_defaults(run=_train)
 
@@ -75,10 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     example.add_argument("--output", type=Path, default=None, help="models/Lora/NAME.safetensors unless given")
     example.set_defaults(run=_example)
 
-    draw = commands.add_parser("draw", parents=[common], help="write an example's pictures and captions into a folder")
+    draw = commands.add_parser("draw", parents=[common], help="write an example's images and captions into a folder")
     draw.add_argument("name", help=f"one of: {', '.join(EXAMPLES)}")
     draw.add_argument("--folder", type=Path, required=True)
-    draw.add_argument("--pictures", type=int, default=None)
+    draw.add_argument("--images", type=int, default=None)
     draw.set_defaults(run=_draw)
     return parser
 
@@ -95,7 +93,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument(name, nargs="?", const="all", default=None, metavar="WHICH", help=text)
             continue
         if field.name == "checkpointing_offload":
-            text = "where the inputs of those blocks wait: ram (beside a graphics card), or a folder on a disk"
+            text = "where the inputs of those blocks wait: ram (beside a GPU), or a folder on a disk"
             group.add_argument(name, default=None, metavar="WHERE", help=text)
             continue
         whole = field.name in ("rank", "text_rank", "conv_rank", "steps", "batch", "warmup_steps", "seed")
@@ -108,7 +106,7 @@ def _options(arguments: argparse.Namespace, start: LoraOptions) -> LoraOptions:
 
 
 def _draw(arguments: argparse.Namespace) -> None:
-    write_pictures(arguments.folder, draw_pictures(EXAMPLES.get(arguments.name), arguments.pictures))
+    write_images(arguments.folder, draw_images(EXAMPLES.get(arguments.name), arguments.images))
 
 
 def _example(arguments: argparse.Namespace) -> None:
@@ -117,7 +115,7 @@ def _example(arguments: argparse.Namespace) -> None:
     output = arguments.output or LORAS / f"{arguments.name}.safetensors"
     _check_output(output)
     model = _load(arguments)
-    _train_and_write(arguments, model, draw_pictures(example), options, output, arguments.name, example.activation)
+    _train_and_write(arguments, model, draw_images(example), options, output, arguments.name, example.activation)
     write_card(output, example.description, example.activation)
     _preview(
         arguments,
@@ -136,9 +134,9 @@ def _train(arguments: argparse.Namespace) -> None:
     step = model.downscale << (model.architecture.unet_sizes.levels - 1)
     if side % step or side <= 0:
         raise InvalidValueError(f"The side {side} is not possible for this model: it must be a multiple of {step}.")
-    pictures = read_pictures(arguments.folder, side)
+    images = read_images(arguments.folder, side)
     _train_and_write(
-        arguments, model, pictures, options, arguments.output, arguments.folder.resolve().name, arguments.trigger
+        arguments, model, images, options, arguments.output, arguments.folder.resolve().name, arguments.trigger
     )
     if arguments.trigger:
         write_card(arguments.output, "", arguments.trigger)
@@ -158,18 +156,18 @@ def _load(arguments: argparse.Namespace) -> LoadedModel:
 def _train_and_write(
     arguments: argparse.Namespace,
     model: LoadedModel,
-    pictures: Sequence[CaptionedPicture],
+    images: Sequence[CaptionedImage],
     options: LoraOptions,
     output: Path,
     folder: str,
     trigger: str,
 ) -> None:
     started = datetime.now(UTC)
-    log.info("encoding %d pictures", len(pictures))
-    latents = encode_pictures(model, pictures)
+    log.info("encoding %d images", len(images))
+    latents = encode_images(model, images)
     trainer = LoraTrainer(model, options)
     if arguments.start is not None:
-        take_over(trainer.factors, read_network(arguments.start), arguments.start.name)
+        take_over(trainer.factors, read_adapter_file(arguments.start), arguments.start.name)
     count = sum(each.down.numel() + each.up.numel() for each in trainer.factors)
     log.info("training %d layers, %d numbers, on %s", len(trainer.factors), count, arguments.checkpoint.name)
     try:
@@ -183,8 +181,8 @@ def _train_and_write(
         name=output.stem,
         base_name=arguments.checkpoint.name,
         base_hashes=file_hashes(arguments.checkpoint),
-        side_px=pictures[0].image.width,
-        captions=[picture.captions for picture in pictures],
+        side_px=images[0].image.width,
+        captions=[image.captions for image in images],
         folder=folder,
         steps=trainer.step,
         started=started,
@@ -198,9 +196,9 @@ def _train_and_write(
 
 
 def _preview(arguments: argparse.Namespace, model: LoadedModel, output: Path, prompt: str, seed: int) -> None:
-    artist = Artist(arguments.checkpoint, output.parent, CONFIGS, torch.device(arguments.device))
+    renderer = PreviewRenderer(arguments.checkpoint, output.parent, CONFIGS, torch.device(arguments.device))
     try:
-        drawing = Drawing(prompt=f"{prompt} <lora:{output.stem}:1>", seed=seed, side_px=model.default_size_px)
-        artist.draw(drawing).save(output.with_suffix(".png"))
+        drawing = PreviewSample(prompt=f"{prompt} <lora:{output.stem}:1>", seed=seed, side_px=model.default_size_px)
+        renderer.draw(drawing).save(output.with_suffix(".png"))
     finally:
-        artist.close()
+        renderer.close()

@@ -1,6 +1,6 @@
 """The trained part: a pair of factors beside each chosen layer, under kohya's names.
 
-While training they stand where a finished LoRA stands when pictures are made: beside the layer, in `Branches`
+While training they stand where a finished LoRA stands when images are made: beside the layer, in `Branches`
 (modules/memory/changes.py). So the base may be stored in 8 bits, it is never written, and taking the handles off
 gives it back.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import NetworkFile
+from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.lora import Lora
 from modules.memory.changes import Branches
 from modules.training.options import LoraOptions, TrainingError
@@ -70,7 +70,7 @@ def factors_for(unet: nn.Module, text_encoder: nn.Module, options: LoraOptions, 
     return made
 
 
-def take_over(factors: Sequence[Factors], start: NetworkFile, name: str) -> None:
+def take_over(factors: Sequence[Factors], start: AdapterFile, name: str) -> None:
     """Begin with the factors of a LoRA file instead of new ones.
 
     Raises `TrainingError` where its layers, ranks or alphas are not those that are trained here.

@@ -39,7 +39,7 @@ class TrainingRecord:
 
 
 def lora_tensors(factors: Sequence[Factors]) -> dict[str, Tensor]:
-    """`NAME.lora_down.weight`, `NAME.lora_up.weight` and `NAME.alpha`, fp16 on the processor.
+    """`NAME.lora_down.weight`, `NAME.lora_up.weight` and `NAME.alpha`, fp16 on the CPU.
 
     Raises `TrainingError` where a factor is beyond fp16's range.
     """
@@ -106,7 +106,7 @@ def metadata_of(record: TrainingRecord) -> dict[str, str]:
 
 
 def tag_frequency(captions: Sequence[Sequence[str]]) -> dict[str, int]:
-    """How many pictures have a tag: what stands between commas in any of their captions; the most frequent first."""
+    """How many images have a tag: what stands between commas in any of their captions; the most frequent first."""
     counter: Counter[str] = Counter()
     for wordings in captions:
         counter.update({tag.strip() for caption in wordings for tag in caption.split(",") if tag.strip()})

@@ -9,7 +9,7 @@ MAX_RANK = 256
 
 
 class TrainingError(FeatherweightError):
-    """Training cannot start or go on: pictures without captions, numbers that are no longer finite."""
+    """Training cannot start or go on: images without captions, numbers that are no longer finite."""
 
     status = 422
 

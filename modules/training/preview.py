@@ -1,4 +1,4 @@
-"""What stands beside a LoRA file: a picture made with it, and a card that says how it is used."""
+"""What stands beside a LoRA file: an image made with it, and a card that says how it is used."""
 
 import json
 import tempfile
@@ -10,7 +10,7 @@ from PIL import Image
 
 from modules.atomic_files import write_atomic
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.adapters import Networks
+from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.events import Silent
@@ -22,8 +22,8 @@ from modules.settings.values import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
-    """One picture to make: `prompt` holds the `<lora:...>` tags."""
+class PreviewSample:
+    """One image to make: `prompt` holds the `<lora:...>` tags."""
 
     prompt: str
     seed: int
@@ -33,7 +33,7 @@ class Drawing:
     settings: Settings = field(default_factory=Settings)
 
 
-class Artist:
+class PreviewRenderer:
     """Draws through the program's own engine, without saving; `folder` is where networks are looked for."""
 
     def __init__(self, checkpoint: Path, folder: Path, configs_dir: Path, device: torch.device) -> None:
@@ -43,12 +43,12 @@ class Artist:
         dtype = torch.float32 if device.type == "cpu" else torch.float16
         machine = Machine(device, dtype, torch.float32)
         self._checkpoint = checkpoint.name
-        networks = Networks((folder,), kinds=load_built_in().networks.kinds)
-        self._engine = Engine(catalogue, configs_dir, lambda: machine, hashing=False, networks=networks)
+        adapters = Adapters((folder,), kinds=load_built_in().adapters.kinds)
+        self._engine = Engine(catalogue, configs_dir, lambda: machine, hashing=False, adapters=adapters)
         self._output = Output(scratch)
 
-    def draw(self, drawing: Drawing) -> Image.Image:
-        """The picture, by DPM++ 2M on Karras' sigmas."""
+    def draw(self, drawing: PreviewSample) -> Image.Image:
+        """The image, by DPM++ 2M on Karras' sigmas."""
         request = Txt2ImgRequest(
             prompt=drawing.prompt,
             width=drawing.side_px,
@@ -64,7 +64,7 @@ class Artist:
             save_grid=False,
             settings=drawing.settings,
         )
-        return txt2img(request, self._engine, self._output, Silent()).pictures[0].image
+        return txt2img(request, self._engine, self._output, Silent()).images[0].image
 
     def close(self) -> None:
         """Drop the temporary files."""

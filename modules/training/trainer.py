@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from modules.memory.checkpointing import CheckpointHandle, enable_gradient_checkpointing
 from modules.models.loaded import LoadedModel
 from modules.training.factors import Factors, attach, factors_for
+from modules.training.images import LatentSet
 from modules.training.options import LoraOptions, TrainingError
-from modules.training.pictures import LatentSet
 from recipes.scenes.diffusion import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
 from recipes.scenes.model import sd1_alphas_cumprod
 from recipes.scenes.tokens import tokenize
@@ -27,8 +27,8 @@ class LoraTrainer:
     def __init__(self, model: LoadedModel, options: LoraOptions) -> None:
         self.model = model
         self.options = options
-        networks: dict[str, Any] = {part.name: part.module for part in model.components}
-        self._unet, self._text_encoder = networks["unet"], networks["text_encoder"]
+        adapters: dict[str, Any] = {part.name: part.module for part in model.components}
+        self._unet, self._text_encoder = adapters["unet"], adapters["text_encoder"]
         self.factors: list[Factors] = factors_for(self._unet, self._text_encoder, options, model.device)
         self._handles = attach(self.factors)
         self._trains_text = any(each.is_text for each in self.factors)
@@ -101,7 +101,7 @@ class LoraTrainer:
             tokens = tokenize(captions).to(self.model.device)
             context = self._text_encoder(input_ids=tokens).last_hidden_state
         with self.model.computing():
-            dtype = self.model.plan.rest_dtype
+            dtype = self.model.plan.offload_dtype
             output = self._unet(noisy.to(dtype), timesteps, encoder_hidden_states=context.to(dtype)).sample
         predicted: Tensor = output.float()
         if self.model.architecture.prediction_type == "v_prediction":
@@ -110,14 +110,14 @@ class LoraTrainer:
         return predicted - noise
 
 
-def train_lora(trainer: LoraTrainer, pictures: LatentSet) -> Iterator[tuple[int, float]]:
+def train_lora(trainer: LoraTrainer, images: LatentSet) -> Iterator[tuple[int, float]]:
     """Train until the options' steps or minutes are spent; yields (step, mean loss) every 25 steps and at the end."""
     options = trainer.options
     rng, generator = Random(options.seed), torch.Generator().manual_seed(options.seed)
     losses: list[float] = []
     while trainer.progress < 1:
         began = time.monotonic()
-        latents, captions = pictures.batch(options.batch, rng)
+        latents, captions = images.batch(options.batch, rng)
         captions = ["" if rng.random() < options.empty_prompts else caption for caption in captions]
         losses.append(trainer.train_step(latents, captions, generator))
         trainer.seconds += time.monotonic() - began

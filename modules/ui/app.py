@@ -26,7 +26,7 @@ from modules.ui.txt2img_tab import build_txt2img_tab
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
     *("core.js", "attention.js", "progress.js", "gallery.js", "prompt.js", "hotkeys.js", "lightbox.js"),
-    *("safe_html.js", "networks_prompt.js", "networks_cards.js", "networks_editor.js", "survival.js"),
+    *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("memory.js", "start.js"),
 )
 STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css")

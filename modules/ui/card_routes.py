@@ -22,7 +22,7 @@ from modules.model_cards.previews import EMBEDDED, Preview, embedded_preview, re
 from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags, version_of_family
 from modules.services import Services
 from modules.settings.values import Settings
-from modules.ui.job_images import picture_of
+from modules.ui.job_images import image_of
 
 NO_CARD = "There is no card '0/ink.safetensors' on the page 'lora'. Refresh the cards."
 CARD: dict[str, Any] = {
@@ -60,9 +60,9 @@ DETAILS: dict[str, Any] = {
     "notes": {"activation text": "ink drawing", "preferred weight": 0.8},
     "vaes": ["Automatic", "None"],
 }
-PICTURE_REPLIES: dict[int | str, dict[str, Any]] = {
+IMAGE_REPLIES: dict[int | str, dict[str, Any]] = {
     **documented(errors={404: NO_CARD})["responses"],
-    200: {"description": "The picture.", "content": {"image/png": {"example": "(PNG)"}}},
+    200: {"description": "The image.", "content": {"image/png": {"example": "(PNG)"}}},
 }
 CARD_SETTINGS = (
     *("extra_networks_show_hidden_directories", "extra_networks_dir_button_function", "extra_networks_hidden_models"),
@@ -88,7 +88,7 @@ class NotesBody(CardBody):
 
 
 class PreviewBody(CardBody):
-    """POST /internal/extra-networks/preview: a picture of a job."""
+    """POST /internal/extra-networks/preview: an image of a job."""
 
     id_task: str = Field(examples=["task(abc)"])
     index: int = 0
@@ -130,9 +130,9 @@ def card_routes(services: Services) -> APIRouter:
             known = bodies[page] = _Body(found, facts, json.dumps({**facts, "cards": shown}).encode())
         return _cached(known.data, "application/json", request, "private, no-cache")
 
-    @routes.get("/preview", response_class=Response, responses=PICTURE_REPLIES)
+    @routes.get("/preview", response_class=Response, responses=IMAGE_REPLIES)
     def preview(page: str, key: str, request: Request) -> Response:
-        """The picture of a card."""
+        """The image of a card."""
         card = card_of(page, key)
         shown = _preview(card, library)
         return _cached(shown.data, shown.media_type, request, "private, max-age=604800")
@@ -161,10 +161,10 @@ def card_routes(services: Services) -> APIRouter:
 
     @routes.post("/preview", **documented(CARD, errors={404: NO_CARD, 507: "The preview could not be saved."}))
     def replace_preview(body: PreviewBody) -> dict[str, Any]:
-        """Make a picture of a job the preview of a file; answers the card as it is now."""
+        """Make an image of a job the preview of a file; answers the card as it is now."""
         card = card_of(body.page, body.key)
-        picture = picture_of(services, body.id_task, body.index)
-        write_preview(card.file.path, encode_image(picture.image, "png", picture.infotext))
+        image = image_of(services, body.id_task, body.index)
+        write_preview(card.file.path, encode_image(image.image, "png", image.infotext))
         return changed(body.page, body.key)
 
     @routes.post("/checkpoint", **documented({"title": "ink.safetensors [5fe1d58aba]"}, errors={404: NO_CARD}))

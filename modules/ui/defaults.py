@@ -1,4 +1,4 @@
-"""What the form starts with: a size that suits the checkpoint, and prompts to try with the model in the box."""
+"""What the form starts with: a size that suits the checkpoint, and prompts to try with the bundled model."""
 
 from pathlib import Path
 
@@ -40,5 +40,5 @@ def default_size(services: Services, title: str) -> int:
 
 
 def is_shipped(title: str) -> bool:
-    """Whether this is the small model in the box."""
+    """Whether this is the small bundled model."""
     return title.startswith(SHIPPED_MODEL)

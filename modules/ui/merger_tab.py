@@ -9,7 +9,7 @@ from modules.errors import FeatherweightError
 from modules.jobs.job import JobStatus
 from modules.jobs.merging import Merger
 from modules.jobs.tasks import Outcome, Task, TaskState
-from modules.models.merging.request import FORMAT_NAMES, ConfigSource, MergeMethod, MergeRequest, MergeWish
+from modules.models.merging.request import FORMAT_NAMES, ConfigSource, MergeMethod, MergeOptions, MergeRequest
 from modules.models.vae.files import BUILT_IN
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
@@ -30,10 +30,10 @@ FORMAT_LABELS = {
     "fp16": "fp16 (16 bits)",
     "bf16": "bf16 (16 bits)",
     "fp32": "fp32 (32 bits)",
-    "fp8_e4m3fn_row": "fp8 e4m3fn, one scale a row (8 bits)",
+    "fp8_e4m3fn_row": "fp8 e4m3fn, one scale per row (8 bits)",
     "fp8_e4m3fn": "fp8 e4m3fn, plain (8 bits)",
     "fp8_e5m2": "fp8 e5m2, plain (8 bits)",
-    "int8_row": "int8, one scale a row (8 bits)",
+    "int8_row": "int8, one scale per row (8 bits)",
 }
 Fields = dict[str, gr.components.Component]
 
@@ -64,7 +64,7 @@ def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.
 
     def submit(*values: Any) -> list[Any]:
         try:
-            _submit(services, merger, MergeWish(**_texts(dict(zip(fields, values, strict=True)))))
+            _submit(services, merger, MergeOptions(**_texts(dict(zip(fields, values, strict=True)))))
         except FeatherweightError as error:
             return [error_box(str(error)), *controls()]
         return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]  # also if it is over already
@@ -192,8 +192,8 @@ def _build_metadata(fields: Fields) -> gr.Button:
     return read
 
 
-def _submit(services: Services, merger: Merger, wish: MergeWish) -> None:
-    request = merger.resolve(wish)
+def _submit(services: Services, merger: Merger, options: MergeOptions) -> None:
+    request = merger.resolve(options)
     settings = services.settings.current
     skip, text_encoders = split_patterns(settings.text("fp8_skip")), settings.flag("fp8_text_encoder")
 

@@ -1,4 +1,4 @@
-"""The PNG Info tab: drop a picture, read how it was made, send it to txt2img."""
+"""The PNG Info tab: drop an image, read how it was made, send it to txt2img."""
 
 from html import escape
 from pathlib import Path
@@ -19,26 +19,26 @@ def build_png_info_tab(services: Services, form: Components, scripts: ScriptFiel
     """Build the tab's contents inside of the tab that is open now; `form` and `scripts` are what it sends to."""
     with gr.Row():
         with gr.Column(scale=1):
-            picture = gr.File(
-                label="Picture (PNG, JPEG, WebP, AVIF, GIF)",
+            image = gr.File(
+                label="Image (PNG, JPEG, WebP, AVIF, GIF)",
                 file_types=["image"],
                 type="filepath",
                 elem_id="pnginfo_image",
             )
             send = gr.Button("Send to txt2img", elem_id="pnginfo_send_to_txt2img")
         with gr.Column(scale=1):
-            shown = gr.HTML(note_box("Drop a picture to see its parameters."), elem_id="pnginfo_html")
+            shown = gr.HTML(note_box("Drop an image to see its parameters."), elem_id="pnginfo_html")
             text = gr.Textbox(visible=False)
 
     def read(path: str | None) -> tuple[str, str]:
         if not path:
-            return note_box("Drop a picture to see its parameters."), ""
+            return note_box("Drop an image to see its parameters."), ""
         try:
             infotext, items = read_metadata(Path(path))
         except FeatherweightError as error:
             return error_box(str(error)), ""
         if infotext is None and not items:
-            return note_box("This picture holds no parameters."), ""
+            return note_box("This image holds no parameters."), ""
         parts = [("parameters", infotext or ""), *items.items()]
         blocks = [f"<h3>{escape(name)}</h3><pre>{escape(value)}</pre>" for name, value in parts if value]
         return f'<div class="fw-infotext-view">{"".join(blocks)}</div>', infotext or ""
@@ -51,6 +51,6 @@ def build_png_info_tab(services: Services, form: Components, scripts: ScriptFiel
         updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))
         return [*updates, *scripts.pasted(parsed), gr.update(selected="txt2img") if values else gr.update()]
 
-    picture.change(read, inputs=[picture], outputs=[shown, text], **HIDDEN_EVENT)
+    image.change(read, inputs=[image], outputs=[shown, text], **HIDDEN_EVENT)
     outputs = [*(form[name] for name in FIELDS), *scripts.pasted_outputs, tabs]
     send.click(fill, inputs=[text], outputs=outputs, **HIDDEN_EVENT)

@@ -1,4 +1,4 @@
-"""The Precision tab: what 8 bits would make of a model, the same pictures in several formats, and saving as."""
+"""The Precision tab: what 8 bits would make of a model, the same images in several formats, and saving as."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import gradio as gr
 from modules.assembly import precision_work
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
-from modules.jobs.precision import COMPARED, EIGHT_BIT, KINDS, SIXTEEN_BIT, ComparisonWish, StorageWish
+from modules.jobs.precision import COMPARED, EIGHT_BIT, KINDS, SIXTEEN_BIT, ComparisonRequest, StorageOptions
 from modules.jobs.tasks import Task
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
@@ -24,14 +24,14 @@ FORMAT_LABELS = {
     "fp16": "fp16 (16 bits)",
     "bf16": "bf16 (16 bits)",
     "fp32": "fp32 (32 bits)",
-    "fp8_e4m3fn_row": "fp8 e4m3fn, one scale a row",
+    "fp8_e4m3fn_row": "fp8 e4m3fn, one scale per row",
     "fp8_e4m3fn": "fp8 e4m3fn, plain",
     "fp8_e5m2": "fp8 e5m2, plain",
-    "int8_row": "int8, one scale a row",
+    "int8_row": "int8, one scale per row",
 }
 NOTHING_YET = (
-    "Report: what a format would save and lose, in seconds. Compare: the same pictures in several formats, with "
-    "numbers. Save as: a smaller file. All of it runs beside the pictures and goes on when this page is closed."
+    "Report: what a format would save and lose, in seconds. Compare: the same images in several formats, with "
+    "numbers. Save as: a smaller file. All of it runs beside the images and goes on when this page is closed."
 )
 Fields = list[gr.components.Component]
 
@@ -54,7 +54,7 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
                 with gr.Tab("Report", id="report"):
                     report_fields = _storage_fields("report", EIGHT_BIT, services)
                     report = gr.Button("Make the report", variant="primary", elem_id="precision_report")
-                with gr.Tab("Compare pictures", id="compare"):
+                with gr.Tab("Compare images", id="compare"):
                     compare_fields = _comparison_fields(services)
                     compare = gr.Button("Compare", variant="primary", elem_id="precision_compare")
                 with gr.Tab("Save as", id="convert"):
@@ -87,13 +87,13 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
         return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]
 
     def start_report(checkpoint: str | None, *values: Any) -> list[Any]:
-        return started(lambda: work.report(_storage_wish(checkpoint, *values)))
+        return started(lambda: work.report(_storage_options(checkpoint, *values)))
 
     def start_conversion(checkpoint: str | None, target: str | None, *values: Any) -> list[Any]:
-        return started(lambda: work.convert(_storage_wish(checkpoint, *values), target or ""))
+        return started(lambda: work.convert(_storage_options(checkpoint, *values), target or ""))
 
     def start_comparison(checkpoint: str | None, *values: Any) -> list[Any]:
-        return started(lambda: work.compare(_comparison_wish(checkpoint, *values)))
+        return started(lambda: work.compare(_comparison_request(checkpoint, *values)))
 
     def stop() -> list[Any]:
         for task in _tasks(services):
@@ -141,7 +141,7 @@ def _comparison_fields(services: Services) -> Fields:
     prompts = gr.Textbox(
         "\n".join(EXAMPLES[:2]) if shipped else "",
         label="Prompts",
-        info="One on each line, each makes a picture in every format",
+        info="One on each line, each makes an image in every format",
         lines=3,
         elem_id="precision_prompts",
     )
@@ -167,8 +167,8 @@ def _comparison_fields(services: Services) -> Fields:
     return [prompts, formats, steps, seed, negative, sampler, cfg_scale, width, height]
 
 
-def _storage_wish(checkpoint: str | None, storage: str, skip: str | None, text_encoders: bool) -> StorageWish:
-    return StorageWish(
+def _storage_options(checkpoint: str | None, storage: str, skip: str | None, text_encoders: bool) -> StorageOptions:
+    return StorageOptions(
         checkpoint=checkpoint or None,
         storage=storage,
         skip=split_patterns(skip or ""),
@@ -176,7 +176,7 @@ def _storage_wish(checkpoint: str | None, storage: str, skip: str | None, text_e
     )
 
 
-def _comparison_wish(
+def _comparison_request(
     checkpoint: str | None,
     prompts: str | None,
     formats: list[str],
@@ -187,8 +187,8 @@ def _comparison_wish(
     cfg_scale: Any,
     width: Any,
     height: Any,
-) -> ComparisonWish:
-    return ComparisonWish(
+) -> ComparisonRequest:
+    return ComparisonRequest(
         prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
         storages=tuple(storage for storage in COMPARED if storage in formats),
         checkpoint=checkpoint or None,

@@ -1,4 +1,4 @@
-"""The page's own small routes: what the engine holds, token counts, finished pictures. Served from memory, no folder
+"""The page's own small routes: what the engine holds, token counts, finished images. Served from memory, no folder
 is opened to the browser."""
 
 import csv
@@ -23,14 +23,14 @@ from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
 from modules.processing.pipeline.texts import text_options
 from modules.processing.record.output import name_context
-from modules.processing.record.result import Picture, PictureKind
+from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.prompting.chunks import Tokenizer
 from modules.prompting.counter import count_prompt
 from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
-from modules.ui.job_images import picture_of, pictures_of
+from modules.ui.job_images import image_of, images_of
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, scales_line
 
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 
 LOG_COLUMNS = ("prompt", "seed", "width", "height", "sampler", "cfgs", "steps", "filename", "negative_prompt")
 NO_JOB = "No job has the task id 'task(abc)'; it may have finished long ago."
-PICTURE_REPLIES: dict[int | str, dict[str, Any]] = {
+IMAGE_REPLIES: dict[int | str, dict[str, Any]] = {
     **documented(errors={404: NO_JOB})["responses"],
-    200: {"description": "The picture as PNG, its infotext inside.", "content": {"image/png": {"example": "(PNG)"}}},
+    200: {"description": "The image as PNG, its infotext inside.", "content": {"image/png": {"example": "(PNG)"}}},
 }
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -54,8 +54,8 @@ class CountBody(BaseModel):
     is_negative: bool = False
 
 
-class PictureBody(BaseModel):
-    """A picture of a job, by its position in the result."""
+class ImageBody(BaseModel):
+    """An image of a job, by its position in the result."""
 
     id_task: str = Field(examples=["task(abc)"])
     index: int = 0
@@ -105,14 +105,14 @@ def page_routes(services: Services) -> APIRouter:
 
     @routes.get("/result", **documented(examples.RESULT, errors={404: NO_JOB}))
     def result(id_task: str) -> dict[str, Any]:
-        """A job's pictures so far, and what there is to say about them."""
+        """A job's images so far, and what there is to say about them."""
         job = services.queue.get(id_task)
         return _result_reply(job)
 
-    @routes.get("/picture", response_class=Response, responses=PICTURE_REPLIES)
-    def picture(id_task: str, index: int) -> Response:
-        """One picture as PNG with its infotext."""
-        found = picture_of(services, id_task, index)
+    @routes.get("/image", response_class=Response, responses=IMAGE_REPLIES)
+    def image(id_task: str, index: int) -> Response:
+        """One image as PNG with its infotext."""
+        found = image_of(services, id_task, index)
         name = found.path.stem if found.path else f"{found.seed}"
         headers = {
             "Cache-Control": "private, max-age=86400",
@@ -121,23 +121,23 @@ def page_routes(services: Services) -> APIRouter:
         }
         return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
 
-    @routes.post("/save-picture", **documented(examples.SAVED_PICTURE, errors={404: NO_JOB}))
-    def save_picture(body: PictureBody) -> dict[str, Any]:
-        """Save a picture once more, into the folder of the Save button, with a line in log.csv.
+    @routes.post("/save-image", **documented(examples.SAVED_IMAGE, errors={404: NO_JOB}))
+    def save_image(body: ImageBody) -> dict[str, Any]:
+        """Save an image once more, into the folder of the Save button, with a line in log.csv.
 
-        All of the job's pictures where the setting `save_selected_only` is off.
+        All of the job's images where the setting `save_selected_only` is off.
         """
-        chosen = [picture_of(services, body.id_task, body.index)]
+        chosen = [image_of(services, body.id_task, body.index)]
         job = services.queue.get(body.id_task)
         if not services.settings.current.flag("save_selected_only"):
-            chosen = [picture for picture in pictures_of(job) if picture.kind is PictureKind.SAMPLE]
-        paths = [str(_save_chosen(services, job, picture)) for picture in chosen]
+            chosen = [image for image in images_of(job) if image.kind is ImageRole.SAMPLE]
+        paths = [str(_save_chosen(services, job, image)) for image in chosen]
         return {"path": ", ".join(paths)}
 
     @routes.post("/open-folder", **documented(examples.OPENED_FOLDER, errors={404: NO_JOB}))
-    def open_folder(body: PictureBody, request: Request) -> dict[str, Any]:
-        """Open the folder of a picture in the file manager of this machine, if the page runs on it."""
-        folder = _folder_of(services, picture_of(services, body.id_task, body.index).path)
+    def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
+        """Open the folder of an image in the file manager of this machine, if the page runs on it."""
+        folder = _folder_of(services, image_of(services, body.id_task, body.index).path)
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and _open(folder)}
 
@@ -146,7 +146,7 @@ def page_routes(services: Services) -> APIRouter:
 
 
 def _folder_of(services: Services, path: Path | None) -> Path:
-    """The folder to open for a picture: its own, or as a setting may say the root of the output folder."""
+    """The folder to open for an image: its own, or as a setting may say the root of the output folder."""
     settings = services.settings.current
     root = samples_folder(settings, services.paths.data_dir)
     return root if path is None or settings.text("open_dir_button_choice") == "Output Root" else path.parent
@@ -164,55 +164,55 @@ def _result_reply(job: Job) -> dict[str, Any]:
     notices: list[str] = []
     error = None
     seconds = None
-    survival = None
-    pictures = job.pictures
+    retention = None
+    images = job.images
     if job.status.is_final:
         try:
             finished = job.result()
         except FeatherweightError as failure:
             error = str(failure)
         else:
-            pictures, notices = finished.pictures, list(finished.notices)
+            images, notices = finished.images, list(finished.notices)
             seconds = round(sum(finished.timings_s.values()), 1)
-            survival = finished.network_survival
+            retention = finished.adapter_retention
             if finished.interrupted:
-                notices.append("Interrupted: the pictures that were finished are kept.")
+                notices.append("Interrupted: the images that were finished are kept.")
     return {
         "task": job.task_id,
         "status": job.status.value,
         "error": error,
         "notices": notices,
         "seconds": seconds,
-        "pictures": [
+        "images": [
             {
-                "url": f"internal/picture?id_task={job.task_id}&index={index}&n={len(pictures)}",
-                "infotext": picture.infotext,
-                "seed": picture.seed,
-                "subseed": picture.subseed,
-                "kind": picture.kind.value,
-                "width": picture.image.width,
-                "height": picture.image.height,
-                "path": str(picture.path) if picture.path else None,
+                "url": f"internal/image?id_task={job.task_id}&index={index}&n={len(images)}",
+                "infotext": image.infotext,
+                "seed": image.seed,
+                "subseed": image.subseed,
+                "kind": image.kind.value,
+                "width": image.image.width,
+                "height": image.image.height,
+                "path": str(image.path) if image.path else None,
             }
-            for index, picture in enumerate(pictures)
+            for index, image in enumerate(images)
         ],
-        "survival": survival,
+        "retention": retention,
     }
 
 
-def _save_chosen(services: Services, job: Job, picture: Picture) -> Path:
+def _save_chosen(services: Services, job: Job, image: GeneratedImage) -> Path:
     settings = services.settings.current
     folder = services.paths.data_dir / settings.text("outdir_save")
     request = job.request
-    context = replace(name_context(request, "", "", (picture.seed,), datetime.now().astimezone()), seed=picture.seed)
+    context = replace(name_context(request, "", "", (image.seed,), datetime.now().astimezone()), seed=image.seed)
     in_subfolders = settings.flag("use_save_to_dirs_for_ui")
-    path = save_image(picture.image, folder, settings.changed(save_to_dirs=in_subfolders), context, picture.infotext)
+    path = save_image(image.image, folder, settings.changed(save_to_dirs=in_subfolders), context, image.infotext)
     if settings.flag("save_write_log_csv"):
-        _log_saved(folder / "log.csv", job, picture, path)
+        _log_saved(folder / "log.csv", job, image, path)
     return path
 
 
-def _log_saved(file: Path, job: Job, picture: Picture, path: Path) -> None:
+def _log_saved(file: Path, job: Job, image: GeneratedImage, path: Path) -> None:
     request = job.request
     is_new = not file.exists()
     with file.open("a", encoding="utf-8", newline="") as stream:
@@ -221,7 +221,7 @@ def _log_saved(file: Path, job: Job, picture: Picture, path: Path) -> None:
             writer.writerow(LOG_COLUMNS)
         writer.writerow(
             [
-                *(request.prompt, picture.seed, *request.size_px, request.sampler, request.cfg_scale),
+                *(request.prompt, image.seed, *request.size_px, request.sampler, request.cfg_scale),
                 *(request.steps, path.name, request.negative_prompt),
             ]
         )

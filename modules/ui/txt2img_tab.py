@@ -1,7 +1,7 @@
-"""The txt2img tab: prompt on top, parameters left, pictures right; ids as users' scripts know them.
+"""The txt2img tab: prompt on top, parameters left, images right; ids as users' scripts know them.
 
 The form only submits. The job lives in the queue; the page's script watches it by its task id and draws progress and
-pictures, so that closing or reloading the page loses nothing.
+images, so that closing or reloading the page loses nothing.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, 
     with gr.Row(elem_id="txt2img_toprow"):
         with gr.Column(scale=6, elem_classes=["fw-prompts"]):
             form["prompt"] = gr.Textbox(
-                label="Prompt", lines=3, elem_id="txt2img_prompt", placeholder="What should be in the picture"
+                label="Prompt", lines=3, elem_id="txt2img_prompt", placeholder="What should be in the image"
             )
             form["negative_prompt"] = gr.Textbox(
                 label="Negative prompt", lines=2, elem_id="txt2img_neg_prompt", placeholder="What should not"
@@ -75,7 +75,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, 
                 allow_custom_value=True,
                 visible=False,
                 label="Override settings",
-                info="From the pasted picture; they hold for this form only. Remove what you do not want.",
+                info="From the pasted image; they hold for this form only. Remove what you do not want.",
                 elem_id="txt2img_override_settings",
             )
             scripts = build_scripts(services)
@@ -138,7 +138,7 @@ def _wire_jobs(
 
 
 def _build_examples(services: Services) -> list[tuple[gr.Button, str]]:
-    """Prompts to try, shown while the model in the box is the chosen one."""
+    """Prompts to try, shown while the bundled model is the chosen one."""
     shown = is_shipped(wanted_checkpoint(services))
     with gr.Row(elem_id="txt2img_examples", visible=shown):
         return [(gr.Button(text, size="sm", elem_classes=["fw-example"]), text) for text in EXAMPLES]
@@ -268,7 +268,7 @@ def _build_refiner(services: Services, form: Components) -> None:
             titles(),
             value=NO_REFINER,
             label="Checkpoint",
-            info="Finishes the picture that the first began",
+            info="Finishes the image that the first began",
             allow_custom_value=True,
             elem_id="txt2img_checkpoint",
         )
@@ -322,7 +322,7 @@ def _build_style_editor(services: Services, form: Components) -> None:
         return change(lambda book: book.with_style(style), f"The style {chosen} is stored.")
 
     def remove(chosen: str | None) -> tuple[Any, Any, str]:
-        return change(lambda book: book.without_style(chosen or ""), f"The style {chosen} is gone.")
+        return change(lambda book: book.without_style(chosen or ""), f"The style {chosen} is missing.")
 
     outputs = [name, form["styles"], message]
     name.change(show, inputs=[name], outputs=[prompt, negative], **HIDDEN_EVENT)
@@ -363,7 +363,7 @@ def _pasting(services: Services, scripts: ScriptFields) -> Callable[[str], list[
         parsed = pasted_fields(text, services) if text else {}
         values = form_values(parsed, services)
         if not values:
-            note = note_box("No parameters found: paste a picture's infotext into the prompt, then press this button.")
+            note = note_box("No parameters found: paste an image's infotext into the prompt, then press this button.")
             return [*(gr.update() for _ in (*FIELDS, *scripts.pasted_outputs)), note]
         updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
         overrides = values.get("overrides", [])
@@ -375,7 +375,7 @@ def _pasting(services: Services, scripts: ScriptFields) -> Callable[[str], list[
 
 def _last_infotext(services: Services) -> str:
     for record in services.queue.store.recent(20):
-        pictures = (record.outcome or {}).get("pictures", [])
-        if pictures:
-            return str(pictures[0]["infotext"])
+        images = (record.outcome or {}).get("images", [])
+        if images:
+            return str(images[0]["infotext"])
     return ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.upscalers.kinds import KINDS, KNOWN_NAMES, UpscalerKind
+from modules.upscalers.kinds import KINDS, KNOWN_NAMES, UpscalerType
 
 SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")
 USUAL_SCALE = 4  # of nearly all files whose name does not say
@@ -20,7 +20,7 @@ class UpscalerInfo:
 
     name: str
     path: Path
-    kind: UpscalerKind
+    kind: UpscalerType
 
     @property
     def scale(self) -> int:
@@ -29,7 +29,7 @@ class UpscalerInfo:
 
 
 class UpscalerCatalogue:
-    """The upscaler files below some folders, which are given by kind (`UpscalerKind.folder`)."""
+    """The upscaler files below some folders, which are given by kind (`UpscalerType.folder`)."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = dict(folders)

@@ -14,7 +14,7 @@ class Tiling:
 
 
 @dataclass(frozen=True)
-class UpscalerKind:
+class UpscalerType:
     """`folder` is the name below models/, `part` the program part whose device is used, `tile` a settings prefix."""
 
     folder: str
@@ -27,13 +27,13 @@ class UpscalerKind:
 
 
 KINDS = (
-    UpscalerKind("ESRGAN"),
-    UpscalerKind("RealESRGAN", part="realesrgan"),
-    UpscalerKind("BSRGAN", part="bsrgan"),
-    UpscalerKind("DAT", tile="DAT"),
-    UpscalerKind("HAT"),
-    UpscalerKind("ScuNET", part="scunet", tile="SCUNET"),
-    UpscalerKind("SwinIR", part="swinir", tile="SWIN"),
+    UpscalerType("ESRGAN"),
+    UpscalerType("RealESRGAN", part="realesrgan"),
+    UpscalerType("BSRGAN", part="bsrgan"),
+    UpscalerType("DAT", tile="DAT"),
+    UpscalerType("HAT"),
+    UpscalerType("ScuNET", part="scunet", tile="SCUNET"),
+    UpscalerType("SwinIR", part="swinir", tile="SWIN"),
 )
 
 # What the reference UI calls well-known files, so that its infotexts find them here.

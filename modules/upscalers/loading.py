@@ -20,7 +20,7 @@ _DAMAGED = (
 )
 
 
-class PixelNetwork(Protocol):
+class PixelModel(Protocol):
     """What is used of spandrel's `ImageModelDescriptor`."""
 
     @property
@@ -30,7 +30,7 @@ class PixelNetwork(Protocol):
         """[1,3,H,W] in 0..1 to [1,3,scale*H,scale*W] in 0..1; pads to what the architecture needs, and cuts again."""
 
 
-def load_network(path: Path, device: torch.device) -> PixelNetwork:
+def load_upscaler(path: Path, device: torch.device) -> PixelModel:
     """The network of a file, in fp32 on `device`. Raises `CheckpointError` that names the file."""
     weights = read_weights(path)
     spandrel = import_spandrel()
@@ -42,15 +42,18 @@ def load_network(path: Path, device: torch.device) -> PixelNetwork:
             f"{path.name} is no upscaler that can be read: {reason[0] if reason else type(error).__name__} "
             "Take the file out of the folder, or choose another upscaler."
         ) from error
-    if not isinstance(loaded, spandrel.ImageModelDescriptor) or (loaded.input_channels, loaded.output_channels) != (3, 3):
+    if not isinstance(loaded, spandrel.ImageModelDescriptor) or (loaded.input_channels, loaded.output_channels) != (
+        3,
+        3,
+    ):
         raise CheckpointError(
             f"{path.name} holds a network of architecture {loaded.architecture.name}, which does not turn one "
-            "colour picture into another. Choose another upscaler."
+            "colour image into another. Choose another upscaler."
         )
     loaded.eval().float()
-    loaded.loaded.requires_grad_(False)
-    network: PixelNetwork = loaded
-    return network
+    loaded.model.requires_grad_(False)
+    model: PixelModel = loaded
+    return model
 
 
 def read_weights(path: Path) -> dict[str, Any]:

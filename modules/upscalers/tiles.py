@@ -1,6 +1,6 @@
-"""A large picture through a network in overlapping squares, which fade into each other.
+"""A large image through a network in overlapping squares, which fade into each other.
 
-The squares stand and fade as in the reference UI, so that the same file gives the same picture.
+The squares stand and fade as in the reference UI, so that the same file gives the same image.
 """
 
 import math
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.upscalers.kinds import Tiling
-from modules.upscalers.loading import PixelNetwork
+from modules.upscalers.loading import PixelModel
 
 Pixels = NDArray[np.uint8]
 OnTile = Callable[[int, int], None]
 
 
-def run_network(
-    network: PixelNetwork, image: Image.Image, tiling: Tiling, device: torch.device, on_tile: OnTile
+def run_in_tiles(
+    model: PixelModel, image: Image.Image, tiling: Tiling, device: torch.device, on_tile: OnTile
 ) -> Image.Image:
     """The image `network.scale` times as large. `on_tile(index, count)` comes before each square and may raise."""
     pixels = np.asarray(image.convert("RGB"))
     height, width = pixels.shape[:2]
     tops, tile_height = _starts(height, tiling)
     lefts, tile_width = _starts(width, tiling)
-    scale = network.scale
+    scale = model.scale
     overlap = _overlap(tiling) * scale
     result: Pixels = np.zeros((height * scale, width * scale, 3), np.uint8)
     count = len(tops) * len(lefts)
@@ -35,7 +35,7 @@ def run_network(
         for column, left in enumerate(lefts):
             on_tile(row * len(lefts) + column, count)
             square = pixels[top : top + tile_height, left : left + tile_width]
-            _lay(strip, _run(network, square, device), left * scale, overlap if column else 0, axis=1)
+            _lay(strip, _run(model, square, device), left * scale, overlap if column else 0, axis=1)
         _lay(result, strip, top * scale, overlap if row else 0, axis=0)
     return Image.fromarray(result)
 
@@ -56,14 +56,14 @@ def _starts(length: int, tiling: Tiling) -> tuple[list[int], int]:
     return [min(int(index * step), length - size) for index in range(count)], size
 
 
-def _run(network: PixelNetwork, square: Pixels, device: torch.device) -> Pixels:
+def _run(model: PixelModel, square: Pixels, device: torch.device) -> Pixels:
     """[h,w,3] RGB to [scale*h,scale*w,3] RGB.
 
     The network sees blue first, and values are rounded down: so the reference UI does it.
     """
     planes = torch.from_numpy(np.ascontiguousarray(square[:, :, ::-1])).permute(2, 0, 1)
     with torch.inference_mode():
-        larger = network(planes[None].to(device, torch.float32) / 255.0)[0]
+        larger = model(planes[None].to(device, torch.float32) / 255.0)[0]
     scaled = (larger.float() * 255.0).clamp(0.0, 255.0).to("cpu", torch.uint8).permute(1, 2, 0).numpy()
     return np.ascontiguousarray(scaled[:, :, ::-1])
 

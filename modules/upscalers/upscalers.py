@@ -21,7 +21,7 @@ from modules.upscalers.limits import UpscalerLimits
 if TYPE_CHECKING:
     import torch
 
-    from modules.upscalers.loading import PixelNetwork
+    from modules.upscalers.loading import PixelModel
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class _Loaded:
     info: UpscalerInfo
     mtime_ns: int
     device: torch.device
-    network: PixelNetwork
+    model: PixelModel
 
 
 class Upscalers:
@@ -62,7 +62,7 @@ class Upscalers:
         settings ask for. Raises `UnknownNameError`, and `CheckpointError` that names a file which cannot be used; when
         memory runs out the image is as it was, and the call may be made again.
         """
-        from modules.upscalers.tiles import run_network
+        from modules.upscalers.tiles import run_in_tiles
 
         info = self.catalogue.find(name)
         if info is None:
@@ -75,7 +75,7 @@ class Upscalers:
                 for _ in range(MAX_PASSES):
                     before = image.size
                     tiling = limits.apply(info.kind.tiling(settings), image.size)
-                    image = run_network(loaded.network, image, tiling, loaded.device, on_tile)
+                    image = run_in_tiles(loaded.model, image, tiling, loaded.device, on_tile)
                     if image.size == before or (image.width >= width and image.height >= height):
                         break
         return image if image.size == size_px else image.resize(size_px, Image.Resampling.LANCZOS)
@@ -88,7 +88,7 @@ class Upscalers:
     def _load(self, info: UpscalerInfo, on_cpu: bool) -> _Loaded:
         import torch
 
-        from modules.upscalers.loading import load_network
+        from modules.upscalers.loading import load_upscaler
 
         device = torch.device("cpu") if on_cpu else self._find_device(info.kind.part)
         mtime_ns = info.path.stat().st_mtime_ns if info.path.is_file() else 0
@@ -96,5 +96,5 @@ class Upscalers:
         if loaded is None or (loaded.info, loaded.mtime_ns, loaded.device) != (info, mtime_ns, device):
             self._loaded = None
             log.info("Loading upscaler %s.", info.name)
-            loaded = self._loaded = _Loaded(info, mtime_ns, device, load_network(info.path, device))
+            loaded = self._loaded = _Loaded(info, mtime_ns, device, load_upscaler(info.path, device))
         return loaded

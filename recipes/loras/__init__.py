@@ -1,1 +1,1 @@
-"""The examples for the model in the box: each draws its own pictures and says how it is trained."""
+"""The examples for the bundled model: each draws its own images and says how it is trained."""

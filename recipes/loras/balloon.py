@@ -1,4 +1,4 @@
-"""An object that the model in the box has never seen: a hot-air balloon, over plain colours and landscapes."""
+"""An object that the bundled model has never seen: a hot-air balloon, over plain colours and landscapes."""
 
 from dataclasses import replace
 from math import sqrt
@@ -6,25 +6,25 @@ from random import Random
 
 from PIL import Image, ImageDraw
 
+from modules.training.images import CaptionedImage
 from modules.training.options import LoraOptions
-from modules.training.pictures import CaptionedPicture
 from recipes.loras.example import EXAMPLES, Example
 from recipes.scenes.captions import describe
+from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, Landscape, ShapesScene, random_landscape, random_scene
 from recipes.scenes.palette import COLOURS, DOOR, WOOD, Rgb
-from recipes.scenes.pictures import draw
 
 WORD = "balloon"
 SCALE = 4
 WORDINGS = 4
-ORDINARY_SHARE = 0.2  # of the pictures show no balloon, so that the rest of the model stays as it is
+ORDINARY_SHARE = 0.2  # of the images show no balloon, so that the rest of the model stays as it is
 LANDSCAPE_SHARE = 0.4
 SHOULDER = 0.35  # below this height, in radii, the envelope narrows
 MOUTH = 1.25  # and here it ends
 
 
-def draw_balloon(picture: Image.Image, colour: Rgb, stripe: Rgb, x: float, y: float, radius: float) -> Image.Image:
-    """`picture` with a balloon whose envelope has its centre at (x, y), in pixels; the basket ends 1.85 radii below."""
+def draw_balloon(image: Image.Image, colour: Rgb, stripe: Rgb, x: float, y: float, radius: float) -> Image.Image:
+    """`image` with a balloon whose envelope has its centre at (x, y), in pixels; the basket ends 1.85 radii below."""
     layer = Image.new("RGBA", (SIZE_PX * SCALE, SIZE_PX * SCALE), (0, 0, 0, 0))
     pen = ImageDraw.Draw(layer)
     heights = [-1 + (1 + MOUTH) * i / 80 for i in range(81)]
@@ -38,14 +38,14 @@ def draw_balloon(picture: Image.Image, colour: Rgb, stripe: Rgb, x: float, y: fl
     basket = (x - 0.26 * radius, y + 1.42 * radius, x + 0.26 * radius, y + 1.85 * radius)
     pen.rectangle([value * SCALE for value in basket], fill=WOOD)
     small = layer.resize((SIZE_PX, SIZE_PX), Image.Resampling.LANCZOS)
-    return Image.alpha_composite(picture.convert("RGBA"), small).convert("RGB")
+    return Image.alpha_composite(image.convert("RGBA"), small).convert("RGB")
 
 
-def draw_scene_with_balloon(rng: Random) -> CaptionedPicture:
+def draw_scene_with_balloon(rng: Random) -> CaptionedImage:
     """A balloon before a plain background or in a landscape's sky; now and then an ordinary scene without one."""
     if rng.random() < ORDINARY_SHARE:
         scene = random_scene(rng)
-        return CaptionedPicture(draw(scene), tuple(describe(scene, rng) for _ in range(WORDINGS)))
+        return CaptionedImage(draw(scene), tuple(describe(scene, rng) for _ in range(WORDINGS)))
     if rng.random() < LANDSCAPE_SHARE:
         return _over_landscape(rng)
     return _over_colour(rng)
@@ -58,27 +58,27 @@ def _half_width(height: float) -> float:
     return sqrt(1 - SHOULDER**2) * (1 - 0.75 * (height - SHOULDER) / (MOUTH - SHOULDER))
 
 
-def _over_colour(rng: Random) -> CaptionedPicture:
+def _over_colour(rng: Random) -> CaptionedImage:
     background, colour = rng.sample(list(COLOURS), 2)
     radius = rng.uniform(29, 36)
     x, y = SIZE_PX / 2 + rng.uniform(-12, 12), 64 - 0.42 * radius + rng.uniform(-6, 6)
     plain = draw(ShapesScene(background=background, shapes=()))
-    picture = draw_balloon(plain, COLOURS[colour], _stripe(colour), x, y, radius)
+    image = draw_balloon(plain, COLOURS[colour], _stripe(colour), x, y, radius)
     endings = (f" on a {background} background", f", {background} background", f" on a {background} background")
-    return CaptionedPicture(picture, tuple(f"a {colour} {WORD}{ending}" for ending in endings))
+    return CaptionedImage(image, tuple(f"a {colour} {WORD}{ending}" for ending in endings))
 
 
-def _over_landscape(rng: Random) -> CaptionedPicture:
+def _over_landscape(rng: Random) -> CaptionedImage:
     land = _with_free_sky(random_landscape(rng), rng)
     colour = rng.choice([name for name in COLOURS if name not in ("black", "brown")])
     radius = rng.uniform(23, 28)
     x, y = rng.uniform(36, 92), radius + rng.uniform(4, 10)
-    picture = draw_balloon(draw(land), COLOURS[colour], _stripe(colour), x, y, radius)
+    image = draw_balloon(draw(land), COLOURS[colour], _stripe(colour), x, y, radius)
     captions = []
     for _ in range(WORDINGS):
         place = describe(land, rng)
         captions.append(f"{place} and a {colour} {WORD}" if " with " in place else f"{place} with a {colour} {WORD}")
-    return CaptionedPicture(picture, tuple(captions))
+    return CaptionedImage(image, tuple(captions))
 
 
 def _with_free_sky(land: Landscape, rng: Random) -> Landscape:
@@ -104,7 +104,7 @@ EXAMPLES.add(
         draw=draw_scene_with_balloon,
         description="A hot-air balloon in any colour: over a plain background, or in the sky of a landscape.",
         activation=WORD,
-        pictures=512,
+        images=512,
         options=LoraOptions(
             rank=8,
             text_rank=8,

@@ -5,13 +5,13 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageFilter
 
+from modules.training.images import CaptionedImage
 from modules.training.options import LoraOptions
-from modules.training.pictures import CaptionedPicture
 from recipes.loras.example import EXAMPLES, Example
 from recipes.scenes.captions import describe
+from recipes.scenes.images import draw
 from recipes.scenes.layout import random_scene
 from recipes.scenes.palette import Rgb
-from recipes.scenes.pictures import draw
 
 WORD = "blueprint"
 PAPER: Rgb = (25, 70, 160)
@@ -21,24 +21,24 @@ LINE_PX = 5
 WORDINGS = 4
 
 
-def as_blueprint(picture: Image.Image) -> Image.Image:
-    """The edges of an RGB picture, `LINE_PX` wide, on plain paper; lines at the picture's border are left out."""
-    values = np.asarray(picture).astype(np.int32)
+def as_blueprint(image: Image.Image) -> Image.Image:
+    """The edges of an RGB image, `LINE_PX` wide, on plain paper; lines at the image's border are left out."""
+    values = np.asarray(image).astype(np.int32)
     edges = np.zeros(values.shape[:2], dtype=bool)
     right, below = (np.abs(np.diff(values, axis=axis)).sum(axis=-1) > EDGE for axis in (1, 0))
     edges[:, :-1] |= right
     edges[:-1, :] |= below
     mask = Image.fromarray(edges.astype(np.uint8) * 255).filter(ImageFilter.MaxFilter(LINE_PX))
-    paper = Image.new("RGB", picture.size, PAPER)
+    paper = Image.new("RGB", image.size, PAPER)
     paper.paste(LINE, mask=mask.filter(ImageFilter.GaussianBlur(0.7)))
     return paper
 
 
-def draw_blueprint(rng: Random) -> CaptionedPicture:
-    """A scene of the model in the box in this style, with its own captions and the style's word."""
+def draw_blueprint(rng: Random) -> CaptionedImage:
+    """A scene of the bundled model in this style, with its own captions and the style's word."""
     scene = random_scene(rng)
     captions = tuple(f"{describe(scene, rng)}, {WORD}" for _ in range(WORDINGS))
-    return CaptionedPicture(as_blueprint(draw(scene)), captions)
+    return CaptionedImage(as_blueprint(draw(scene)), captions)
 
 
 EXAMPLES.add(
@@ -47,7 +47,7 @@ EXAMPLES.add(
         draw=draw_blueprint,
         description="Everything as white lines on blue paper.",
         activation=WORD,
-        pictures=512,
+        images=512,
         options=LoraOptions(
             rank=8,
             text_rank=4,

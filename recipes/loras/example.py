@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from random import Random
 
 from modules.registry import Registry
+from modules.training.images import CaptionedImage
 from modules.training.options import LoraOptions
-from modules.training.pictures import CaptionedPicture
 
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """`draw` makes one picture with its captions; the same random numbers give the same picture."""
+    """`draw` makes one image with its captions; the same random numbers give the same image."""
 
-    draw: Callable[[Random], CaptionedPicture]
+    draw: Callable[[Random], CaptionedImage]
     description: str
     activation: str  # what to write into the prompt
-    pictures: int
+    images: int
     options: LoraOptions
     preview_prompt: str
     preview_seed: int = 1
@@ -25,6 +25,6 @@ class Example:
 EXAMPLES: Registry[Example] = Registry("example")
 
 
-def draw_pictures(example: Example, count: int | None = None) -> list[CaptionedPicture]:
-    """The example's training pictures, number i from seed i."""
-    return [example.draw(Random(seed)) for seed in range(example.pictures if count is None else count)]
+def draw_images(example: Example, count: int | None = None) -> list[CaptionedImage]:
+    """The example's training images, number i from seed i."""
+    return [example.draw(Random(seed)) for seed in range(example.images if count is None else count)]

@@ -13,10 +13,10 @@ from modules.models.vae.tiny_vae_files import DECODER, ENCODER
 from modules.processing.pipeline.pixels import to_images
 from recipes.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
 from recipes.scenes.export import export, preview_factors_of_pool
+from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX
 from recipes.scenes.model import load_model
-from recipes.scenes.pictures import draw
-from recipes.scenes.pool import SHARD_PICTURES, Pool, encode_shard, scene_of_seed, shard_path
+from recipes.scenes.pool import SHARD_IMAGES, Pool, encode_shard, scene_of_seed, shard_path
 from recipes.scenes.tiny_vae import (
     TINY_STATE,
     TinyOptions,
@@ -50,13 +50,13 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--device", default="cpu")
     common.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
 
-    picture = commands.add_parser("draw", parents=[common], help="look at some training pictures on one sheet")
-    picture.add_argument("--sheet", type=Path, default=Path("training-data/pictures.png"))
-    picture.add_argument("--pictures", type=int, default=48)
-    picture.set_defaults(run=_draw)
+    image = commands.add_parser("draw", parents=[common], help="look at some training images on one sheet")
+    image.add_argument("--sheet", type=Path, default=Path("training-data/images.png"))
+    image.add_argument("--images", type=int, default=48)
+    image.set_defaults(run=_draw)
 
-    encode = commands.add_parser("encode", parents=[common], help="draw pictures and encode them into the pool")
-    encode.add_argument("--pictures", type=int, default=20480)
+    encode = commands.add_parser("encode", parents=[common], help="draw images and encode them into the pool")
+    encode.add_argument("--images", type=int, default=20480)
     encode.set_defaults(run=_encode)
 
     diffusion = commands.add_parser("diffusion", parents=[common], help="train UNet and text model on the pool")
@@ -77,14 +77,14 @@ def _parser() -> argparse.ArgumentParser:
     tiny.add_argument("--steps", type=int, default=None)
     tiny.add_argument("--batch", type=int, default=8)
     tiny.add_argument("--width", type=int, default=16)
-    tiny.add_argument("--lessons", type=int, default=9, help="shards of 256 pictures of the pool to learn from")
+    tiny.add_argument("--lessons", type=int, default=9, help="shards of 256 images of the pool to learn from")
     tiny.add_argument("--session-minutes", type=float, default=None, help="stop after so many; go on another time")
     tiny.add_argument("--target", type=Path, default=Path("training-data/featherweight-scenes"))
     tiny.set_defaults(run=_tiny)
 
     quality = commands.add_parser("tiny-quality", parents=[common], help="compare a tiny VAE with the full one")
     quality.add_argument("--target", type=Path, default=Path("models/VAE-taesd/featherweight-scenes"))
-    quality.add_argument("--pictures", type=int, default=32)
+    quality.add_argument("--images", type=int, default=32)
     quality.add_argument("--sheet", type=Path, default=None, help="drawn, full, tiny, there and back by the tiny one")
     quality.set_defaults(run=_tiny_quality)
 
@@ -96,9 +96,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _draw(arguments: argparse.Namespace) -> None:
     columns = 8
-    rows = -(-arguments.pictures // columns)
+    rows = -(-arguments.images // columns)
     sheet = Image.new("RGB", (columns * SIZE_PX, rows * SIZE_PX))
-    for seed in range(arguments.pictures):
+    for seed in range(arguments.images):
         scene, captions = scene_of_seed(seed)
         sheet.paste(draw(scene), (seed % columns * SIZE_PX, seed // columns * SIZE_PX))
         log.info("%d: %s", seed, captions[0])
@@ -144,7 +144,7 @@ def _tiny_quality(arguments: argparse.Namespace) -> None:
         read_tiny(arguments.target.with_name(f"{arguments.target.name}_{half}.safetensors"), half, channels, factor)
         for half in (DECODER, ENCODER)
     )
-    found = measure_tiny(model, decoder, encoder, pictures=arguments.pictures)
+    found = measure_tiny(model, decoder, encoder, images=arguments.images)
     log.info(
         "decoder against the full one %.1f dB; there and back %.1f dB (full VAE: %.1f dB)",
         *(found.decoded_db, found.round_trip_db, found.full_round_trip_db),
@@ -159,7 +159,7 @@ def _tiny_quality(arguments: argparse.Namespace) -> None:
 
 def _encode(arguments: argparse.Namespace) -> None:
     vae = load_model(arguments.start).vae.to(arguments.device)
-    for number in range(arguments.pictures // SHARD_PICTURES):
+    for number in range(arguments.images // SHARD_IMAGES):
         if not shard_path(arguments.folder, number).exists():
             started = time.monotonic()
             encode_shard(vae, arguments.folder, number, device=arguments.device)
@@ -177,7 +177,7 @@ def _diffusion(arguments: argparse.Namespace) -> None:
     trainer = Trainer(load_model(arguments.start), options)
     pool = Pool(arguments.folder)
     pool.refresh()
-    log.info("%d pictures in the pool", len(pool))
+    log.info("%d images in the pool", len(pool))
     for step, loss in train_diffusion(trainer, pool, arguments.folder / "diffusion.pt", log.info):
         log.info("step %d loss %.4f after %.1f minutes", step, loss, trainer.seconds / 60)
 

@@ -1,7 +1,7 @@
 """Trains UNet and text model together on the pool: eps prediction, weighted so that colours are learnt where they fall.
 
 With SD1's schedule and classifier-free guidance, the colours of large areas are decided in the first steps, at the
-highest noise. There the plain eps loss is `SNR` times the error in the picture, so it hardly sees a wrong background.
+highest noise. There the plain eps loss is `SNR` times the error in the image, so it hardly sees a wrong background.
 The weight here is that of velocity prediction, 1 / alpha_bar (Salimans & Ho 2022, arXiv:2202.00512), bounded above,
 with min-SNR's bound at the other end (Hang et al. 2023, arXiv:2303.09556).
 """
@@ -37,8 +37,8 @@ class DiffusionOptions:
     high_noise_share: float = 0.5  # of the timesteps are drawn from the upper half only
     ema_decay: float = 0.999
     weight_limit: float = 50.0
-    flat_weight: float = 2.0  # extra weight of the error's mean over the picture
-    offset_noise: float = 0.1  # standard deviation, on half of the pictures
+    flat_weight: float = 2.0  # extra weight of the error's mean over the image
+    offset_noise: float = 0.1  # standard deviation, on half of the images
     min_snr: float = 5.0
     snapshot_minutes: float = 5.0
     seed: int = 0
@@ -58,9 +58,9 @@ def draw_timesteps(count: int, high_noise_share: float, generator: torch.Generat
 
 
 def draw_noise(shape: torch.Size, offset_noise: float, generator: torch.Generator) -> Tensor:
-    """Unit normal noise [n, 4, h, w], with an offset per channel on half of the pictures.
+    """Unit normal noise [n, 4, h, w], with an offset per channel on half of the images.
 
-    Without it the mean of a noisy latent betrays the picture's mean even at the last timestep (SD1's signal is not
+    Without it the mean of a noisy latent betrays the image's mean even at the last timestep (SD1's signal is not
     zero there), and the model learns to read the background off it instead of from the prompt; in sampling there is
     nothing to read.
     """
@@ -72,7 +72,7 @@ def draw_noise(shape: torch.Size, offset_noise: float, generator: torch.Generato
 def diffusion_loss(error: Tensor, weights: Tensor, flat_weight: float) -> Tensor:
     """Weighted mean square of the error of the predicted noise [n, 4, h, w]; `weights` [n].
 
-    The error's mean over each picture counts `flat_weight` times more: it is one of many components there, but it is
+    The error's mean over each image counts `flat_weight` times more: it is one of many components there, but it is
     the background's colour. The minimum stays where it is.
     """
     square = error.square().mean(dim=(1, 2, 3)) + flat_weight * error.mean(dim=(2, 3)).square().mean(dim=1)
@@ -193,7 +193,7 @@ def train_diffusion(
             pool.refresh()
         started = time.monotonic()
         latents, captions = pool.batch(options.batch, rng)
-        # No augmentation: the encoder is not equivariant, so a flipped latent is no picture's latent.
+        # No augmentation: the encoder is not equivariant, so a flipped latent is no image's latent.
         captions = ["" if rng.random() < options.empty_prompts else caption for caption in captions]
         losses.append(trainer.train_step(latents, captions, generator))
         trainer.seconds += time.monotonic() - started

@@ -15,9 +15,9 @@ from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
 from modules.models.layouts.keymaps.ldm_vae import vae_keymap
 from recipes.scenes.model import SceneModel
-from recipes.scenes.pool import SHARD_PICTURES, pictures_of_shard, read_shard, shard_path
+from recipes.scenes.pool import SHARD_IMAGES, images_of_shard, read_shard, shard_path
 
-NETWORKS = ("model.diffusion_model.", "first_stage_model.", "cond_stage_model.")
+ADAPTERS = ("model.diffusion_model.", "first_stage_model.", "cond_stage_model.")
 Factors = tuple[list[list[float]], list[float]]
 
 
@@ -55,9 +55,9 @@ def export(model: SceneModel, start: Path, target: Path, factors: Factors) -> No
     wanted = {
         name: tensor.shape
         for name, tensor in load_file(start).items()
-        if name.startswith(NETWORKS) and not name.endswith("position_ids")
+        if name.startswith(ADAPTERS) and not name.endswith("position_ids")
     }
-    shapes = {name: tensor.shape for name, tensor in state.items() if name.startswith(NETWORKS)}
+    shapes = {name: tensor.shape for name, tensor in state.items() if name.startswith(ADAPTERS)}
     different = sorted(name for name in wanted.keys() | shapes.keys() if wanted.get(name) != shapes.get(name))
     if different:
         raise ValueError(f"{len(different)} tensors differ from {start.name} in name or shape: {different[:5]}")
@@ -70,12 +70,12 @@ def export(model: SceneModel, start: Path, target: Path, factors: Factors) -> No
     OmegaConf.save(config, target.with_suffix(".yaml"))
 
 
-def fit_preview_factors(latents: Tensor, pictures: Tensor) -> Factors:
-    """Least squares from latents [n, 4, h, w], scaled, to pictures [n, 3, 8h, 8w] in -1..1, reduced to h x w.
+def fit_preview_factors(latents: Tensor, images: Tensor) -> Factors:
+    """Least squares from latents [n, 4, h, w], scaled, to images [n, 3, 8h, 8w] in -1..1, reduced to h x w.
 
     Returns four rows of red, green, blue and the bias, rounded to four digits.
     """
-    colours = F.interpolate(pictures, size=latents.shape[-2:], mode="area").permute(0, 2, 3, 1).reshape(-1, 3)
+    colours = F.interpolate(images, size=latents.shape[-2:], mode="area").permute(0, 2, 3, 1).reshape(-1, 3)
     values = latents.permute(0, 2, 3, 1).reshape(-1, latents.shape[1])
     values = torch.cat([values, torch.ones(len(values), 1)], dim=1)
     solution = torch.linalg.lstsq(values, colours).solution
@@ -86,4 +86,4 @@ def fit_preview_factors(latents: Tensor, pictures: Tensor) -> Factors:
 def preview_factors_of_pool(folder: Path, scale_factor: float) -> Factors:
     """The factors fitted on the first shard of the pool."""
     latents, _ = read_shard(shard_path(folder, 0))
-    return fit_preview_factors(latents.float() * scale_factor, pictures_of_shard(0, SHARD_PICTURES))
+    return fit_preview_factors(latents.float() * scale_factor, images_of_shard(0, SHARD_IMAGES))

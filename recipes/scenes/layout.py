@@ -1,6 +1,6 @@
-"""What is in a picture and where, before it is drawn or described: drawn at random from a seed.
+"""What is in an image and where, before it is drawn or described: drawn at random from a seed.
 
-Coordinates are pixels of a 128x128 picture, y downward.
+Coordinates are pixels of a 128x128 image, y downward.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SIZES = ("small", "", "large")  # "" is the plain size, which a caption does not
 HOUSE_COLOURS = ("red", "blue", "white", "yellow", "orange", "pink", "brown", "purple", "gray")
 ROOF_COLOURS = ("red", "blue", "black", "brown", "purple", "green", "orange", "gray")
 
-SINGLE_SHARE = 0.62  # of all pictures show one shape
+SINGLE_SHARE = 0.62  # of all images show one shape
 PAIR_SHARE = 0.10  # show two shapes; the rest are landscapes
 
 _RADII = {"small": (19.5, 22.5), "": (30.5, 35.0), "large": (42.5, 46.0)}

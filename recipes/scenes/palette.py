@@ -1,4 +1,4 @@
-"""The colours of the pictures, by the names that the captions use (sRGB, 0 to 255)."""
+"""The colours of the images, by the names that the captions use (sRGB, 0 to 255)."""
 
 Rgb = tuple[int, int, int]
 

@@ -1,8 +1,8 @@
-"""A growing pool of drawn and encoded pictures on disk: encoding costs as much as training, so each is used often.
+"""A growing pool of drawn and encoded images on disk: encoding costs as much as training, so each is used often.
 
 A shard is one safetensors file: `latents` [n, 4, 16, 16] fp16 (VAE means, unscaled), with the captions as JSON in
-its metadata (several wordings a picture). Picture i of the pool is drawn from seed i, so a shard's number gives its
-pictures.
+its metadata (several wordings an image). Image i of the pool is drawn from seed i, so a shard's number gives
+its images.
 """
 
 import json
@@ -19,10 +19,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from recipes.scenes.captions import describe
+from recipes.scenes.images import draw
 from recipes.scenes.layout import Scene, random_scene
-from recipes.scenes.pictures import draw
 
-SHARD_PICTURES = 256
+SHARD_IMAGES = 256
 WORDINGS = 4
 
 
@@ -33,15 +33,15 @@ def scene_of_seed(seed: int) -> tuple[Scene, list[str]]:
     return scene, [describe(scene, rng) for _ in range(WORDINGS)]
 
 
-def to_tensor(pictures: Sequence[Image.Image]) -> Tensor:
-    """RGB pictures of one size as [n, 3, height, width] fp32 in -1 to 1."""
-    stacked = np.stack([np.asarray(picture) for picture in pictures])
+def to_tensor(images: Sequence[Image.Image]) -> Tensor:
+    """RGB images of one size as [n, 3, height, width] fp32 in -1 to 1."""
+    stacked = np.stack([np.asarray(image) for image in images])
     return torch.from_numpy(stacked).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-def pictures_of_shard(number: int, count: int = SHARD_PICTURES) -> Tensor:
-    """The pictures of shard `number`, drawn again: [count, 3, 128, 128] in -1 to 1."""
-    first = number * SHARD_PICTURES
+def images_of_shard(number: int, count: int = SHARD_IMAGES) -> Tensor:
+    """The images of shard `number`, drawn again: [count, 3, 128, 128] in -1 to 1."""
+    first = number * SHARD_IMAGES
     return to_tensor([draw(scene_of_seed(seed)[0]) for seed in range(first, first + count)])
 
 
@@ -52,12 +52,12 @@ def shard_path(folder: Path, number: int) -> Path:
 @torch.no_grad()
 def encode_shard(vae: Any, folder: Path, number: int, *, batch: int = 16, device: str = "cpu") -> Path:
     """Draw, encode and write shard `number`, atomically; the VAE stays on its device."""
-    first = number * SHARD_PICTURES
-    drawn = [scene_of_seed(seed) for seed in range(first, first + SHARD_PICTURES)]
+    first = number * SHARD_IMAGES
+    drawn = [scene_of_seed(seed) for seed in range(first, first + SHARD_IMAGES)]
     latents = []
-    for start in range(0, SHARD_PICTURES, batch):
-        pictures = to_tensor([draw(scene) for scene, _ in drawn[start : start + batch]]).to(device)
-        latents.append(vae.encode(pictures).latent_dist.mean.to("cpu", torch.float16).contiguous())
+    for start in range(0, SHARD_IMAGES, batch):
+        images = to_tensor([draw(scene) for scene, _ in drawn[start : start + batch]]).to(device)
+        latents.append(vae.encode(images).latent_dist.mean.to("cpu", torch.float16).contiguous())
     path = shard_path(folder, number)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")

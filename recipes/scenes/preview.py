@@ -58,6 +58,6 @@ def _denoise(
 
 @torch.no_grad()
 def decode(vae: Any, latents: Tensor) -> Tensor:
-    """Pictures [n, 3, 128, 128] uint8 from unscaled latents [n, 4, 16, 16]."""
-    pictures = torch.cat([vae.decode(part).sample for part in torch.split(latents, 16)])
-    return ((pictures.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+    """Images [n, 3, 128, 128] uint8 from unscaled latents [n, 4, 16, 16]."""
+    images = torch.cat([vae.decode(part).sample for part in torch.split(latents, 16)])
+    return ((images.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)

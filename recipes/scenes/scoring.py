@@ -1,4 +1,4 @@
-"""The test of the model in the box: 96 prompts, and whether the drawn background and shape have the asked colours."""
+"""The test of the bundled model: 96 prompts, and whether the drawn background and shape have the asked colours."""
 
 from dataclasses import dataclass
 from random import Random
@@ -45,22 +45,22 @@ def colour_prompts(count: int = 96, seed: int = 2024) -> list[ColourPrompt]:
     return prompts
 
 
-def background_colour(picture: NDArray[np.uint8]) -> str:
-    """The palette colour nearest to the median of the outer 6 pixels; `picture` is [height, width, 3]."""
-    border = np.ones(picture.shape[:2], dtype=bool)
+def background_colour(image: NDArray[np.uint8]) -> str:
+    """The palette colour nearest to the median of the outer 6 pixels; `image` is [height, width, 3]."""
+    border = np.ones(image.shape[:2], dtype=bool)
     border[6:-6, 6:-6] = False
-    return _nearest(np.median(picture[border], axis=0))
+    return _nearest(np.median(image[border], axis=0))
 
 
-def shape_colour(picture: NDArray[np.uint8]) -> str:
+def shape_colour(image: NDArray[np.uint8]) -> str:
     """The palette colour of what stands out: the most frequent one among the pixels far from the background.
 
     Pixels count by their distance to the border's median, so that soft edges weigh little.
     """
-    border = np.ones(picture.shape[:2], dtype=bool)
+    border = np.ones(image.shape[:2], dtype=bool)
     border[6:-6, 6:-6] = False
-    pixels = picture.reshape(-1, 3).astype(np.float64)
-    distance = np.linalg.norm(pixels - np.median(picture[border], axis=0), axis=1)
+    pixels = image.reshape(-1, 3).astype(np.float64)
+    distance = np.linalg.norm(pixels - np.median(image[border], axis=0), axis=1)
     threshold = max(30.0, 0.6 * float(np.percentile(distance, 98)))
     standing_out = pixels[distance >= threshold]
     if len(standing_out) == 0:

@@ -1,7 +1,7 @@
-"""Distils the model's VAE into a tiny one (TAESD's architecture) on drawn pictures: for previews, and for those who
+"""Distils the model's VAE into a tiny one (TAESD's architecture) on drawn images: for previews, and for those who
 choose it as encoder or decoder.
 
-The decoder learns the full decoder's pictures, also of latents as they are halfway through sampling; the encoder
+The decoder learns the full decoder's images, also of latents as they are halfway through sampling; the encoder
 learns the full encoder's means. Both work on scaled latents.
 """
 
@@ -21,17 +21,17 @@ from torch.nn import functional as F
 from modules.models.vae.running import VaeRunner
 from modules.models.vae.tiny_vae import TinyHalf, TinySizes, build_tiny, original_names
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER
+from recipes.scenes.images import draw
 from recipes.scenes.model import SceneModel
-from recipes.scenes.pictures import draw
-from recipes.scenes.pool import pictures_of_shard, read_shard, scene_of_seed, shard_path, to_tensor
-from recipes.scenes.vae import picture_loss
+from recipes.scenes.pool import images_of_shard, read_shard, scene_of_seed, shard_path, to_tensor
+from recipes.scenes.vae import image_loss
 
 TINY_STATE = "tiny-vae.pt"
 REPORT_STEPS = 100
 BLOCKS = (3, 3, 3, 1)  # of the decoder's stages, from the latent up; the encoder has them the other way round
 DISTURBED_SHARE = 0.4  # of the latents that the decoder learns from are no encoder's
 UNSEEN_SEED = 1_000_000  # pools count up from 0
-PEAK = 2.0  # pictures lie in -1..1
+PEAK = 2.0  # images lie in -1..1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class TinyOptions:
 
 
 def lesson_path(folder: Path, number: int) -> Path:
-    """Where the pictures of shard `number` and what the full decoder makes of its latents are kept."""
+    """Where the images of shard `number` and what the full decoder makes of its latents are kept."""
     return folder / f"tiny-{number:05d}.safetensors"
 
 
@@ -58,7 +58,7 @@ def make_lesson(vae: Any, scale_factor: float, folder: Path, number: int, *, bat
     """Decode shard `number` of the pool with the full VAE, and write all that the tiny one learns from, atomically.
 
     `latents` are the encoder's, `shown` partly disturbed (both scaled, fp16), `decoded` what the full decoder makes of
-    `shown` and `pictures` what was drawn (both uint8).
+    `shown` and `images` what was drawn (both uint8).
     """
     latents = read_shard(shard_path(folder, number))[0].float() * scale_factor
     shown = disturbed(latents, Random(number))
@@ -67,7 +67,7 @@ def make_lesson(vae: Any, scale_factor: float, folder: Path, number: int, *, bat
         "latents": latents.half(),
         "shown": shown.half(),
         "decoded": _to_bytes(decoded),
-        "pictures": _to_bytes(pictures_of_shard(number)),
+        "images": _to_bytes(images_of_shard(number)),
     }
     path = lesson_path(folder, number)
     unfinished = path.with_suffix(".part")
@@ -109,16 +109,16 @@ class TinyTrainer:
             return self.step / self.options.steps
         return self.seconds / (60 * self.options.minutes)
 
-    def train_step(self, shown: Tensor, decoded: Tensor, latents: Tensor, pictures: Tensor) -> tuple[float, float]:
-        """One step of both halves; pictures are in -1..1. Returns the decoder's and the encoder's loss."""
+    def train_step(self, shown: Tensor, decoded: Tensor, latents: Tensor, images: Tensor) -> tuple[float, float]:
+        """One step of both halves; images are in -1..1. Returns the decoder's and the encoder's loss."""
         falling = 0.5 * (1 + math.cos(math.pi * min(self.progress(), 1.0)))
         warming = min(1.0, (self.step + 1) / 50)
         for group in self._optimizer.param_groups:
             group["lr"] = self.options.learning_rate * max(0.01, falling) * warming
         wanted, means = (tensor.to(self.options.device) for tensor in (decoded, latents))
         made = self.decoder(_last(shown.to(self.options.device)))
-        decoder_loss = picture_loss(made, wanted, 0.5) + 10.0 * F.mse_loss(made, wanted)
-        found = self.encoder(_last(pictures.to(self.options.device)))
+        decoder_loss = image_loss(made, wanted, 0.5) + 10.0 * F.mse_loss(made, wanted)
+        found = self.encoder(_last(images.to(self.options.device)))
         encoder_loss = F.smooth_l1_loss(found, means, beta=0.2)
         self._optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(decoder_loss + encoder_loss)
@@ -162,7 +162,7 @@ def train_tiny(
         picks = rng.sample(range(len(lesson["latents"])), options.batch)
         shown, latents = lesson["shown"][picks].float(), lesson["latents"][picks].float()
         losses.append(
-            trainer.train_step(shown, _to_unit(lesson["decoded"][picks]), latents, _to_unit(lesson["pictures"][picks]))
+            trainer.train_step(shown, _to_unit(lesson["decoded"][picks]), latents, _to_unit(lesson["images"][picks]))
         )
         trainer.seconds += time.monotonic() - began
         if len(losses) == REPORT_STEPS:
@@ -191,7 +191,7 @@ def write_tiny(trainer: TinyTrainer, target: Path) -> list[Path]:
 @dataclass(frozen=True)
 class TinyQuality:
     """Mean PSNR in dB: of the tiny decoder against the full one, on the same latents; of the tiny encoder and decoder
-    against the drawn pictures; and of the full VAE against them. `sheet` [pictures,4,3,H,W] shows each as drawn,
+    against the drawn images; and of the full VAE against them. `sheet` [images,4,3,H,W] shows each as drawn,
     decoded by the full and by the tiny decoder, and there and back by the tiny ones."""
 
     decoded_db: float
@@ -202,12 +202,12 @@ class TinyQuality:
 
 @torch.no_grad()
 def measure_tiny(
-    model: SceneModel, decoder: TinyHalf, encoder: TinyHalf, *, pictures: int = 32, first_seed: int = UNSEEN_SEED
+    model: SceneModel, decoder: TinyHalf, encoder: TinyHalf, *, images: int = 32, first_seed: int = UNSEEN_SEED
 ) -> TinyQuality:
-    """Compare with the full VAE on pictures that nothing was trained on."""
+    """Compare with the full VAE on images that nothing was trained on."""
     runner = VaeRunner(torch.device("cpu"), torch.float32, decoder.sizes.factor)
     rows, values = [], []
-    for seed in range(first_seed, first_seed + pictures):
+    for seed in range(first_seed, first_seed + images):
         drawn = to_tensor([draw(scene_of_seed(seed)[0])])
         latent = model.vae.encode(drawn).latent_dist.mean
         full = model.vae.decode(latent).sample
@@ -215,22 +215,22 @@ def measure_tiny(
         back = decoder.run(encoder.run(drawn, runner), runner)
         rows.append(torch.cat([drawn, full, tiny, back]))
         values.append((psnr(tiny, full), psnr(back, drawn), psnr(full, drawn)))
-    means = [sum(column) / pictures for column in zip(*values, strict=True)]
+    means = [sum(column) / images for column in zip(*values, strict=True)]
     return TinyQuality(means[0], means[1], means[2], torch.stack(rows))
 
 
 def psnr(made: Tensor, wanted: Tensor) -> float:
-    """Peak signal-to-noise ratio in dB of pictures in -1..1, after both were brought into that range."""
+    """Peak signal-to-noise ratio in dB of images in -1..1, after both were brought into that range."""
     error = (made.clamp(-1, 1) - wanted.clamp(-1, 1)).square().mean()
     return float(10 * torch.log10(PEAK**2 / error))
 
 
-def _to_bytes(pictures: Tensor) -> Tensor:
-    return ((pictures.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+def _to_bytes(images: Tensor) -> Tensor:
+    return ((images.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
 
 
-def _to_unit(pictures: Tensor) -> Tensor:
-    return pictures.float() / 127.5 - 1
+def _to_unit(images: Tensor) -> Tensor:
+    return images.float() / 127.5 - 1
 
 
 def _last(x: Tensor) -> Tensor:

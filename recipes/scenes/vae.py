@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError
-from recipes.scenes.pictures import draw
-from recipes.scenes.pool import SHARD_PICTURES, read_shard, scene_of_seed, to_tensor
+from recipes.scenes.images import draw
+from recipes.scenes.pool import SHARD_IMAGES, read_shard, scene_of_seed, to_tensor
 
 DECODER_STATE = "decoder.pt"
 REPORT_STEPS = 25
@@ -33,7 +33,7 @@ class DecoderOptions:
     device: str = "cpu"
 
 
-def picture_loss(decoded: Tensor, wanted: Tensor, gradient_weight: float) -> Tensor:
+def image_loss(decoded: Tensor, wanted: Tensor, gradient_weight: float) -> Tensor:
     """L1 at three scales plus the L1 of horizontal and vertical differences, which is where soft edges show.
 
     Both [n, 3, height, width] in -1 to 1.
@@ -60,12 +60,12 @@ class DecoderTuner:
         by_time = self.seconds / (60 * self.options.minutes)
         return by_time if self.options.steps is None else max(by_time, self.step / self.options.steps)
 
-    def train_step(self, latents: Tensor, pictures: Tensor) -> float:
-        """One step on unscaled latents [n, 4, h, w] and their pictures; returns the loss."""
+    def train_step(self, latents: Tensor, images: Tensor) -> float:
+        """One step on unscaled latents [n, 4, h, w] and their images; returns the loss."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.options.learning_rate * max(0.02, 1 - self.progress())
         decoded = self.vae.decode(latents.to(self.options.device)).sample
-        loss = picture_loss(decoded, pictures.to(self.options.device), self.options.gradient_weight)
+        loss = image_loss(decoded, images.to(self.options.device), self.options.gradient_weight)
         self._optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss, inputs=self._parameters)
         self._optimizer.step()
@@ -94,7 +94,7 @@ def tune_decoder(tuner: DecoderTuner, pool: Path, state_path: Path) -> Iterator[
     """
     shards = sorted(pool.glob("pool-*.safetensors"))
     if not shards:
-        raise CheckpointError(f"{pool} holds no encoded pictures. Run the command `encode` first.")
+        raise CheckpointError(f"{pool} holds no encoded images. Run the command `encode` first.")
     if state_path.is_file():
         tuner.resume(state_path)
     rng = Random(f"{tuner.options.seed}-{tuner.step}")
@@ -113,8 +113,8 @@ def tune_decoder(tuner: DecoderTuner, pool: Path, state_path: Path) -> Iterator[
 
 
 def _batch(shard: Path, size: int, rng: Random) -> tuple[Tensor, Tensor]:
-    """Random latents of a shard, and their pictures drawn again from their seeds."""
+    """Random latents of a shard, and their images drawn again from their seeds."""
     latents, _ = read_shard(shard)
-    first = int(shard.stem.removeprefix("pool-")) * SHARD_PICTURES
-    picks = rng.sample(range(SHARD_PICTURES), size)
+    first = int(shard.stem.removeprefix("pool-")) * SHARD_IMAGES
+    picks = rng.sample(range(SHARD_IMAGES), size)
     return latents[picks].float(), to_tensor([draw(scene_of_seed(first + pick)[0]) for pick in picks])

@@ -53,7 +53,7 @@ def test_every_route_that_is_described_is_closed(guarded: TestClient) -> None:
         assert guarded.request(method, path).status_code == 401, (method, path)
 
 
-def test_pictures_record_who_asked_for_them_where_the_settings_say_so(tmp_path: Path) -> None:
+def test_images_record_who_asked_for_them_where_the_settings_say_so(tmp_path: Path) -> None:
     services = fake_services(tmp_path, api_auth="me:secret,you:other")
     services.settings.update({"add_user_name_to_info": True})
     body = {"steps": 1, "width": 64, "height": 64}

@@ -58,7 +58,7 @@ def test_odd_prompts_work(client: TestClient, prompt: str) -> None:
 
 
 @pytest.mark.parametrize("image", ["", "not base64!", "aGVsbG8=", "data:image/png;base64,iVBORw0KGgo="])
-def test_what_is_no_picture_is_422(client: TestClient, image: str) -> None:
+def test_what_is_no_image_is_422(client: TestClient, image: str) -> None:
     reply = client.post("/sdapi/v1/png-info", json={"image": image})
     assert reply.status_code == 422, reply.text
 

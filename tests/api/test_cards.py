@@ -12,7 +12,7 @@ from PIL import Image
 
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
-from modules.processing.engine.adapters import Arrived
+from modules.processing.engine.adapters import EffectKept
 from modules.processing.request import Txt2ImgRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
@@ -21,7 +21,7 @@ from modules.ui.extra_networks import ordered_pages
 from modules.ui.form import form_values, pasted_fields
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services, whole_api
-from tests.networks.test_cards import network, picture
+from tests.model_cards.test_cards import adapter, image
 from tests.recordings import TINY
 
 ROUTE = "/internal/extra-networks"
@@ -31,9 +31,9 @@ ASSETS = Path(__file__).parents[2] / "modules" / "ui" / "assets"
 @pytest.fixture
 def services(tmp_path: Path) -> Iterator[Services]:
     lora = tmp_path / "models" / "Lora"
-    network(lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"ink": 3}}'})
-    picture(lora / "styles" / "ink.png")
-    network(lora / "plain.safetensors")
+    adapter(lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"ink": 3}}'})
+    image(lora / "styles" / "ink.png")
+    adapter(lora / "plain.safetensors")
     (tmp_path / "models" / "Stable-diffusion").mkdir()
     shutil.copy(TINY, tmp_path / "models" / "Stable-diffusion" / "second.safetensors")
     services = fake_services(tmp_path)
@@ -68,7 +68,7 @@ def test_a_list_that_is_the_same_is_not_sent_again(client: TestClient, services:
     tag = first.headers["etag"]
     again = client.get(ROUTE, params={"page": "lora"}, headers={"If-None-Match": f'"other", W/{tag}'})
     assert again.status_code == 304 and again.content == b"" and again.headers["etag"] == tag
-    network(services.paths.lora_dirs[0] / "new.safetensors")
+    adapter(services.paths.lora_dirs[0] / "new.safetensors")
     assert client.get(ROUTE, params={"page": "lora"}, headers={"If-None-Match": tag}).status_code == 200
     services.settings.update({"extra_networks_default_multiplier": 0.5})
     assert cards(client)["0/plain.safetensors"]["prompt"] == "<lora:plain:0.5>"
@@ -92,7 +92,7 @@ def test_no_path_can_be_asked_for(key: str, client: TestClient) -> None:
 
 
 def test_a_link_out_of_the_folders_is_no_preview(client: TestClient, services: Services, tmp_path: Path) -> None:
-    secret = picture(tmp_path / "private" / "secret.png")
+    secret = image(tmp_path / "private" / "secret.png")
     (services.paths.lora_dirs[0] / "plain.png").symlink_to(secret)
     assert cards(client)["0/plain.safetensors"]["stamp"] == "0"
     reply = client.get(f"{ROUTE}/preview", params={"page": "lora", "key": "0/plain.safetensors"})
@@ -103,7 +103,7 @@ def test_a_preview_that_became_a_link_is_refused(client: TestClient, services: S
     cards(client)
     file = services.paths.lora_dirs[0] / "styles" / "ink.png"
     file.unlink()
-    file.symlink_to(picture(tmp_path / "private" / "secret.png"))
+    file.symlink_to(image(tmp_path / "private" / "secret.png"))
     assert client.get(f"{ROUTE}/preview", params=INK).status_code == 404
 
 
@@ -138,7 +138,7 @@ def test_notes_that_cannot_be(changes: dict[str, Any], client: TestClient) -> No
     assert reply.status_code == 422 and reply.json()["errors"].endswith(".")
 
 
-def test_a_picture_becomes_the_preview(client: TestClient, services: Services) -> None:
+def test_an_image_becomes_the_preview(client: TestClient, services: Services) -> None:
     request = Txt2ImgRequest(prompt="ink", width=64, height=64, steps=1, sampler="Euler", seed=3)
     services.queue.submit(request, task_id="task(preview)")
     assert services.queue.get("task(preview)").wait(10)
@@ -162,16 +162,16 @@ def test_a_checkpoint_is_chosen(client: TestClient, services: Services) -> None:
 
 
 def test_loras_say_how_much_of_them_arrived(client: TestClient, services: Services) -> None:
-    networks = services.engine.networks
-    ink = next(info for info in networks.catalogue.entries if info.name == "ink")
-    networks.arrived[ink.path] = Arrived(0.998, "merge into fp8", 0.02, (("mid.to_q", 0.9),))
-    found = {item["name"]: item["survival"] for item in client.get("/sdapi/v1/loras").json()}
+    adapters = services.engine.adapters
+    ink = next(info for info in adapters.catalogue.entries if info.name == "ink")
+    adapters.effect_kept[ink.path] = EffectKept(0.998, "merge into fp8", 0.02, (("mid.to_q", 0.9),))
+    found = {item["name"]: item["retention"] for item in client.get("/sdapi/v1/loras").json()}
     said = {"retention": 0.998, "mode": "merge into fp8", "noise": 0.02, "worst": [["mid.to_q", 0.9]]}
     assert found == {"ink": said, "plain": None}
 
 
 def test_a_renamed_lora_of_an_infotext_is_found_by_its_hash(services: Services) -> None:
-    catalogue = services.engine.networks.catalogue
+    catalogue = services.engine.adapters.catalogue
     ink = next(info for info in catalogue.entries if info.name == "ink")
     digest = catalogue.digests(ink).tensors[:12]
     text = f"a cat <lora:quill:0.5>\nSteps: 2, Sampler: Euler, Seed: 1, Size: 64x64, Lora hashes: quill: {digest}"
@@ -205,5 +205,5 @@ def test_which_cards_are_for_other_models_is_the_pages_to_say(client: TestClient
 
 @pytest.mark.parametrize("key", CARD_SETTINGS)
 def test_the_script_reads_every_setting_of_the_cards(key: str) -> None:
-    assert any(key in file.read_text(encoding="utf-8") for file in ASSETS.glob("networks_*.js"))
+    assert any(key in file.read_text(encoding="utf-8") for file in ASSETS.glob("card*.js"))
     assert not SETTINGS.get(key).hidden

@@ -22,7 +22,7 @@ def post(client: TestClient, path: str, body: object) -> dict[str, Any]:
     return data
 
 
-def picture_of(text: str) -> Image.Image:
+def image_of(text: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(text)))
 
 
@@ -38,12 +38,12 @@ def test_the_reply_has_the_recorded_shape(client: TestClient) -> None:
     assert reply["parameters"]["prompt"] == "a cat"
 
 
-def test_the_picture_carries_its_infotext(client: TestClient) -> None:
+def test_the_image_carries_its_infotext(client: TestClient) -> None:
     reply = post(client, "/sdapi/v1/txt2img", SMALL)
-    picture = picture_of(reply["images"][0])
-    assert picture.size == (64, 64)
-    assert picture.info["parameters"] == json.loads(reply["info"])["infotexts"][0]
-    assert "Seed: 5" in picture.info["parameters"]
+    image = image_of(reply["images"][0])
+    assert image.size == (64, 64)
+    assert image.info["parameters"] == json.loads(reply["info"])["infotexts"][0]
+    assert "Seed: 5" in image.info["parameters"]
 
 
 def test_batches_count_seeds_up(client: TestClient) -> None:

@@ -101,7 +101,7 @@ def test_the_server_stops_only_with_its_flag(tmp_path: Path, allowed: bool) -> N
 
 
 @pytest.fixture(scope="module")
-def with_networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def with_tags(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A server with the networks that the recordings were made with."""
     models = REFERENCE / "models"
     services = fake_services(
@@ -117,8 +117,8 @@ def with_networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClie
 
 
 @pytest.mark.parametrize("name", ["loras", "hypernetworks"])
-def test_networks_are_listed_as_recorded(with_networks: TestClient, name: str) -> None:
-    ours = {entry["name"]: entry for entry in with_networks.get(f"/sdapi/v1/{name}").json()}
+def test_adapters_are_listed_as_recorded(with_tags: TestClient, name: str) -> None:
+    ours = {entry["name"]: entry for entry in with_tags.get(f"/sdapi/v1/{name}").json()}
     theirs = {entry["name"]: entry for entry in recorded(name)}
     present = {path.stem for path in (REFERENCE / "models").rglob("tiny-*")}
     assert set(ours) == set(theirs) & present and ours
@@ -129,8 +129,8 @@ def test_networks_are_listed_as_recorded(with_networks: TestClient, name: str) -
         assert entry.get("metadata") == theirs[key].get("metadata")
 
 
-def test_embeddings_are_listed_as_recorded(with_networks: TestClient) -> None:
-    assert with_networks.get("/sdapi/v1/embeddings").json() == recorded("embeddings")
+def test_embeddings_are_listed_as_recorded(with_tags: TestClient) -> None:
+    assert with_tags.get("/sdapi/v1/embeddings").json() == recorded("embeddings")
 
 
 def test_scripts_are_described_in_the_recorded_shape(client: TestClient) -> None:

@@ -20,7 +20,7 @@ class Measuring(FakeExecutor):
         with MemoryTimeline(torch.device("cpu")) as timeline:
             timeline.stage("denoise")
             result = super().run(job)
-            return Result(pictures=result.pictures, info=result.info, memory=timeline.record())
+            return Result(images=result.images, info=result.info, memory=timeline.record())
 
 
 def test_timeline_of_the_last_and_of_a_named_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the page's script asks: progress of a task, its result, pictures, token counts."""
+"""What the page's script asks: progress of a task, its result, images, token counts."""
 
 import io
 import time
@@ -21,7 +21,7 @@ def state(client: TestClient, task: str) -> dict[str, object]:
     return reply
 
 
-def test_a_task_is_followed_from_the_line_to_its_pictures(client: TestClient, services: Services) -> None:
+def test_a_task_is_followed_from_the_line_to_its_images(client: TestClient, services: Services) -> None:
     submit(services, "task(first)", prompt="slow", steps=40)
     submit(services, "task(second)")
     until = time.monotonic() + 10
@@ -37,10 +37,10 @@ def test_a_task_is_followed_from_the_line_to_its_pictures(client: TestClient, se
     assert services.queue.get("task(second)").wait(10)
     assert state(client, "task(second)")["completed"]
     result = client.get("/internal/result", params={"id_task": "task(second)"}).json()
-    (picture,) = result["pictures"]
-    reply = client.get("/" + picture["url"])
+    (image,) = result["images"]
+    reply = client.get("/" + image["url"])
     assert reply.headers["X-Content-Type-Options"] == "nosniff"
-    assert Image.open(io.BytesIO(reply.content)).info["parameters"] == picture["infotext"]
+    assert Image.open(io.BytesIO(reply.content)).info["parameters"] == image["infotext"]
 
 
 def test_an_unknown_task_is_neither_active_nor_done(client: TestClient) -> None:
@@ -49,17 +49,17 @@ def test_an_unknown_task_is_neither_active_nor_done(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 7])
-def test_a_picture_that_is_not_there_is_404(client: TestClient, services: Services, index: int) -> None:
-    submit(services, f"task(pictures{index})")
-    assert services.queue.get(f"task(pictures{index})").wait(10)
-    reply = client.get("/internal/picture", params={"id_task": f"task(pictures{index})", "index": index})
+def test_an_image_that_is_not_there_is_404(client: TestClient, services: Services, index: int) -> None:
+    submit(services, f"task(images{index})")
+    assert services.queue.get(f"task(images{index})").wait(10)
+    reply = client.get("/internal/image", params={"id_task": f"task(images{index})", "index": index})
     assert reply.status_code == 404
 
 
-def test_a_chosen_picture_is_saved_with_a_line_in_the_log(client: TestClient, services: Services) -> None:
+def test_a_chosen_image_is_saved_with_a_line_in_the_log(client: TestClient, services: Services) -> None:
     submit(services, "task(save)", seed=11)
     assert services.queue.get("task(save)").wait(10)
-    path = client.post("/internal/save-picture", json={"id_task": "task(save)", "index": 0}).json()["path"]
+    path = client.post("/internal/save-image", json={"id_task": "task(save)", "index": 0}).json()["path"]
     folder = services.paths.data_dir / "log" / "images"
     assert path.startswith(str(folder)) and (folder / "log.csv").read_text().splitlines()[1].startswith("x,11,64,64")
 

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from modules.api.app import build_api
 from tests.fakes import fake_services
-from tests.upscalers.networks import save_esrgan
+from tests.upscalers.models import save_esrgan
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ def api(port: int) -> "webuiapi.WebUIApi":
     return webuiapi.WebUIApi(host="127.0.0.1", port=port, sampler="Euler", steps=2)
 
 
-def test_a_picture_is_made(api: "webuiapi.WebUIApi") -> None:
+def test_an_image_is_made(api: "webuiapi.WebUIApi") -> None:
     result = api.txt2img(prompt="a cat", negative_prompt="ugly", seed=3, width=64, height=64, cfg_scale=5, styles=[])
     assert result.image.size == (64, 64)
     assert result.info["seed"] == 3

@@ -15,7 +15,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "REPEATS", 1)
 
 
-@pytest.mark.parametrize("row", [name for name in memory.ROWS if name.endswith("graphics card")])
+@pytest.mark.parametrize("row", [name for name in memory.ROWS if name.endswith("GPU")])
 def test_without_a_card_nothing_is_made_up(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert set(memory.ROWS.get(row)().values()) == {"not measured"}

@@ -23,11 +23,11 @@ def arguments(folder: Path, *more: str) -> list[str]:
     return [*common, "--width", "64", "--height", "64", "--steps", "2", "--seed", "5", *more]
 
 
-def test_a_picture_is_written_with_its_infotext(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_is_written_with_its_infotext(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "made" / "cat.png"
     assert main(arguments(tmp_path, "--output", str(target))) == 0
-    with Image.open(target) as picture:
-        assert picture.size == (64, 64)
+    with Image.open(target) as image:
+        assert image.size == (64, 64)
     infotext, _ = read_metadata(target)
     assert infotext is not None and "Seed: 5" in infotext and "Model: tiny-sd1" in infotext
     shown = capsys.readouterr()
@@ -35,7 +35,7 @@ def test_a_picture_is_written_with_its_infotext(tmp_path: Path, capsys: pytest.C
     assert "100%" in shown.err and "2/2" in shown.err
 
 
-def test_several_pictures_are_numbered(tmp_path: Path) -> None:
+def test_several_images_are_numbered(tmp_path: Path) -> None:
     assert main(arguments(tmp_path, "--batch-size", "2", "--output", str(tmp_path / "cat.webp"))) == 0
     assert sorted(path.name for path in tmp_path.glob("cat*")) == ["cat-0.webp", "cat-1.webp"]
 
@@ -65,8 +65,8 @@ def test_hires_fix_and_a_refiner_have_words(tmp_path: Path, capsys: pytest.Captu
     words = ("--hires-scale", "1.5", "--hires-steps", "1", "--denoising-strength", "0.5", "--hires-upscaler", "Lanczos")
     more = ("--refiner", "second", "--refiner-switch-at", "0.5", "--output", str(target))
     assert main(arguments(tmp_path, *words, *more)) == 0
-    with Image.open(target) as picture:
-        assert picture.size == (96, 96)
+    with Image.open(target) as image:
+        assert image.size == (96, 96)
     infotext, _ = read_metadata(target)
     assert infotext is not None
     for field in ("Hires upscale: 1.5", "Hires upscaler: Lanczos", "Denoising strength: 0.5", "Refiner switch at: 0.5"):
@@ -110,7 +110,7 @@ def test_a_stored_checkpoint_that_is_gone_costs_a_notice(tmp_path: Path, capsys:
     infotext, _ = read_metadata(target)
     assert infotext is not None and "Model: there" in infotext
     error = capsys.readouterr().err
-    assert "The checkpoint 'gone.safetensors [0123456789]' of the settings is gone; there.safetensors" in error
+    assert "The checkpoint 'gone.safetensors [0123456789]' of the settings is missing; there.safetensors" in error
     assert (tmp_path / "config.json").read_text(encoding="utf-8") == stored
     for more in (["--checkpoint", "lost"], ["--set", "sd_model_checkpoint=lost"]):
         assert main([*words, *more]) == 1
@@ -149,7 +149,7 @@ def test_errors_are_one_sentence(
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("in the way")
     assert main(arguments(tmp_path, "--output", str(tmp_path / "file" / "cat.png"))) == 1
-    assert "The picture could not be saved" in capsys.readouterr().err
+    assert "The image could not be saved" in capsys.readouterr().err
 
 
 def test_control_c_stops_within_a_step_and_says_so(tmp_path: Path) -> None:
@@ -172,5 +172,5 @@ def test_control_c_stops_within_a_step_and_says_so(tmp_path: Path) -> None:
     began = time.monotonic()
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Interrupting" in rest.decode() and "0 pictures were finished" in rest.decode()
+    assert "Interrupting" in rest.decode() and "0 images were finished" in rest.decode()
     assert time.monotonic() - began < 30

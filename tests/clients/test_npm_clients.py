@@ -69,7 +69,7 @@ def test_with_a_password(packages: None, guarded_port: int, name: str) -> None:
 def check(seen: Any) -> None:
     assert seen["images"] >= 2 and seen["size"][0] >= 64
     assert json.loads(seen["info"])["seed"] == 3
-    assert seen["infotext"] == {}  # the client sends the picture newly encoded by `sharp`, which drops all texts
+    assert seen["infotext"] == {}  # the client sends the image newly encoded by `sharp`, which drops all texts
     assert (seen["changed"], seen["restored"]) == (2, 1)
     assert "tiny-sd1" in seen["model"]
     assert seen["progress"]["progress"] == 0 and seen["progress"]["state"]["job_count"] == 0

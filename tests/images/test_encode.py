@@ -1,4 +1,4 @@
-"""Pictures to base64 and back."""
+"""Images to base64 and back."""
 
 import base64
 import struct
@@ -66,7 +66,7 @@ def test_base64_of_something_else_is_refused() -> None:
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    """A valid PNG header that promises a picture of this size, and a little data."""
+    """A valid PNG header that promises an image of this size, and a little data."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -86,7 +86,7 @@ def test_the_size_limit_is_the_callers() -> None:
         decode_image(to_base64(noisy()), "init image", max_pixels=1000)
 
 
-def test_a_cut_off_picture_is_refused() -> None:
+def test_a_cut_off_image_is_refused() -> None:
     data = encode_image(noisy())
     with pytest.raises(InvalidValueError, match="damaged or cut off"):
         read_image(data[: len(data) // 2])

@@ -1,4 +1,4 @@
-"""Names of pictures."""
+"""Names of images."""
 
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -10,10 +10,10 @@ from PIL import Image
 
 from modules.images.filenames import (
     apply_pattern,
+    image_pattern,
     next_number,
     number_of,
     numbered_stem,
-    picture_pattern,
     subfolder_of,
 )
 from modules.images.naming import NameContext
@@ -98,7 +98,7 @@ def test_the_prompt_without_styles_is_used_if_known() -> None:
     assert apply_pattern("[prompt_no_styles]", Source(NameContext(prompt="a, ink", prompt_no_styles="a"))) == "a"
 
 
-def test_hashes_tell_pictures_and_prompts_apart() -> None:
+def test_hashes_tell_images_and_prompts_apart() -> None:
     other = Source(NameContext(), Image.new("RGB", (2, 2), "red"))
     for pattern in ("[image_hash]", "[prompt_hash]", "[full_prompt_hash]"):
         assert apply_pattern(pattern, SOURCE) != apply_pattern(pattern, other)
@@ -179,6 +179,6 @@ def test_numbers_continue_the_largest_one() -> None:
 
 
 def test_the_default_pattern_depends_on_the_folder() -> None:
-    assert picture_pattern(Settings(), in_subfolder=True) == "[seed]"
-    assert picture_pattern(Settings(), in_subfolder=False) == "[seed]-[prompt_spaces]"
-    assert picture_pattern(Settings().changed(samples_filename_pattern="x"), in_subfolder=True) == "x"
+    assert image_pattern(Settings(), in_subfolder=True) == "[seed]"
+    assert image_pattern(Settings(), in_subfolder=False) == "[seed]-[prompt_spaces]"
+    assert image_pattern(Settings().changed(samples_filename_pattern="x"), in_subfolder=True) == "x"

@@ -24,14 +24,14 @@ def test_rows_can_be_set() -> None:
     assert grid_rows(0, Settings().changed(n_rows=0), batch_size=0) == 1
 
 
-def test_pictures_stand_row_by_row() -> None:
+def test_images_stand_row_by_row() -> None:
     colors = [(1, 0, 0), (2, 0, 0), (3, 0, 0)]
     grid = image_grid([Image.new("RGB", (4, 2), color) for color in colors], rows=2)
     assert grid.size == (8, 4)
     assert [grid.getpixel(spot) for spot in ((0, 0), (7, 1), (0, 2), (7, 3))] == [*colors, (0, 0, 0)]
 
 
-def test_smaller_pictures_are_centred() -> None:
+def test_smaller_images_are_centred() -> None:
     grid = image_grid([Image.new("RGB", (4, 4), "white"), Image.new("RGB", (2, 2), "red")], rows=1)
     assert grid.getpixel((4, 0)) == (0, 0, 0)
     assert grid.getpixel((5, 1)) == (255, 0, 0)
@@ -40,6 +40,6 @@ def test_smaller_pictures_are_centred() -> None:
 
 
 def test_too_large_grids_are_seen() -> None:
-    pictures = [Image.new("L", (1000, 1000))] * 3
-    assert fits_grid(pictures, Settings().changed(img_max_size_mp=3))
-    assert not fits_grid(pictures, Settings().changed(img_max_size_mp=2))
+    images = [Image.new("L", (1000, 1000))] * 3
+    assert fits_grid(images, Settings().changed(img_max_size_mp=3))
+    assert not fits_grid(images, Settings().changed(img_max_size_mp=2))

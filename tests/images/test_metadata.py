@@ -24,7 +24,7 @@ PNG_INFO_CASES = [
 INFOTEXT = 'a cat, ünïcödé 猫 🐈 עברית\nsecond line\nNegative prompt: bad\nSteps: 1, Seed: 2, Lora hashes: "a: 1, b: 2"'
 
 
-def picture(mode: str = "RGB") -> Image.Image:
+def image(mode: str = "RGB") -> Image.Image:
     return Image.new(mode, (16, 8))
 
 
@@ -35,49 +35,49 @@ def test_reads_as_recorded(case: dict[str, Any]) -> None:
     assert items == case["reply"]["items"]
 
 
-def test_there_are_recorded_pictures() -> None:
+def test_there_are_recorded_images() -> None:
     assert len(PNG_INFO_CASES) >= 3
 
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif", "gif"])
 def test_infotext_survives_in_every_format(extension: str) -> None:
-    infotext, items = read_metadata(encode_image(picture(), extension, INFOTEXT))
+    infotext, items = read_metadata(encode_image(image(), extension, INFOTEXT))
     assert infotext == INFOTEXT
     assert set(items) <= {"exif comment", "comment"}
 
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif", "gif"])
-def test_a_picture_without_infotext_has_none(extension: str) -> None:
-    assert read_metadata(encode_image(picture(), extension)) == (None, {})
+def test_an_image_without_infotext_has_none(extension: str) -> None:
+    assert read_metadata(encode_image(image(), extension)) == (None, {})
 
 
 def test_other_chunks_of_a_png_are_kept() -> None:
-    data = encode_image(picture(), "png", INFOTEXT, items={"extras": "Upscale: 2", "parameters": "old"})
+    data = encode_image(image(), "png", INFOTEXT, items={"extras": "Upscale: 2", "parameters": "old"})
     assert read_metadata(data) == (INFOTEXT, {"extras": "Upscale: 2"})
 
 
 def test_null_characters_and_lone_surrogates_do_no_harm() -> None:
     for extension in ("png", "jpg", "webp", "avif"):
-        assert read_metadata(encode_image(picture(), extension, "a\0b\ud800c"))[0] == "ab?c"
+        assert read_metadata(encode_image(image(), extension, "a\0b\ud800c"))[0] == "ab?c"
 
 
 def test_a_path_and_an_open_image_are_read_too(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    path.write_bytes(encode_image(source(), "png", INFOTEXT))
+    path.write_bytes(encode_image(image(), "png", INFOTEXT))
     assert read_metadata(path)[0] == INFOTEXT
-    with Image.open(path) as image:
-        assert read_metadata(image)[0] == INFOTEXT
+    with Image.open(path) as source:
+        assert read_metadata(source)[0] == INFOTEXT
 
 
 def test_the_source_exif_does_not_travel_along() -> None:
-    with Image.open(BytesIO(encode_image(source(), "jpg", "old"))) as image:
-        image.load()
-        assert read_metadata(encode_image(image, "jpg"))[0] is None
+    with Image.open(BytesIO(encode_image(image(), "jpg", "old"))) as source:
+        source.load()
+        assert read_metadata(encode_image(source, "jpg"))[0] is None
 
 
 @pytest.mark.parametrize("content", [b"no source", b"\x89PNG\r\n\x1a\n", b"", b"GIF89a", b"RIFF\0\0\0\0WEBP"])
-def test_bytes_that_are_no_picture_are_refused(content: bytes, tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match=r"The picture is (no image file|damaged|empty)"):
+def test_bytes_that_are_no_image_are_refused(content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=r"The image is (no image file|damaged|empty)"):
         read_metadata(content)
 
 
@@ -89,7 +89,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data:UserWarning")
 def test_a_damaged_exif_block_is_no_error() -> None:
     stream = BytesIO()
-    picture().save(stream, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x87\x69\0\x04\0\0\0\x01\xff\xff\xff\x00")
+    image().save(stream, "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x87\x69\0\x04\0\0\0\x01\xff\xff\xff\x00")
     assert read_metadata(stream.getvalue())[0] is None
 
 
@@ -122,7 +122,7 @@ def novelai(**changes: str) -> bytes:
     ).items():
         chunks.add_text(key, value)
     stream = BytesIO()
-    picture().save(stream, "PNG", pnginfo=chunks)
+    image().save(stream, "PNG", pnginfo=chunks)
     return stream.getvalue()
 
 
@@ -147,4 +147,4 @@ def test_a_jpeg_holds_so_much_and_no_more() -> None:
     assert not fits_jpeg("x" * 33_000)
     longest = max(n for n in range(32_600, 32_800) if fits_jpeg("x" * n))
     assert len(exif_bytes("x" * longest)) <= 65_533
-    assert read_metadata(encode_image(picture(), "jpg", "x" * longest))[0] == "x" * longest
+    assert read_metadata(encode_image(image(), "jpg", "x" * longest))[0] == "x" * longest

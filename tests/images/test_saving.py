@@ -1,4 +1,4 @@
-"""Pictures on disk."""
+"""Images on disk."""
 
 import errno
 import logging
@@ -19,7 +19,7 @@ from modules.images.saving import grids_folder, samples_folder, save_image
 from modules.settings.values import Settings
 
 CONTEXT = NameContext(seed=42, prompt="a cat", now=datetime(2024, 5, 6, tzinfo=UTC))
-PICTURE = Image.new("RGB", (16, 8), "red")
+IMAGE = Image.new("RGB", (16, 8), "red")
 INFOTEXT = "a cat\nSteps: 1, Sampler: Euler, Seed: 42"
 
 
@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
 
 
 def test_the_default_name_and_the_infotext_inside(tmp_path: Path) -> None:
-    path = save_image(PICTURE, tmp_path, Settings(), CONTEXT, INFOTEXT)
+    path = save_image(IMAGE, tmp_path, Settings(), CONTEXT, INFOTEXT)
     assert path == tmp_path / "2024-05-06" / "00000-42.png"
     assert read_metadata(path) == (INFOTEXT, {})
     assert names(tmp_path) == ["2024-05-06/00000-42.png"]
@@ -37,39 +37,39 @@ def test_the_default_name_and_the_infotext_inside(tmp_path: Path) -> None:
 def test_numbers_continue_the_largest_present(tmp_path: Path) -> None:
     (tmp_path / "2024-05-06").mkdir()
     (tmp_path / "2024-05-06" / "00041-x.jpg").touch()
-    paths = [save_image(PICTURE, tmp_path, Settings(), CONTEXT) for _ in range(2)]
+    paths = [save_image(IMAGE, tmp_path, Settings(), CONTEXT) for _ in range(2)]
     assert [path.name for path in paths] == ["00042-42.png", "00043-42.png"]
 
 
 def test_a_placeholder_of_a_killed_program_only_costs_its_number(tmp_path: Path) -> None:
     (tmp_path / ".00000.saving").touch()
     settings = Settings().changed(save_to_dirs=False)
-    assert save_image(PICTURE, tmp_path, settings, CONTEXT).name == "00001-42-a cat.png"
+    assert save_image(IMAGE, tmp_path, settings, CONTEXT).name == "00001-42-a cat.png"
 
 
 def test_a_suffix_ends_the_name(tmp_path: Path) -> None:
-    path = save_image(PICTURE, tmp_path, Settings(), CONTEXT, suffix="-before-highres-fix")
+    path = save_image(IMAGE, tmp_path, Settings(), CONTEXT, suffix="-before-highres-fix")
     assert path.name == "00000-42-before-highres-fix.png"
 
 
 def test_grids_have_their_own_names_and_numbers(tmp_path: Path) -> None:
     settings = Settings().changed(grid_save_to_dirs=False, grid_format="jpg")
     (tmp_path / "00007-1.png").touch()
-    assert save_image(PICTURE, tmp_path, settings, CONTEXT, is_grid=True).name == "grid-0000.jpg"
+    assert save_image(IMAGE, tmp_path, settings, CONTEXT, is_grid=True).name == "grid-0000.jpg"
     settings = settings.changed(grid_extended_filename=True, samples_filename_pattern="[seed]")
-    assert save_image(PICTURE, tmp_path, settings, CONTEXT, is_grid=True).name == "grid-0001-42.jpg"
+    assert save_image(IMAGE, tmp_path, settings, CONTEXT, is_grid=True).name == "grid-0001-42.jpg"
 
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "jpeg", "webp", "avif"])
 def test_every_format_carries_the_infotext(tmp_path: Path, extension: str) -> None:
-    path = save_image(PICTURE, tmp_path, Settings().changed(samples_format=extension), CONTEXT, INFOTEXT)
+    path = save_image(IMAGE, tmp_path, Settings().changed(samples_format=extension), CONTEXT, INFOTEXT)
     assert path.suffix == f".{extension}"
     assert read_metadata(path)[0] == INFOTEXT
 
 
 def test_the_infotext_can_be_kept_out_and_put_beside(tmp_path: Path) -> None:
     settings = Settings().changed(enable_pnginfo=False, save_txt=True)
-    path = save_image(PICTURE, tmp_path, settings, CONTEXT, INFOTEXT)
+    path = save_image(IMAGE, tmp_path, settings, CONTEXT, INFOTEXT)
     assert read_metadata(path) == (None, {})
     assert path.with_suffix(".txt").read_text(encoding="utf-8") == f"{INFOTEXT}\n"
 
@@ -96,20 +96,20 @@ def test_without_numbers_a_file_is_replaced_or_gets_a_suffix(tmp_path: Path) -> 
     with Image.open(path) as image:
         assert image.getpixel((0, 0)) == (0, 0, 255)
     settings = settings.changed(save_images_replace_action="Add number suffix")
-    kept = [save_image(PICTURE, tmp_path, settings, CONTEXT).name for _ in range(2)]
+    kept = [save_image(IMAGE, tmp_path, settings, CONTEXT).name for _ in range(2)]
     assert kept == ["42-1.png", "42-2.png"]
-    assert save_image(PICTURE, tmp_path, settings.changed(samples_filename_pattern="[none]"), CONTEXT).stem == "00000"
+    assert save_image(IMAGE, tmp_path, settings.changed(samples_filename_pattern="[none]"), CONTEXT).stem == "00000"
 
 
-def test_a_large_picture_gets_a_jpg_copy(tmp_path: Path) -> None:
+def test_a_large_image_gets_a_jpg_copy(tmp_path: Path) -> None:
     settings = Settings().changed(target_side_length=100)
     path = save_image(Image.new("RGB", (400, 200)), tmp_path, settings, CONTEXT, INFOTEXT)
     with Image.open(path.with_suffix(".jpg")) as copy:
         assert copy.size == (100, 50)
     assert read_metadata(path.with_suffix(".jpg"))[0] == INFOTEXT
     heavy = settings.changed(target_side_length=4000, img_downscale_threshold=0.0)
-    with Image.open(save_image(PICTURE, tmp_path, heavy, CONTEXT).with_suffix(".jpg")) as copy:
-        assert copy.size == PICTURE.size
+    with Image.open(save_image(IMAGE, tmp_path, heavy, CONTEXT).with_suffix(".jpg")) as copy:
+        assert copy.size == IMAGE.size
     for off in ({"export_for_4chan": False}, {"samples_format": "jpg"}):
         folder = tmp_path / str(off)[2:10]
         save_image(Image.new("RGB", (400, 200)), folder, settings.with_changes(off), CONTEXT)
@@ -119,7 +119,7 @@ def test_a_large_picture_gets_a_jpg_copy(tmp_path: Path) -> None:
 def test_threads_never_collide(tmp_path: Path) -> None:
     def save(seed: int) -> None:
         for _ in range(10):
-            save_image(PICTURE, tmp_path, Settings(), NameContext(seed=seed, now=CONTEXT.now))
+            save_image(IMAGE, tmp_path, Settings(), NameContext(seed=seed, now=CONTEXT.now))
 
     threads = [threading.Thread(target=save, args=(seed % 2,)) for seed in range(4)]
     for thread in threads:
@@ -164,8 +164,8 @@ def test_a_disk_that_does_not_take_it_is_an_error_that_helps(
 
     monkeypatch.setattr(os, "fsync", refuse)
     for settings in (Settings(), Settings().changed(save_images_add_number=False)):
-        with pytest.raises(OutputError, match=rf"The picture could not be saved in .*2024-05-06: .*{reason}"):
-            save_image(PICTURE, tmp_path, settings, CONTEXT)
+        with pytest.raises(OutputError, match=rf"The image could not be saved in .*2024-05-06: .*{reason}"):
+            save_image(IMAGE, tmp_path, settings, CONTEXT)
     assert names(tmp_path) == []
 
 
@@ -173,22 +173,22 @@ def test_a_disk_that_does_not_take_it_is_an_error_that_helps(
 def test_a_read_only_folder_is_an_error_that_helps(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OutputError, match="not permitted"):
-        save_image(PICTURE, tmp_path, Settings(), CONTEXT)
+        save_image(IMAGE, tmp_path, Settings(), CONTEXT)
 
 
 def test_a_file_in_place_of_the_folder_is_an_error_that_helps(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(OutputError, match="part of the path is a file"):
-        save_image(PICTURE, tmp_path / "out", Settings(), CONTEXT)
+        save_image(IMAGE, tmp_path / "out", Settings(), CONTEXT)
 
 
-def test_a_failing_companion_does_not_lose_the_picture(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_companion_does_not_lose_the_image(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "00000-42-a cat.txt").mkdir()
     (tmp_path / "00000-42-a cat.txt" / "x").touch()
     settings = Settings().changed(save_to_dirs=False, save_txt=True, save_images_add_number=False)
     settings = settings.changed(samples_filename_pattern="00000-42-a cat")
     with caplog.at_level(logging.ERROR):
-        path = save_image(PICTURE, tmp_path, settings, CONTEXT, INFOTEXT)
+        path = save_image(IMAGE, tmp_path, settings, CONTEXT, INFOTEXT)
     assert path.exists()
     assert "companion of 00000-42-a cat.png could not be saved" in caplog.text
 
@@ -201,8 +201,8 @@ def test_where_hard_links_are_unknown_names_are_still_not_replaced(
 
     monkeypatch.setattr(os, "link", no_links)
     settings = Settings().changed(save_images_add_number=False, save_images_replace_action="Add number suffix")
-    assert [save_image(PICTURE, tmp_path, settings, CONTEXT).name for _ in range(2)] == ["42.png", "42-1.png"]
-    assert save_image(PICTURE, tmp_path, Settings(), CONTEXT).name == "00000-42.png"
+    assert [save_image(IMAGE, tmp_path, settings, CONTEXT).name for _ in range(2)] == ["42.png", "42-1.png"]
+    assert save_image(IMAGE, tmp_path, Settings(), CONTEXT).name == "00000-42.png"
     assert len(names(tmp_path)) == 3
 
 

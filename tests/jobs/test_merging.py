@@ -11,13 +11,13 @@ import pytest
 from modules.errors import UnknownNameError
 from modules.jobs.merging import Merger
 from modules.jobs.tasks import Outcome, Task, Tasks
-from modules.models.merging.request import MergeWish
+from modules.models.merging.request import MergeOptions
 from modules.models.reading.tensor_file import TensorFile
 from modules.models.vae.files import VaeCatalogue
 from tests.models.merging.toys import Toys, toy
 from tests.recordings import CONFIGS
 
-WISH = MergeWish(primary="a", secondary="b", name="merged")
+OPTIONS = MergeOptions(primary="a", secondary="b", name="merged")
 
 
 @pytest.fixture
@@ -34,24 +34,24 @@ def merger_of(toys: Toys, hashing: bool = True, lock: threading.RLock | None = N
 
 def test_the_catalogue_knows_the_result_and_the_models_hashes(toys: Toys) -> None:
     merger = merger_of(toys)
-    result = merger.run(merger.resolve(WISH), lambda done, total, phase: None)
+    result = merger.run(merger.resolve(OPTIONS), lambda done, total, phase: None)
     assert merger.catalogue.get("merged").path == result.path
     assert merger.catalogue.get("a").sha256
 
 
 def test_without_hashing_the_recipe_names_no_hashes(toys: Toys) -> None:
     merger = merger_of(toys, hashing=False)
-    with TensorFile(merger.run(merger.resolve(WISH), lambda done, total, phase: None).path) as file:
+    with TensorFile(merger.run(merger.resolve(OPTIONS), lambda done, total, phase: None).path) as file:
         assert json.loads(file.metadata["sd_merge_recipe"])["primary_model_hash"] is None
         assert json.loads(file.metadata["sd_merge_models"]) == {}
     assert merger.catalogue.get("a").sha256 is None
 
 
-def test_a_merge_does_not_wait_for_a_picture(toys: Toys) -> None:
+def test_a_merge_does_not_wait_for_an_image(toys: Toys) -> None:
     lock = threading.RLock()
     merger = merger_of(toys, lock=lock)
-    merger.metadata_of([])  # everything is imported then, as it is when a picture is being made
-    request = merger.resolve(WISH)
+    merger.metadata_of([])  # everything is imported then, as it is when an image is being made
+    request = merger.resolve(OPTIONS)
 
     def work(task: Task) -> Outcome:
         return {"tensors": merger.run(request, task.progress).tensors}

@@ -11,7 +11,7 @@ from modules.errors import FeatherweightError, Interrupted, InvalidValueError, U
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
-from modules.processing.record.result import GenerationInfo, Picture, Result
+from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
 from modules.processing.request import Txt2ImgRequest, request_from_json
 
 
@@ -44,8 +44,8 @@ def result_of(job: Job, interrupted: bool = False) -> Result:
         clip_skip=1,
         version="",
     )
-    picture = Picture(Image.new("RGB", (8, 8)), "x", request.seed, request.subseed)
-    return Result(pictures=(picture,), info=info, interrupted=interrupted)
+    image = GeneratedImage(Image.new("RGB", (8, 8)), "x", request.seed, request.subseed)
+    return Result(images=(image,), info=info, interrupted=interrupted)
 
 
 class Stepping:
@@ -192,12 +192,12 @@ def stopped(job: Job) -> bool:
 
 def test_a_gentle_interrupt_waits_for_the_end_of_the_batch() -> None:
     job = Job("a", Txt2ImgRequest(batch_count=3, batch_size=2, seed=1))
-    picture = Picture(Image.new("RGB", (8, 8)), "x", 1, 1)
+    image = GeneratedImage(Image.new("RGB", (8, 8)), "x", 1, 1)
     job.interrupt(after_batch=True)
     assert job.is_stopping_after_batch and not stopped(job)
-    job.finished_picture(picture)
+    job.finished_image(image)
     assert not stopped(job)
-    job.finished_picture(picture)
+    job.finished_image(image)
     assert stopped(job) and not job.is_stopping_after_batch
 
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modules.memory.hook_chain import Layering, Patch, has_foreign_forward, patches_of, put_around
+from modules.memory.hook_chain import HookOrder, Patch, has_foreign_forward, patches_of, register_hook
 from modules.memory.storage import StorageRules, apply_storage
 
 
 def noting(name: str, seen: list[str]) -> Callable[..., Any]:
-    def around(module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def hook(module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         seen.append(name)
         return inner(*args, **kwargs)
 
-    return around
+    return hook
 
 
 NAMES = ("COMPUTE", "WEIGHTS", "RECOMPUTE")
@@ -31,7 +31,7 @@ def test_the_order_of_calls_is_that_of_the_layering(order: tuple[str, ...], remo
     layer, seen = nn.Linear(3, 3), list[str]()
     x = torch.randn(2, 3)
     expected = layer(x)
-    patches = {name: put_around(layer, noting(name, seen), Layering[name]) for name in order}
+    patches = {name: register_hook(layer, noting(name, seen), HookOrder[name]) for name in order}
     assert torch.equal(layer(x), expected)
     assert seen == ["RECOMPUTE", "WEIGHTS", "COMPUTE"]
     for index in removal:
@@ -46,7 +46,7 @@ def test_the_order_of_calls_is_that_of_the_layering(order: tuple[str, ...], remo
 
 def test_equals_lie_around_each_other() -> None:
     layer, seen = nn.Linear(3, 3), list[str]()
-    patches = [put_around(layer, noting(str(i), seen), Layering.WEIGHTS) for i in range(3)]
+    patches = [register_hook(layer, noting(str(i), seen), HookOrder.WEIGHTS) for i in range(3)]
     layer(torch.zeros(1, 3))
     assert seen == ["2", "1", "0"]
     assert patches_of(layer) == patches
@@ -61,7 +61,7 @@ def test_what_others_put_there_comes_back() -> None:
 
     assert not has_foreign_forward(layer)
     layer.__dict__["forward"] = foreign
-    patch = put_around(layer, noting("", []), Layering.COMPUTE)
+    patch = register_hook(layer, noting("", []), HookOrder.COMPUTE)
     assert has_foreign_forward(layer)
     assert torch.equal(layer(x), x * 7)
     patch.remove()
@@ -70,7 +70,7 @@ def test_what_others_put_there_comes_back() -> None:
 
 def test_a_copy_has_a_pile_of_its_own() -> None:
     layer, seen = nn.Linear(3, 3), list[str]()
-    patch = put_around(layer, noting("a", seen), Layering.COMPUTE)
+    patch = register_hook(layer, noting("a", seen), HookOrder.COMPUTE)
     copied = copy.deepcopy(layer)
     with torch.no_grad():
         copied.weight.add_(1)
@@ -84,12 +84,12 @@ def test_a_copy_has_a_pile_of_its_own() -> None:
 def test_the_class_may_change_meanwhile() -> None:
     model = nn.Sequential(nn.Linear(64, 64))
     x = torch.randn(2, 64)
-    patch: Patch = put_around(model[0], noting("", []), Layering.WEIGHTS)
+    patch: Patch = register_hook(model[0], noting("", []), HookOrder.WEIGHTS)
     storage = apply_storage(model, StorageRules("fp8_e4m3fn_row"), torch.float32, keep_original=True)
     stored = model(x)
     patch.remove()
     assert torch.equal(model(x), stored)
-    patch = put_around(model[0], noting("", []), Layering.WEIGHTS)
+    patch = register_hook(model[0], noting("", []), HookOrder.WEIGHTS)
     storage.remove()
     assert not torch.equal(model(x), stored)
     patch.remove()
@@ -98,5 +98,5 @@ def test_the_class_may_change_meanwhile() -> None:
 
 def test_signature_is_that_of_the_module() -> None:
     layer = nn.Linear(3, 3)
-    put_around(layer, noting("", []), Layering.COMPUTE)
+    register_hook(layer, noting("", []), HookOrder.COMPUTE)
     assert list(inspect.signature(layer.forward).parameters) == ["input"]

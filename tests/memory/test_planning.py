@@ -23,7 +23,7 @@ def test_after_one_run_the_same_work_is_what_it_was_and_other_work_is_shifted() 
     assert known.correct(["other"], 100 * MB) == 100 * MB
 
 
-def test_after_two_runs_a_third_size_is_foretold() -> None:
+def test_after_two_runs_a_third_size_is_predicted() -> None:
     known = Corrections()
     for size in (100, 400):
         known.learn(["k"], size * MB, round(1.3 * size * MB) + 40 * MB)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from modules.errors import MemoryShortageError
-from modules.memory.recovery import FREED, Recovery, Rung, Step, is_out_of_memory
+from modules.memory.recovery import FREED, Fallback, Recovery, Step, is_out_of_memory
 
 ERRORS: tuple[Exception, ...] = (
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
@@ -31,10 +31,10 @@ class Work:
             raise torch.OutOfMemoryError("out of memory")
         return "done"
 
-    def rung(self, name: str, times: int, stages: tuple[str, ...] = ("a",)) -> Rung:
+    def fallback(self, name: str, times: int, stages: tuple[str, ...] = ("a",)) -> Fallback:
         left = times
 
-        def climb() -> Step | None:
+        def apply() -> Step | None:
             nonlocal left
             if not left:
                 return None
@@ -47,7 +47,7 @@ class Work:
 
             return Step(f"with {name}", undo)
 
-        return Rung(name, frozenset(stages), climb)
+        return Fallback(name, frozenset(stages), apply)
 
     def free(self) -> None:
         self.log.append("free")
@@ -60,11 +60,11 @@ def test_what_counts_as_out_of_memory(error: Exception) -> None:
     assert not is_out_of_memory(ValueError("out of memory"))
 
 
-def test_free_then_rung_after_rung_each_as_often_as_it_helps() -> None:
+def test_free_then_fallback_after_fallback_each_as_often_as_it_helps() -> None:
     work = Work(room=1)
-    with Recovery([work.rung("x", 2), work.rung("y", 1)], work.free) as recovery:
+    with Recovery([work.fallback("x", 2), work.fallback("y", 1)], work.free) as recovery:
         assert recovery.run("a", work) == "done"
-        assert [(item.rung, item.text) for item in recovery.taken] == [
+        assert [(item.fallback, item.text) for item in recovery.taken] == [
             (FREED, "with freed memory"),
             ("x", "with x"),
             ("x", "with x"),
@@ -81,14 +81,14 @@ def test_free_then_rung_after_rung_each_as_often_as_it_helps() -> None:
 
 def test_a_call_that_fits_is_called_once_and_nothing_is_freed() -> None:
     work, stages = Work(room=8), list[str]()
-    recovery = Recovery([work.rung("x", 1)], work.free, before=stages.append)
+    recovery = Recovery([work.fallback("x", 1)], work.free, before=stages.append)
     assert recovery.run("a", work) == "done"
     assert (work.log, recovery.taken, stages) == (["call 8"], (), ["a"])
 
 
-def test_rungs_of_other_stages_are_left_alone_and_the_error_says_what_was_tried() -> None:
+def test_fallbacks_of_other_stages_are_left_alone_and_the_error_says_what_was_tried() -> None:
     work = Work(room=1)
-    recovery = Recovery([work.rung("x", 1), work.rung("y", 9, ("b",))], work.free, advice="Take less.")
+    recovery = Recovery([work.fallback("x", 1), work.fallback("y", 9, ("b",))], work.free, advice="Take less.")
     expected = r"Memory ran out \(a: out of memory\), also with freed memory, with x. Take less."
     with pytest.raises(MemoryShortageError, match=expected):
         recovery.run("a", work)
@@ -96,14 +96,14 @@ def test_rungs_of_other_stages_are_left_alone_and_the_error_says_what_was_tried(
     assert work.need == 8
 
 
-def test_a_rung_that_runs_out_of_memory_itself_is_passed_over() -> None:
-    def climb() -> Step | None:
+def test_a_fallback_that_runs_out_of_memory_itself_is_passed_over() -> None:
+    def apply() -> Step | None:
         raise torch.OutOfMemoryError("no room to move")
 
     work = Work(room=4)
-    recovery = Recovery([Rung("bad", frozenset({"a"}), climb), work.rung("x", 1)], work.free)
+    recovery = Recovery([Fallback("bad", frozenset({"a"}), apply), work.fallback("x", 1)], work.free)
     assert recovery.run("a", work) == "done"
-    assert [item.rung for item in recovery.taken] == [FREED, "x"]
+    assert [item.fallback for item in recovery.taken] == [FREED, "x"]
 
 
 def test_other_errors_pass_at_once() -> None:
@@ -131,7 +131,7 @@ def test_what_the_failed_attempt_held_is_free_before_the_next() -> None:
     assert Recovery(free=lambda: None).run("a", call)
 
 
-def test_nothing_is_known_of_any_network() -> None:
+def test_nothing_is_known_of_any_adapter() -> None:
     """The ladder works for whatever is called."""
     attempts = iter([MemoryError(), None])
 

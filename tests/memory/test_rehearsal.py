@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.memory.dry_run import Rehearsal
+from modules.memory.dry_run import DryRun
 
 KB = 1024
 CPU = torch.device("cpu")
@@ -24,45 +24,45 @@ class Toy(nn.Module):
         return result
 
 
-def toy(rehearsal: Rehearsal, dtype: torch.dtype = torch.float32) -> Toy:
+def toy(dry_run: DryRun, dtype: torch.dtype = torch.float32) -> Toy:
     with torch.device("meta"):
         module = Toy()
-    rehearsal.place(module, CPU, dtype)
+    dry_run.place(module, CPU, dtype)
     return module
 
 
 def test_the_peak_is_that_of_tensors_alive_together() -> None:
-    rehearsal = Rehearsal()
-    module, x = toy(rehearsal), rehearsal.tensor(64, 256)
+    dry_run = DryRun()
+    module, x = toy(dry_run), dry_run.tensor(64, 256)
     wide, narrow = 64 * 1024 * 4, 64 * 256 * 4
-    assert rehearsal.measure(lambda: module(x)) == {"cpu": 2 * wide}  # before and after gelu; later one of them dies
-    assert rehearsal.measure(lambda: x + 1) == {"cpu": narrow}
-    assert rehearsal.measure(lambda: [x + 1 for _ in range(3)]) == {"cpu": 3 * narrow}
+    assert dry_run.measure(lambda: module(x)) == {"cpu": 2 * wide}  # before and after gelu; later one of them dies
+    assert dry_run.measure(lambda: x + 1) == {"cpu": narrow}
+    assert dry_run.measure(lambda: [x + 1 for _ in range(3)]) == {"cpu": 3 * narrow}
 
 
 def test_half_precision_is_half_and_views_cost_nothing() -> None:
-    rehearsal = Rehearsal()
-    module, x = toy(rehearsal, torch.bfloat16), rehearsal.tensor(64, 256, dtype=torch.bfloat16)
-    assert rehearsal.measure(lambda: module(x)) == {"cpu": 2 * 64 * 1024 * 2}
-    assert rehearsal.measure(lambda: x.view(-1)[3:].t()) == {"cpu": 0}
+    dry_run = DryRun()
+    module, x = toy(dry_run, torch.bfloat16), dry_run.tensor(64, 256, dtype=torch.bfloat16)
+    assert dry_run.measure(lambda: module(x)) == {"cpu": 2 * 64 * 1024 * 2}
+    assert dry_run.measure(lambda: x.view(-1)[3:].t()) == {"cpu": 0}
 
 
 def test_devices_are_counted_apart_without_being_there() -> None:
-    rehearsal = Rehearsal()
-    x = rehearsal.tensor(KB, KB, device="cuda")
-    peak = rehearsal.measure(lambda: (x * 2).cpu())
+    dry_run = DryRun()
+    x = dry_run.tensor(KB, KB, device="cuda")
+    peak = dry_run.measure(lambda: (x * 2).cpu())
     assert peak == {"cuda": 4 * KB * KB, "cpu": 4 * KB * KB}
 
 
 def test_a_value_that_is_asked_for_is_taken_for_true() -> None:
-    rehearsal = Rehearsal()
-    x = rehearsal.tensor(4)
-    assert rehearsal.measure(lambda: x * 2 if torch.isfinite(x).all() else None)["cpu"] > 0
+    dry_run = DryRun()
+    x = dry_run.tensor(4)
+    assert dry_run.measure(lambda: x * 2 if torch.isfinite(x).all() else None)["cpu"] > 0
 
 
 def test_other_threads_go_on_computing() -> None:
-    rehearsal, found = Rehearsal(), []
-    with rehearsal.open():
+    dry_run, found = DryRun(), []
+    with dry_run.open():
         thread = threading.Thread(target=lambda: found.append(torch.ones(3).sum().item()))
         thread.start()
         thread.join()
@@ -72,12 +72,12 @@ def test_other_threads_go_on_computing() -> None:
 
 def test_convolutions_on_the_processor_copy_what_they_read() -> None:
     """As measured: 64 channels at 512 px take 134 MB beside the input of 67 MB, 64 to 3 channels 84 MB."""
-    rehearsal = Rehearsal()
-    x, plain = rehearsal.tensor(1, 64, 512, 512), 64 * 512 * 512 * 4
+    dry_run = DryRun()
+    x, plain = dry_run.tensor(1, 64, 512, 512), 64 * 512 * 512 * 4
 
     def peak(layer: nn.Module) -> int:
-        rehearsal.place(layer, CPU, torch.float32)
-        return rehearsal.measure(lambda: layer(x))["cpu"]
+        dry_run.place(layer, CPU, torch.float32)
+        return dry_run.measure(lambda: layer(x))["cpu"]
 
     assert peak(nn.Conv2d(64, 64, 3, padding=1)) == 2 * plain
     assert peak(nn.Conv2d(64, 3, 3, padding=1)) == plain + plain // 4  # 3 channels lie in a block of 16

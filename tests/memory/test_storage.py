@@ -200,12 +200,12 @@ def test_a_deep_copy_is_independent() -> None:
     model = Toy()
     apply_storage(model, everything("fp8_e4m3fn_row"), torch.float32)
     output = run(model)
-    twin = copy.deepcopy(model)
+    tied = copy.deepcopy(model)
     with torch.no_grad():
-        assert twin.convolution._parameters["weight"] is not None
-        twin.convolution._parameters["weight"].zero_()
+        assert tied.convolution._parameters["weight"] is not None
+        tied.convolution._parameters["weight"].zero_()
     assert same(run(model), output)
-    assert not same(run(twin), output)
+    assert not same(run(tied), output)
 
 
 def test_an_exception_leaves_what_is_stored() -> None:

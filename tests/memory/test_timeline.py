@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.devices import release_memory
-from modules.memory.timeline import MOST_SAMPLES, MemoryTimeline, Reading, resident_bytes
+from modules.memory.timeline import MAX_SAMPLES, MemoryTimeline, Reading, resident_bytes
 
 CPU = torch.device("cpu")
 LARGE = 160_000_000  # bytes
@@ -65,7 +65,7 @@ def test_the_sampler_thins_itself_out_and_ends() -> None:
         timeline.stage("long")
         time.sleep(0.5)
     samples = timeline.record().samples
-    assert 10 < len(samples) <= MOST_SAMPLES + 1
+    assert 10 < len(samples) <= MAX_SAMPLES + 1
     assert [sample.at_s for sample in samples] == sorted(sample.at_s for sample in samples)
     time.sleep(0.01)
     assert len(timeline.record().samples) == len(samples)

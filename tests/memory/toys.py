@@ -1,4 +1,4 @@
-"""Small models that know nothing of pictures."""
+"""Small models that know nothing of images."""
 
 import torch
 from torch import Tensor, nn

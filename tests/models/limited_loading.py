@@ -14,7 +14,7 @@ from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.models.stream_plan import StreamPlan
+from modules.models.stream_layout import StreamLayout
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 
@@ -31,7 +31,7 @@ def load(path: Path, way: str) -> LoadedModel:
         mode=ComputeMode.MANUAL if storage else ComputeMode.PLAIN,
         unet_storage=storage,
         text_storage=storage,
-        streaming=StreamPlan(level=Level.LAYER, on_disk=True) if way == "streamed" else None,
+        streaming=StreamLayout(level=Level.LAYER, on_disk=True) if way == "streamed" else None,
     )
     catalogue = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json"))
     return load_model(catalogue.get(path.name), CONFIGS, lambda family: plan)

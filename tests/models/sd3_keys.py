@@ -67,9 +67,9 @@ def transformer_shapes(sizes: Sd3Sizes) -> Shapes:
     linear("context_embedder", width, sizes.text_width)
     for layer in range(sizes.layers):
         for kind in ("x_block", "context_block"):
-            block, is_picture = f"joint_blocks.{layer}.{kind}", kind == "x_block"
-            is_last_text = not is_picture and layer == sizes.layers - 1
-            attentions = ("attn", "attn2") if is_picture and layer in sizes.dual else ("attn",)
+            block, is_image = f"joint_blocks.{layer}.{kind}", kind == "x_block"
+            is_last_text = not is_image and layer == sizes.layers - 1
+            attentions = ("attn", "attn2") if is_image and layer in sizes.dual else ("attn",)
             for attention in attentions:
                 linear(f"{block}.{attention}.qkv", 3 * width, width)
                 if not is_last_text:

@@ -38,9 +38,9 @@ def test_it_is_the_row_of_convolutions_on_the_doubled_latent(tmp_path: Path) -> 
         convolution.load_state_dict({part: content[f"conv{number}.{part}"] for part in ("weight", "bias")})
         layers += [convolution, nn.LeakyReLU(0.1)]
     latents = torch.randn(2, 4, 3, 5)
-    pictures = read_approx(written(tmp_path, content), 4).run(latents)
-    assert pictures.shape == (2, 3, 6, 10)
-    torch.testing.assert_close(pictures, nn.Sequential(*layers).requires_grad_(False)(latents))
+    images = read_approx(written(tmp_path, content), 4).run(latents)
+    assert images.shape == (2, 3, 6, 10)
+    torch.testing.assert_close(images, nn.Sequential(*layers).requires_grad_(False)(latents))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def convert(target: Path, storage: str, source: Path = TINY) -> PrecisionReport:
 
 
 @pytest.mark.parametrize("storage", FP8)
-def test_the_report_foretells_what_loading_does(storage: str) -> None:
+def test_the_report_predicts_what_loading_does(storage: str) -> None:
     report = report_precision(info_of(TINY), CONFIGS, storage_rules(storage))
     model = load(TINY, storage)
     stored = sum(1 for part in model.modules for m in part.modules() if (s := stored_state(m)) for _ in s.formats)

@@ -224,7 +224,7 @@ def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "other")
 
 
-def test_a_network_without_weights_says_what_was_looked_for(folders: Path, tmp_path: Path) -> None:
+def test_an_adapter_without_weights_says_what_was_looked_for(folders: Path, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     shutil.copytree(folders / "sd1", folder)
     file = folder / "vae" / "diffusion_pytorch_model.safetensors"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.errors import InvalidValueError
-from modules.models.denoiser_context import NetworkContext
+from modules.models.denoiser_context import DenoiserContext
 from modules.models.families.family import SizeVector
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.loaded import LoadedModel
@@ -81,7 +81,7 @@ def test_the_size_vector_is_that_of_diffusers(model: LoadedModel) -> None:
     facts = SizeFacts(width_px=832, height_px=1216, crop_left_px=8, crop_top_px=16)
     suffix = size_vector(SizeVector.SIZES, facts, is_negative=False)
     assert suffix is not None
-    ours = model.predict(x, t, NetworkContext(context, torch.cat([pooled, suffix[None]], dim=1)))
+    ours = model.predict(x, t, DenoiserContext(context, torch.cat([pooled, suffix[None]], dim=1)))
     sizes = torch.tensor([[1216.0, 832.0, 16.0, 8.0, 1216.0, 832.0]])
     theirs = oracle(x, t, context, added_cond_kwargs={"text_embeds": pooled, "time_ids": sizes}).sample
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

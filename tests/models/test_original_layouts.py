@@ -12,7 +12,7 @@ from modules.models.closing import Closing
 from modules.models.layouts.open_clip_layout import OpenClipLayout
 from modules.models.loading import architecture_of, detect_family
 from modules.models.reading.catalogue import CheckpointInfo
-from modules.models.reading.matching import plan_assignments
+from modules.models.reading.matching import assign_tensors
 from modules.models.reading.tensor_file import TensorEntry
 from tests.models.original_keys import FULL, SCHEDULE, Shapes, file_shapes
 from tests.models.sd3_keys import FULL_SD3, sd3_shapes
@@ -62,7 +62,7 @@ def test_each_tensor_has_its_place(name: str) -> None:
     info = CheckpointInfo(path=header.path, name=header.path.name, size_bytes=0, mtime_ns=0)
     architecture = architecture_of(header, info, family, CONFIGS)
     components = family.components(header.entries, architecture, ())
-    assignments = plan_assignments(header, components, family.is_ignored)  # raises unless names and shapes fit
+    assignments = assign_tensors(header, components, family.is_ignored)  # raises unless names and shapes fit
     assert len({(item.component.name, item.key) for item in assignments}) == len(assignments)
     unet = next(component.module for component in components if component.name == "unet")
     if name in UNET_PARAMETERS:

@@ -54,7 +54,7 @@ def engine_of(folder: Path, cache: Path) -> Engine:
     return Engine(CheckpointCatalogue([folder], HashCache(cache / "hashes.json")), CONFIGS, cpu_machine)
 
 
-def picture(engine: Engine, checkpoint: str, output: Path) -> bytes:
+def image(engine: Engine, checkpoint: str, output: Path) -> bytes:
     settings = Settings().with_changes({"samples_save": False, "grid_save": False})
     request = Txt2ImgRequest(
         prompt="a dog",
@@ -67,13 +67,13 @@ def picture(engine: Engine, checkpoint: str, output: Path) -> bytes:
         checkpoint=checkpoint,
         settings=settings,
     )
-    result: bytes = txt2img(request, engine, Output(output), Silent()).pictures[0].image.tobytes()
+    result: bytes = txt2img(request, engine, Output(output), Silent()).images[0].image.tobytes()
     return result
 
 
-def test_the_same_picture_as_from_safetensors(folder: Path, tmp_path: Path) -> None:
-    ours = picture(engine_of(folder, tmp_path), "tiny.ckpt", tmp_path)
-    assert ours == picture(engine_of(TINY.parent, tmp_path), TINY.name, tmp_path)
+def test_the_same_image_as_from_safetensors(folder: Path, tmp_path: Path) -> None:
+    ours = image(engine_of(folder, tmp_path), "tiny.ckpt", tmp_path)
+    assert ours == image(engine_of(TINY.parent, tmp_path), TINY.name, tmp_path)
 
 
 @pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row"])

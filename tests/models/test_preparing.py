@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modules.memory.formats import Encoded
-from modules.models.reading.preparing import FEW_AHEAD, Preparation
+from modules.models.reading.preparing import MAX_AHEAD, Preparation
 
 
 def work_of(number: int, pause: float = 0.0) -> Callable[[], Encoded]:
@@ -28,7 +28,7 @@ def test_results_come_in_the_order_of_the_steps_whatever_ends_first() -> None:
     assert all(ready is None for step, ready in results if not step % 4)
 
 
-@pytest.mark.parametrize("ahead", [FEW_AHEAD, None])
+@pytest.mark.parametrize("ahead", [MAX_AHEAD, None])
 def test_so_much_work_is_begun_before_the_first_result(ahead: int | None) -> None:
     """No more than the threads need, or all of it where nothing bounds it."""
     begun: list[int] = []

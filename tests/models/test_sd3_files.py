@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.denoiser_context import NetworkContext
+from modules.models.denoiser_context import DenoiserContext
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
@@ -42,7 +42,7 @@ def split(folder: Path) -> Path:
 
 def predicted(model: LoadedModel) -> Tensor:
     torch.manual_seed(1)
-    x, context = torch.randn(1, 16, 8, 8), NetworkContext(torch.randn(1, 154, 256), torch.randn(1, 192))
+    x, context = torch.randn(1, 16, 8, 8), DenoiserContext(torch.randn(1, 154, 256), torch.randn(1, 192))
     with torch.inference_mode():
         return model.predict(x, torch.tensor([500.0]), context)
 
@@ -108,11 +108,11 @@ def test_files_in_8_bits_keep_their_weights(tmp_path: Path) -> None:
     )
 
 
-def test_a_picture_beyond_the_table_of_positions_is_refused(tmp_path: Path) -> None:
+def test_an_image_beyond_the_table_of_positions_is_refused(tmp_path: Path) -> None:
     model = load(write_family(tmp_path, "sd3"))
     with pytest.raises(InvalidValueError, match="at most 16 latents"):
         model.predict(
             torch.zeros(1, 16, 18, 8),
             torch.tensor([1.0]),
-            NetworkContext(torch.zeros(1, 154, 256), torch.zeros(1, 192)),
+            DenoiserContext(torch.zeros(1, 154, 256), torch.zeros(1, 192)),
         )

@@ -75,10 +75,10 @@ def noise(*shape: int) -> Tensor:
 def test_both_halves_of_every_form_compute_what_diffusers_does(
     tmp_path: Path, write: Callable[[Path, str], Path]
 ) -> None:
-    latents, pictures = noise(2, 4, 5, 6), noise(1, 3, 40, 48).clamp(-1, 1)
+    latents, images = noise(2, 4, 5, 6), noise(1, 3, 40, 48).clamp(-1, 1)
     decoder, encoder = (read_tiny(write(tmp_path, half), half, 4, 8) for half in (DECODER, ENCODER))
     torch.testing.assert_close(decoder.run(latents, runner()), diffusers_vae().decode(latents).sample)
-    torch.testing.assert_close(encoder.run(pictures, runner()), diffusers_vae().encode(pictures).latents)
+    torch.testing.assert_close(encoder.run(images, runner()), diffusers_vae().encode(images).latents)
 
 
 def layers(names: Mapping[str, object], mark: str) -> set[int]:
@@ -94,13 +94,13 @@ def test_original_names_are_those_of_the_published_files() -> None:
 
 
 @pytest.mark.parametrize("half", [DECODER, ENCODER])
-def test_tiles_make_the_same_picture(tmp_path: Path, half: str) -> None:
+def test_tiles_make_the_same_image(tmp_path: Path, half: str) -> None:
     tiny = read_tiny(as_original(tmp_path, half), half, 4, 8)
     x = noise(1, 4, 70, 50) if half == DECODER else noise(1, 3, 560, 400)
     torch.testing.assert_close(tiny.run(x, runner(tile_px=128)), tiny.run(x, runner()), rtol=1e-4, atol=1e-5)
 
 
-def test_pictures_that_tile_are_made_whole(tmp_path: Path) -> None:
+def test_images_that_tile_are_made_whole(tmp_path: Path) -> None:
     tiny = read_tiny(as_original(tmp_path, DECODER), DECODER, 4, 8)
     for module in tiny.module.modules():
         if isinstance(module, torch.nn.Conv2d):

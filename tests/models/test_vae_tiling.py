@@ -34,7 +34,7 @@ def whole(vae: Any, latent: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("side", [(40, 40), (17, 70), (33, 16), (50, 19)])
-def test_a_picture_decoded_in_tiles_is_that_of_the_whole_vae(vae: AutoencoderKL, side: tuple[int, int]) -> None:
+def test_an_image_decoded_in_tiles_is_that_of_the_whole_vae(vae: AutoencoderKL, side: tuple[int, int]) -> None:
     latent = torch.randn(2, 4, *side)
     tiled = decode_tiled(vae, latent, SMALLEST_TILE)
     assert tiled.shape == (2, 3, side[0] * DOWNSCALE, side[1] * DOWNSCALE)
@@ -42,10 +42,10 @@ def test_a_picture_decoded_in_tiles_is_that_of_the_whole_vae(vae: AutoencoderKL,
 
 
 @pytest.mark.parametrize("side", [(160, 160), (72, 260)])
-def test_a_picture_encoded_in_tiles_gives_the_whole_vaes_moments(vae: AutoencoderKL, side: tuple[int, int]) -> None:
-    pictures = torch.rand(1, 3, *side) * 2 - 1
-    expected = vae.encode(pictures).latent_dist.parameters
-    torch.testing.assert_close(encode_tiled(vae, pictures, SMALLEST_TILE), expected, atol=1e-4, rtol=1e-4)
+def test_an_image_encoded_in_tiles_gives_the_whole_vaes_moments(vae: AutoencoderKL, side: tuple[int, int]) -> None:
+    images = torch.rand(1, 3, *side) * 2 - 1
+    expected = vae.encode(images).latent_dist.parameters
+    torch.testing.assert_close(encode_tiled(vae, images, SMALLEST_TILE), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_what_fits_a_tile_has_the_very_numbers_of_the_whole(vae: AutoencoderKL) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from modules.errors import CheckpointError, UnknownNameError
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
-from modules.models.vae.files import VaeCatalogue, VaeWish
+from modules.models.vae.files import VaeCatalogue, VaeOptions
 from modules.settings.values import Settings
 
 
@@ -30,7 +30,7 @@ def catalogue(checkpoint: CheckpointInfo, *names: str, fixed: Path | None = None
 
 
 def chosen(listing: VaeCatalogue, checkpoint: CheckpointInfo, name: str = "Automatic", overrides: bool = True) -> str:
-    info = listing.choose(VaeWish(name, overrides), checkpoint)
+    info = listing.choose(VaeOptions(name, overrides), checkpoint)
     return info.name if info else "built-in"
 
 
@@ -98,25 +98,25 @@ def test_refresh_and_hash(checkpoint: CheckpointInfo) -> None:
     catalogue(checkpoint, "dog.pt")
     assert listing.entries == ()
     assert [info.name for info in listing.refresh()] == ["dog.pt"]
-    info = listing.choose(VaeWish("dog.pt"), checkpoint)
+    info = listing.choose(VaeOptions("dog.pt"), checkpoint)
     assert info is not None and info.sha256 is None, "no choice waits for a hash"
     hashed = listing.hashed(info)
     assert hashed.shorthash == str(hashed.sha256)[:10] == "2d3abbcc43"
-    assert listing.choose(VaeWish("dog.pt"), checkpoint) == hashed == listing.hashed(hashed)
+    assert listing.choose(VaeOptions("dog.pt"), checkpoint) == hashed == listing.hashed(hashed)
     info.path.unlink()
     assert listing.hashed(info) == info
 
 
 def test_a_file_that_was_written_again_is_another_one(checkpoint: CheckpointInfo) -> None:
     listing = catalogue(checkpoint, "dog.pt")
-    before = listing.choose(VaeWish("dog.pt"), checkpoint)
-    assert before is not None and before.is_same_file(listing.choose(VaeWish("dog.pt"), checkpoint))
+    before = listing.choose(VaeOptions("dog.pt"), checkpoint)
+    assert before is not None and before.is_same_file(listing.choose(VaeOptions("dog.pt"), checkpoint))
     before.path.write_bytes(b"another")
-    assert not before.is_same_file(listing.choose(VaeWish("dog.pt"), checkpoint))
+    assert not before.is_same_file(listing.choose(VaeOptions("dog.pt"), checkpoint))
     assert not before.is_same_file(None)
 
 
-def test_the_wish_in_the_settings() -> None:
-    assert VaeWish.of(Settings()) == VaeWish("Automatic", True)
+def test_the_options_in_the_settings() -> None:
+    assert VaeOptions.of(Settings()) == VaeOptions("Automatic", True)
     changed = Settings().with_changes({"sd_vae": "x.pt", "sd_vae_overrides_per_model_preferences": False})
-    assert VaeWish.of(changed) == VaeWish("x.pt", False)
+    assert VaeOptions.of(changed) == VaeOptions("x.pt", False)

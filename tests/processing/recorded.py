@@ -1,4 +1,4 @@
-"""Recorded requests of the reference UI as ours, and the comparison of pictures."""
+"""Recorded requests of the reference UI as ours, and the comparison of images."""
 
 from typing import Any
 
@@ -74,10 +74,10 @@ def _hires(payload: dict[str, Any]) -> HiresRequest:
     )
 
 
-def levels_apart(picture: Image.Image, file: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+def levels_apart(image: Image.Image, file: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The largest difference of each pixel's three channels, in levels of 255, [height, width]."""
     recorded = np.asarray(Image.open(REFERENCE / file).convert("RGB")).astype(int)
-    ours = np.asarray(picture).astype(int)
+    ours = np.asarray(image).astype(int)
     assert ours.shape == recorded.shape
     apart: np.ndarray[Any, np.dtype[np.int64]] = np.abs(ours - recorded).max(axis=2)
     return apart

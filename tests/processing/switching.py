@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.devices import settle, steady_heap
+from modules.devices import freeze_gc, tune_allocator
 from modules.memory.timeline import resident_bytes
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.model_shelf import KeepWish
+from modules.processing.engine.model_shelf import KeepOptions
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
@@ -35,8 +35,8 @@ def measured(engine: Engine, names: Sequence[str], switches: int) -> tuple[int, 
 
 def main() -> None:
     """Measure each way and print."""
-    steady_heap()  # both as the server does
-    settle()
+    tune_allocator()  # both as the server does
+    freeze_gc()
     folder = Path(sys.argv[1])
     for name in "abc":
         shutil.copy(TINY, folder / f"{name}.safetensors")
@@ -47,7 +47,7 @@ def main() -> None:
     catalogue = CheckpointCatalogue([folder], HashCache(folder / "hashes.json"))
     one = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
     found = {"one at a time": measured(one, "ab", SEVERAL)}
-    two = Engine(catalogue, CONFIGS, cpu_machine, hashing=False, current_keep=lambda: KeepWish(2, True, None))
+    two = Engine(catalogue, CONFIGS, cpu_machine, hashing=False, current_keep=lambda: KeepOptions(2, True, None))
     found["two kept"] = measured(two, "abacbc", SEVERAL)
     mixed = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
     found["three families"] = measured(mixed, families, MANY)

@@ -1,4 +1,4 @@
-"""The choice between ways of attention, and that networks keep their pictures and get their processors back."""
+"""The choice between ways of attention, and that networks keep their images and get their CPUs back."""
 
 from typing import Any
 
@@ -98,7 +98,7 @@ def test_the_setting_wins_over_flags_and_flags_over_automatic() -> None:
     assert choose("Automatic", AttentionFlags.of(Flags(disable_opt_split_attention=True))) == "none"
 
 
-def test_automatic_leaves_the_networks_alone_unless_upcasting() -> None:
+def test_automatic_leaves_the_adapters_alone_unless_upcasting() -> None:
     assert choose_attention("Automatic", False, AttentionFlags(), CPU, torch.float32).attention is None
     assert choose_attention("Automatic", True, AttentionFlags(), CPU, torch.float32).attention is not None
 

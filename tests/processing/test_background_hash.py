@@ -1,4 +1,4 @@
-"""A checkpoint's hash is taken while its first picture is made, and stands in that picture."""
+"""A checkpoint's hash is taken while its first image is made, and stands in that image."""
 
 import hashlib
 import shutil
@@ -31,7 +31,7 @@ class Slow(CheckpointCatalogue):
 
 
 class Watching(Silent):
-    """Lets the hash be taken when the picture is made but for that."""
+    """Lets the hash be taken when the image is made but for that."""
 
     def __init__(self, catalogue: Slow) -> None:
         self.catalogue = catalogue
@@ -65,7 +65,7 @@ def make(engine: Engine, events: Silent, hires: HiresRequest | None = None) -> R
 SHORT = hashlib.sha256(TINY.read_bytes()).hexdigest()[:10]
 
 
-def test_the_picture_is_made_before_the_hash_is_known_and_has_it(catalogue: Slow) -> None:
+def test_the_image_is_made_before_the_hash_is_known_and_has_it(catalogue: Slow) -> None:
     engine = Engine(catalogue, CONFIGS, cpu_machine)
     events = Watching(catalogue)
     result = make(engine, events)

@@ -13,22 +13,22 @@ from modules.processing.comparison.report_page import as_html, verdict
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from tests.processing.recorded import request_of
-from tests.processing.test_fp8_pictures import PLAIN
+from tests.processing.test_fp8_images import PLAIN
 from tests.recordings import tiny_engine
 
 
-def picture(level: int, noise: int = 0) -> Image.Image:
+def image(level: int, noise: int = 0) -> Image.Image:
     values = np.full((32, 32, 3), level) + np.random.default_rng(0).integers(-noise, noise + 1, (32, 32, 3))
     return Image.fromarray(values.clip(0, 255).astype(np.uint8))
 
 
 def test_psnr_is_that_of_the_formula() -> None:
-    assert psnr_db(picture(100), picture(100)) == float("inf")
-    assert psnr_db(picture(100), picture(110)) == pytest.approx(20 * np.log10(255 / 10))
+    assert psnr_db(image(100), image(100)) == float("inf")
+    assert psnr_db(image(100), image(110)) == pytest.approx(20 * np.log10(255 / 10))
 
 
 def test_ssim_is_one_for_equal_and_falls_with_noise() -> None:
-    base = picture(100, 30)
+    base = image(100, 30)
     assert ssim(base, base) == pytest.approx(1)
     other = Image.fromarray(255 - np.asarray(base))
     assert ssim(base, other) < 0.2
@@ -59,9 +59,9 @@ def test_formats_beside_each_other(tmp_path: Path) -> None:
 
 
 def row(storage: str, level: int, weight_bytes: int, step_s: float) -> Row:
-    made = Row(storage, storage, [picture(level)], step_seconds=[step_s], weight_bytes=weight_bytes, fp16_bytes=2000)
-    made.psnr_db = [psnr_db(made.pictures[0], picture(100))]
-    made.ssim = [ssim(made.pictures[0], picture(100))]
+    made = Row(storage, storage, [image(level)], step_seconds=[step_s], weight_bytes=weight_bytes, fp16_bytes=2000)
+    made.psnr_db = [psnr_db(made.images[0], image(100))]
+    made.ssim = [ssim(made.images[0], image(100))]
     made.latent_differences = [[0.5, 0.25, 0.1]]
     return made
 
@@ -70,7 +70,7 @@ def test_the_verdict_says_what_is_won_and_lost() -> None:
     rows = [row("fp16", 100, 2_000_000, 0.1), row("a", 101, 1_000_000, 0.12), row("b", 130, 1_000_000, 0.1)]
     assert verdict(rows) == (
         "a comes closest to fp16: its weights need 1.0 MB in place of 2.0 MB, 50% less; no difference to be seen "
-        "(PSNR 48.1 dB); a step takes 20% longer. b strays furthest: another picture (PSNR 18.6 dB)."
+        "(PSNR 48.1 dB); a step takes 20% longer. b strays furthest: another image (PSNR 18.6 dB)."
     )
     assert "nothing to compare" in verdict(rows[:1])
     assert "No other format is smaller" in verdict([rows[1], rows[0]])

@@ -13,15 +13,15 @@ from modules.errors import CheckpointError, Interrupted, MemoryShortageError, Nu
 from modules.models import loading
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import PrecisionWish
-from modules.processing.engine.streaming_options import StreamFlags, StreamWish, finer_wishes
+from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, finer_options
 from modules.processing.memory_estimate.status import EngineState
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
-from tests.extensions import networks_of
+from tests.extensions import adapters_of
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
 SMALL = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0, "sampler": "Euler"}
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def engine_of(folder: Path) -> Engine:
     catalogue = CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, networks=networks_of())
+    return Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of())
 
 
 def state_of(engine: Engine) -> EngineState:
@@ -95,7 +95,7 @@ def test_a_model_that_does_not_fit_is_streamed(
     facts = engine.status.model
     assert facts is not None and bool(facts.streaming) == (word is not None)
     txt2img(request(checkpoint="a"), engine, Output(tmp_path), Silent())
-    assert len(tries) == times + 1  # nothing is tried again for the next picture
+    assert len(tries) == times + 1  # nothing is tried again for the next image
     engine.unload()
     assert engine.model("a").streaming is None
 
@@ -104,10 +104,10 @@ def test_what_the_user_chose_is_not_changed(folder: Path, monkeypatch: pytest.Mo
     engine = engine_of(folder)
     tries = _fail_to_load(monkeypatch, 2)
     with pytest.raises(MemoryShortageError, match="with freed memory"):
-        engine.model("a", PrecisionWish(streaming=StreamWish("Off")))
+        engine.model("a", PrecisionOptions(streaming=StreamOptions("Off")))
     assert len(tries) == 2
     flags = StreamFlags(large_only=False, level="block")
-    assert [wish.weights for wish in finer_wishes(StreamWish(), flags)] == ["Layers"]
+    assert [options.weights for options in finer_options(StreamOptions(), flags)] == ["Layers"]
 
 
 def _fail_to_load(monkeypatch: pytest.MonkeyPatch, times: int) -> list[object]:
@@ -143,13 +143,13 @@ def test_large_weights_that_need_no_conversion_are_pages_of_the_file_unless_a_se
 
     halves = replace(cpu_machine(), dtype=torch.float16, vae_dtype=torch.float16)
     engine = Engine(CheckpointCatalogue([folder], HashCache(folder.parent / "hashes.json")), CONFIGS, lambda: halves)
-    weights = {key: weight.clone() for key, weight in engine.model("a", PrecisionWish()).unet.state_dict().items()}
+    weights = {key: weight.clone() for key, weight in engine.model("a", PrecisionOptions()).unet.state_dict().items()}
     assert is_mapped()
-    read = engine.model("a", PrecisionWish(map_files=False))
+    read = engine.model("a", PrecisionOptions(map_files=False))
     assert not is_mapped()
     assert all(torch.equal(weights[key], weight) for key, weight in read.unet.state_dict().items())
-    assert not PrecisionWish.of(Settings({"disable_mmap_load_safetensors": True})).map_files
-    assert PrecisionWish.of(Settings()).map_files
+    assert not PrecisionOptions.of(Settings({"disable_mmap_load_safetensors": True})).map_files
+    assert PrecisionOptions.of(Settings()).map_files
 
 
 def test_nan_is_an_error_that_names_the_remedy(folder: Path, tmp_path: Path) -> None:
@@ -177,17 +177,17 @@ class StopAt(Silent):
         self.seen.append(done)
 
 
-def test_an_interrupt_keeps_finished_pictures(folder: Path, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_finished_images(folder: Path, tmp_path: Path) -> None:
     events = StopAt(6, Interrupted("stop"))  # the second batch's first evaluation
     result = txt2img(request(batch_count=3), engine_of(folder), Output(tmp_path), events)
     assert result.interrupted
-    assert [picture.seed for picture in result.samples] == [1]
+    assert [image.seed for image in result.samples] == [1]
 
 
 def test_a_skip_leaves_one_batch_out(folder: Path, tmp_path: Path) -> None:
     result = txt2img(request(batch_count=3), engine_of(folder), Output(tmp_path), StopAt(2, Skipped("skip")))
     assert not result.interrupted
-    assert [picture.seed for picture in result.samples] == [2, 3]
+    assert [image.seed for image in result.samples] == [2, 3]
 
 
 def test_an_image_in_a_batch_is_the_image_alone(folder: Path, tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_an_image_in_a_batch_is_the_image_alone(folder: Path, tmp_path: Path) ->
         assert (together - single).abs().max() <= 1
 
 
-def test_pictures_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path: Path) -> None:
+def test_images_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path: Path) -> None:
     result = txt2img(request(prompt="a cat", batch_size=2), engine_of(folder), Output(tmp_path), Silent())
-    grid, first, second = result.pictures
+    grid, first, second = result.images
     assert grid.kind == "grid" and grid.image.size == (128, 64)
     assert first.path is not None and second.path is not None and grid.path is not None
     assert first.path.parent.parent == tmp_path / "outputs" / "txt2img-images"
@@ -212,7 +212,7 @@ def test_pictures_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_pat
     )
 
 
-def test_a_folder_that_cannot_be_written_loses_no_picture(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_loses_no_image(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "outputs").write_text("a file in the way")
     result = txt2img(request(), engine_of(folder), Output(tmp_path), Silent())
     assert len(result.samples) == 1 and result.samples[0].path is None
@@ -242,7 +242,7 @@ def test_previews_are_made_when_wanted(folder: Path, tmp_path: Path) -> None:
     assert events.sizes == [(64, 64)] * 3
 
 
-def test_a_network_that_is_not_there_is_left_out_with_a_notice(folder: Path, tmp_path: Path) -> None:
+def test_an_adapter_that_is_not_there_is_left_out_with_a_notice(folder: Path, tmp_path: Path) -> None:
     result = txt2img(request(prompt="a <lora:x:1> cat"), engine_of(folder), Output(tmp_path), Silent())
     assert any("'x' was not found" in notice for notice in result.notices)
 

@@ -1,4 +1,4 @@
-"""Every family makes pictures from a tiny file, in every precision."""
+"""Every family makes images from a tiny file, in every precision."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,14 +13,14 @@ from safetensors.torch import save_file
 from modules.errors import InvalidValueError
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.settings.values import Settings
-from tests.extensions import networks_of
+from tests.extensions import adapters_of
 from tests.models.family_files import FAMILY_NAMES, TINY_FAMILIES, write_family, write_yaml
 from tests.recordings import CONFIGS, cpu_machine
 
@@ -50,10 +50,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
         factors = {"lora_down": torch.randn(4, width) / width**0.5, "lora_up": torch.randn(width, 4)}
         save_file({f"{key}.{part}.weight": tensor for part, tensor in factors.items()}, loras / f"{name}.safetensors")
     catalogue = CheckpointCatalogue([models], HashCache(folder / "hashes.json"))
-    return Engine(catalogue, CONFIGS, cpu_machine, networks=networks_of(loras))
+    return Engine(catalogue, CONFIGS, cpu_machine, adapters=adapters_of(loras))
 
 
-def picture(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int = 64, **settings: object) -> Result:
+def image(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int = 64, **settings: object) -> Result:
     request = Txt2ImgRequest(
         prompt=prompt,
         checkpoint=checkpoint,
@@ -78,16 +78,16 @@ Plain = Callable[[str, str], bytes]
 
 @pytest.fixture(scope="module")
 def plain(engine: Engine) -> Plain:
-    """The pixels of a family's picture with fp8 as it is said, made once and compared with many times."""
-    return cache(lambda family, fp8: pixels(picture(engine, family, fp8_storage=fp8)))
+    """The pixels of a family's image with fp8 as it is said, made once and compared with many times."""
+    return cache(lambda family, fp8: pixels(image(engine, family, fp8_storage=fp8)))
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
-def test_each_family_makes_a_picture_that_follows_the_prompt(engine: Engine, family: str, plain: Plain) -> None:
+def test_each_family_makes_an_image_that_follows_the_prompt(engine: Engine, family: str, plain: Plain) -> None:
     first = plain(family, "Disable")
     assert len(set(first)) > 8
-    assert first == pixels(picture(engine, family))
-    assert first != pixels(picture(engine, family, "a blue dog"))
+    assert first == pixels(image(engine, family))
+    assert first != pixels(image(engine, family, "a blue dog"))
 
 
 @pytest.mark.parametrize(("family", "storage"), STORED)
@@ -95,49 +95,49 @@ def test_each_family_is_stored_in_each_format_and_takes_a_lora(
     engine: Engine, family: str, storage: str, plain: Plain
 ) -> None:
     fp8: dict[str, Any] = {"fp8_storage": "Enable", "fp8_format": storage}
-    result = picture(engine, family, **fp8)
+    result = image(engine, family, **fp8)
     facts = engine.status.model
     assert facts is not None and storage in facts.storage.replace(" ", "_")
     assert facts.stored_bytes < 2.5 * facts.parameters
     assert pixels(result) != plain(family, "Disable")
-    with_lora = picture(engine, family, f"a red cat<lora:{LORA_OF.get(family, 'unet')}:1>", **fp8)
+    with_lora = image(engine, family, f"a red cat<lora:{LORA_OF.get(family, 'unet')}:1>", **fp8)
     assert pixels(with_lora) != pixels(result)
-    assert pixels(picture(engine, family, **fp8)) == pixels(result)
+    assert pixels(image(engine, family, **fp8)) == pixels(result)
 
 
 @pytest.mark.parametrize("family", FAMILY_NAMES)
 def test_each_family_takes_a_lora_in_16_bit(engine: Engine, family: str, plain: Plain) -> None:
-    with_lora = picture(engine, family, f"a red cat<lora:{LORA_OF.get(family, 'unet')}:1>")
+    with_lora = image(engine, family, f"a red cat<lora:{LORA_OF.get(family, 'unet')}:1>")
     assert pixels(with_lora) != plain(family, "Disable")
 
 
 @pytest.mark.parametrize("storage", ["Disable", "Enable"])
 @pytest.mark.parametrize("family", ["sd2", "sdxl", "sd3.5"])
-def test_each_family_is_streamed_with_the_same_picture(engine: Engine, family: str, storage: str, plain: Plain) -> None:
-    streamed = picture(engine, family, fp8_storage=storage, stream_weights="Layers")
+def test_each_family_is_streamed_with_the_same_image(engine: Engine, family: str, storage: str, plain: Plain) -> None:
+    streamed = image(engine, family, fp8_storage=storage, stream_weights="Layers")
     facts = engine.status.model
     assert facts is not None and facts.streamed_bytes > 0
     assert pixels(streamed) == plain(family, storage)
 
 
 def test_enable_for_sdxl_means_sdxl(engine: Engine) -> None:
-    assert "FP8" in picture(engine, "sdxl", fp8_storage="Enable for SDXL").samples[0].infotext
-    assert "FP8" not in picture(engine, "sd2", fp8_storage="Enable for SDXL").samples[0].infotext
+    assert "FP8" in image(engine, "sdxl", fp8_storage="Enable for SDXL").samples[0].infotext
+    assert "FP8" not in image(engine, "sd2", fp8_storage="Enable for SDXL").samples[0].infotext
 
 
 @pytest.mark.parametrize("lora", ["first", "second", "unet"])
 @pytest.mark.parametrize("storage", ["Disable", "Enable"])
-def test_networks_reach_every_part_of_sdxl(engine: Engine, lora: str, storage: str, plain: Plain) -> None:
-    with_lora = picture(engine, "sdxl", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
-    assert pixels(picture(engine, "sdxl", fp8_storage=storage)) == plain("sdxl", storage)
+def test_adapters_reach_every_part_of_sdxl(engine: Engine, lora: str, storage: str, plain: Plain) -> None:
+    with_lora = image(engine, "sdxl", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
+    assert pixels(image(engine, "sdxl", fp8_storage=storage)) == plain("sdxl", storage)
     assert pixels(with_lora) != plain("sdxl", storage)
 
 
 @pytest.mark.parametrize("lora", ["first", "second", "transformer"])
 @pytest.mark.parametrize("storage", ["Disable", "Enable"])
-def test_networks_reach_every_part_of_sd3(engine: Engine, lora: str, storage: str, plain: Plain) -> None:
-    with_lora = picture(engine, "sd3.5", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
-    assert pixels(picture(engine, "sd3.5", fp8_storage=storage)) == plain("sd3.5", storage)
+def test_adapters_reach_every_part_of_sd3(engine: Engine, lora: str, storage: str, plain: Plain) -> None:
+    with_lora = image(engine, "sd3.5", f"a red cat<lora:{lora}:1>", fp8_storage=storage)
+    assert pixels(image(engine, "sd3.5", fp8_storage=storage)) == plain("sd3.5", storage)
     assert pixels(with_lora) != plain("sd3.5", storage)
 
 
@@ -157,23 +157,23 @@ def test_sd3_refuses_what_it_cannot_do(engine: Engine) -> None:
 
 def test_sd3_is_planned(engine: Engine) -> None:
     request = Txt2ImgRequest(prompt="a cat", checkpoint="sd3.5", width=64, height=64)
-    plan = Planner(engine, CONFIGS).plan(request)
+    plan = MemoryEstimator(engine, CONFIGS).plan(request)
     assert plan.needs_bytes > plan.weights_bytes > 0
 
 
 def test_sdxl_sees_the_size_and_the_crop(engine: Engine, plain: Plain) -> None:
-    assert pixels(picture(engine, "sdxl", sdxl_crop_top=512)) != plain("sdxl", "Disable")
-    assert pixels(picture(engine, "sd2", sdxl_crop_top=512)) == plain("sd2", "Disable")
+    assert pixels(image(engine, "sdxl", sdxl_crop_top=512)) != plain("sdxl", "Disable")
+    assert pixels(image(engine, "sd2", sdxl_crop_top=512)) == plain("sd2", "Disable")
 
 
 def test_the_refiner_sees_the_aesthetic_score(engine: Engine, plain: Plain) -> None:
-    other = picture(engine, "sdxl-refiner", sdxl_refiner_high_aesthetic_score=1.0)
+    other = image(engine, "sdxl-refiner", sdxl_refiner_high_aesthetic_score=1.0)
     assert pixels(other) != plain("sdxl-refiner", "Disable")
 
 
 def test_clip_skip_reaches_sdxl_by_its_own_setting_only(engine: Engine, plain: Plain) -> None:
-    assert pixels(picture(engine, "sdxl", CLIP_stop_at_last_layers=3)) == plain("sdxl", "Disable")
-    skipped = picture(engine, "sdxl", CLIP_stop_at_last_layers=3, sdxl_clip_l_skip=True)
+    assert pixels(image(engine, "sdxl", CLIP_stop_at_last_layers=3)) == plain("sdxl", "Disable")
+    skipped = image(engine, "sdxl", CLIP_stop_at_last_layers=3, sdxl_clip_l_skip=True)
     assert pixels(skipped) != plain("sdxl", "Disable")
 
 
@@ -184,7 +184,7 @@ def test_v_prediction_with_a_noise_schedule_that_ends_in_noise(engine: Engine) -
 
 
 @pytest.mark.parametrize(("family", "prediction"), [("sd2", "epsilon"), ("sd2-v", "v_prediction")])
-def test_what_a_network_predicts_is_probed_where_the_file_does_not_say(
+def test_what_an_adapter_predicts_is_probed_where_the_file_does_not_say(
     engine: Engine, family: str, prediction: str
 ) -> None:
     model = engine.model(family)
@@ -193,13 +193,13 @@ def test_what_a_network_predicts_is_probed_where_the_file_does_not_say(
 
 
 def test_a_yaml_says_what_the_probe_would_find_out(engine: Engine, tmp_path: Path, plain: Plain) -> None:
-    """The same file with a description in the original form beside it: the same picture. Said otherwise, another."""
+    """The same file with a description in the original form beside it: the same image. Said otherwise, another."""
     write_family(tmp_path, "sd2-v")
     for parameterization in ("v", "eps"):
         write_yaml(tmp_path / "sd2-v.yaml", TINY_FAMILIES["sd2-v"], CONFIGS / "v2-inference.yaml", parameterization)
         other = Engine(CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json")), CONFIGS, cpu_machine)
         assert other.model("sd2-v").architecture.prediction_type == PREDICTIONS[parameterization]
-        assert (pixels(picture(other, "sd2-v")) == plain("sd2-v", "Disable")) is (parameterization == "v")
+        assert (pixels(image(other, "sd2-v")) == plain("sd2-v", "Disable")) is (parameterization == "v")
 
 
 @pytest.mark.parametrize("family", DISTILLED)

@@ -1,4 +1,4 @@
-"""Pictures with split feed-forwards: the same, and the network is as before afterwards."""
+"""Images with split feed-forwards: the same, and the network is as before afterwards."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,8 @@ from torch import nn
 
 from modules.errors import InvalidValueError, SettingsError
 from modules.memory.feed_forward import options
-from modules.processing.engine.engine import Engine, feed_forward
+from modules.processing.engine import feed_forward
+from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import CHOICES, split_options, using_split_feed_forward
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
@@ -29,7 +30,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     engine.unload()
 
 
-def picture(engine: Engine, setting: str, **settings: str) -> "np.typing.NDArray[np.int16]":
+def image(engine: Engine, setting: str, **settings: str) -> "np.typing.NDArray[np.int16]":
     request = Txt2ImgRequest(
         prompt="a cat",
         width=64,
@@ -40,29 +41,29 @@ def picture(engine: Engine, setting: str, **settings: str) -> "np.typing.NDArray
         sampler="Euler",
         settings=TINY.with_changes({"split_feed_forward": setting, **settings}),
     )
-    made = txt2img(request, engine, Output(Path()), Silent()).pictures[0]
+    made = txt2img(request, engine, Output(Path()), Silent()).images[0]
     assert "feed" not in made.infotext.lower()
     return np.asarray(made.image, dtype=np.int16)
 
 
 @pytest.mark.parametrize("fp8", ["Disable", "Enable"])
-def test_pictures_stay_and_the_network_comes_back(engine: Engine, monkeypatch: pytest.MonkeyPatch, fp8: str) -> None:
+def test_images_stay_and_the_adapter_comes_back(engine: Engine, monkeypatch: pytest.MonkeyPatch, fp8: str) -> None:
     cuts: list[options.Pieces] = []
     original = options.pieces_for
     monkeypatch.setattr(feed_forward, "LEAST_BYTES", 0)
     monkeypatch.setattr(feed_forward, "_budget", lambda device: 4096)
-    monkeypatch.setattr(options, "FEWEST_TOKENS", 16)
+    monkeypatch.setattr(options, "MIN_TOKENS", 16)
     monkeypatch.setattr(
         "modules.memory.feed_forward.computing.pieces_for",
         lambda *args: cuts.append(original(*args)) or cuts[-1],
     )
-    expected = picture(engine, "Off", fp8_storage=fp8)
+    expected = image(engine, "Off", fp8_storage=fp8)
     assert not cuts
     for setting in ("4", "Automatic"):
-        assert np.abs(picture(engine, setting, fp8_storage=fp8) - expected).max() <= 1
+        assert np.abs(image(engine, setting, fp8_storage=fp8) - expected).max() <= 1
         assert any(cut.splits > 1 or cut.chunk < 64 for cut in cuts)
         cuts.clear()
-    assert np.array_equal(picture(engine, "Off", fp8_storage=fp8), expected)
+    assert np.array_equal(image(engine, "Off", fp8_storage=fp8), expected)
 
 
 def test_automatic_cuts_tokens_only_where_memory_is_not_very_short() -> None:
@@ -74,12 +75,12 @@ def test_automatic_cuts_tokens_only_where_memory_is_not_very_short() -> None:
     assert size.peak_bytes(pieces) <= 256 << 20
 
 
-def test_an_exception_gives_the_network_back() -> None:
-    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
-    with pytest.raises(ZeroDivisionError), using_split_feed_forward(network, "2"):
-        assert "forward" in network.__dict__
+def test_an_exception_gives_the_adapter_back() -> None:
+    adapter = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    with pytest.raises(ZeroDivisionError), using_split_feed_forward(adapter, "2"):
+        assert "forward" in adapter.__dict__
         raise ZeroDivisionError
-    assert "forward" not in network.__dict__
+    assert "forward" not in adapter.__dict__
 
 
 def test_only_the_choices_are_taken() -> None:

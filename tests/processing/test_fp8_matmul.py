@@ -1,4 +1,4 @@
-"""The compute mode FP8 matmul from settings to pictures, and what it says where there is nothing to multiply with."""
+"""The compute mode FP8 matmul from settings to images, and what it says where there is nothing to multiply with."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ from modules.memory.matmul import fp8_product
 from modules.models.precision import ComputeMode
 from modules.processing.comparison.compare import psnr_db
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import Machine, PrecisionWish, resolve
+from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
 from modules.processing.pasting import pasted_values
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
@@ -48,11 +48,11 @@ def make(engine: Engine, folder: Path, **settings: object) -> Result:
     return txt2img(small_request(steps=4, settings=settings), engine, Output(folder), Silent())
 
 
-def test_pictures_are_close_recorded_and_restored(engine: Engine, tmp_path: Path) -> None:
+def test_images_are_close_recorded_and_restored(engine: Engine, tmp_path: Path) -> None:
     decoded = make(engine, tmp_path, **{**ON, "compute_mode": "Manual cast"})
     quick = make(engine, tmp_path, **ON)
     model = engine.model(
-        None if engine.status.model is None else "tiny-sd1", PrecisionWish.of(Settings().changed(**ON))
+        None if engine.status.model is None else "tiny-sd1", PrecisionOptions.of(Settings().changed(**ON))
     )
     layers = [state for layer in model.unet.modules() if (state := stored_state(layer)) is not None]
     assert sum(state.product is fp8_product for state in layers) > 10
@@ -66,16 +66,16 @@ def test_pictures_are_close_recorded_and_restored(engine: Engine, tmp_path: Path
 
 
 def test_where_there_is_none_it_says_so_and_decodes() -> None:
-    wish = PrecisionWish.of(Settings().changed(**ON))
-    plan = resolve(wish, cpu_machine(), None)
+    options = PrecisionOptions.of(Settings().changed(**ON))
+    plan = resolve(options, cpu_machine(), None)
     assert plan.mode is ComputeMode.MANUAL
     assert "needs an NVIDIA card of compute capability 8.9" in plan.notes[0]
-    assert resolve(wish, able(), None).mode is ComputeMode.FP8_MATMUL
+    assert resolve(options, able(), None).mode is ComputeMode.FP8_MATMUL
 
 
 def test_formats_that_cannot_be_multiplied_say_so() -> None:
-    plan = resolve(replace(PrecisionWish.of(Settings().changed(**ON)), fp8_format="int8_row"), able(), None)
+    plan = resolve(replace(PrecisionOptions.of(Settings().changed(**ON)), fp8_format="int8_row"), able(), None)
     assert plan.mode is ComputeMode.MANUAL
     assert "no effect with int8_row" in plan.notes[0]
-    off = resolve(replace(PrecisionWish.of(Settings().changed(**ON)), fp8_storage="Disable"), able(), None)
+    off = resolve(replace(PrecisionOptions.of(Settings().changed(**ON)), fp8_storage="Disable"), able(), None)
     assert (off.mode, off.notes) == (ComputeMode.PLAIN, ())

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from modules.models.denoiser_context import NetworkContext
-from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedNetwork, Used
+from modules.models.denoiser_context import DenoiserContext
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser, Used
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
 
@@ -20,7 +20,7 @@ class Rows:
     def __init__(self) -> None:
         self.counts: list[int] = []
 
-    def __call__(self, x: Tensor, sigma: Tensor, context: NetworkContext) -> Tensor:
+    def __call__(self, x: Tensor, sigma: Tensor, context: DenoiserContext) -> Tensor:
         self.counts.append(len(x))
         return x * 0.5
 
@@ -30,12 +30,12 @@ def walked(level: Callable[[Tensor], Tensor] | None = None, **options: float) ->
     prompt = ScheduledConditioning(((len(SIGMAS), Conditioning(torch.ones(77, 4))),))
     rows = Rows()
     guidance = Guidance(
-        GuidedNetwork(
+        GuidedDenoiser(
             rows, [ComposedConditioning(((prompt, 1.0),))], [prompt], torch.zeros(77, 4), image=None, level=level
         ),
         GuidanceOptions(
             cfg_scale=7.0,
-            total_evaluations=len(SIGMAS),
+            total_model_calls=len(SIGMAS),
             min_sigma_uncond=options.get("minimum", 0.0),
             all_steps=bool(options.get("all_steps", False)),
             skip_early=options.get("skip_early", 0.0),

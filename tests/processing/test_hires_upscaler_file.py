@@ -1,4 +1,4 @@
-"""Hires fix with an upscaler file, from the request to the picture, on the tiny model."""
+"""Hires fix with an upscaler file, from the request to the image, on the tiny model."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from modules.upscalers import tiles
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 from tests.recordings import cpu_machine, tiny_engine
-from tests.upscalers.networks import save_esrgan
+from tests.upscalers.models import save_esrgan
 
 
 class Listening(Silent):
@@ -53,15 +53,15 @@ def request_with(upscaler: str) -> Txt2ImgRequest:
     )
 
 
-def test_the_picture_is_enlarged_by_the_file_and_says_so(engine: Engine, tmp_path: Path) -> None:
+def test_the_image_is_enlarged_by_the_file_and_says_so(engine: Engine, tmp_path: Path) -> None:
     events = Listening()
     result = txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), events)
-    (picture,) = result.samples
-    assert picture.image.size == (96, 96)
-    assert "Hires upscaler: 4x-Tiny" in picture.infotext
+    (image,) = result.samples
+    assert image.image.size == (96, 96)
+    assert "Hires upscaler: 4x-Tiny" in image.infotext
     assert "enlarging, tile 4 of 4" in events.phases and "enlarge" in result.timings_s
     lanczos = txt2img(request_with("Lanczos"), engine, Output(tmp_path), Silent())
-    assert lanczos.samples[0].image.tobytes() != picture.image.tobytes()
+    assert lanczos.samples[0].image.tobytes() != image.image.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_memory_that_runs_out_in_the_upscaler_means_smaller_tiles(
 ) -> None:
     real, sides, left = tiles._run, [], times
 
-    def failing(network: Any, square: Any, device: Any) -> Any:
+    def failing(model: Any, square: Any, device: Any) -> Any:
         nonlocal left
         sides.append(max(square.shape[:2]))
         if left:
             left -= 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return real(network, square, device)
+        return real(model, square, device)
 
     monkeypatch.setattr("modules.processing.engine.recovery.UPSCALER_TILES_PX", (32,))
     monkeypatch.setattr(tiles, "_run", failing)
@@ -89,7 +89,7 @@ def test_memory_that_runs_out_in_the_upscaler_means_smaller_tiles(
     result = txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
     assert result.samples[0].image.size == (96, 96)
     assert parse_infotext(result.samples[0].infotext).get("Memory recovery") == recovered
-    assert any("while enlarging the picture" in notice for notice in result.notices)
+    assert any("while enlarging the image" in notice for notice in result.notices)
     assert sides[: times + 1] == [48] * (times if recovered else times + 1) + [32] * (recovered is not None)
     sides.clear()
     txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())

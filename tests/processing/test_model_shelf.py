@@ -12,10 +12,10 @@ import torch
 from modules.errors import MemoryShortageError
 from modules.models.loaded import LoadedModel
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.processing.engine import engine as engine_module
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.engine import engine as engine_module
-from modules.processing.engine.model_shelf import KeepWish, KeptModel, ModelShelf, free_bytes
-from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.model_shelf import KeepOptions, KeptModel, ModelShelf, free_bytes
+from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.memory_estimate.status import EngineState
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
@@ -24,7 +24,7 @@ from modules.processing.request import Txt2ImgRequest
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
-FP8 = PrecisionWish(fp8_storage="Enable")
+FP8 = PrecisionOptions(fp8_storage="Enable")
 QUIET = Settings().with_changes({"samples_save": False, "grid_save": False, "return_grid": False})
 
 
@@ -37,34 +37,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Wish:
+class Options:
     """The settings as they are now."""
 
     limit = 2
-    most_bytes: int | None = None
+    max_bytes: int | None = None
 
 
 @pytest.fixture
-def wish() -> Wish:
-    return Wish()
+def options() -> Options:
+    return Options()
 
 
 @pytest.fixture
-def engine(folder: Path, wish: Wish) -> Iterator[Engine]:
+def engine(folder: Path, options: Options) -> Iterator[Engine]:
     catalogue = CheckpointCatalogue([folder], HashCache(folder / "hashes.json"))
-    engine = Engine(catalogue, CONFIGS, cpu_machine, current_keep=lambda: KeepWish(wish.limit, True, wish.most_bytes))
+    engine = Engine(
+        catalogue, CONFIGS, cpu_machine, current_keep=lambda: KeepOptions(options.limit, True, options.max_bytes)
+    )
     yield engine
     engine.unload()
 
 
-def picture(engine: Engine, folder: Path, checkpoint: str) -> bytes:
+def image(engine: Engine, folder: Path, checkpoint: str) -> bytes:
     small = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0}
     request = Txt2ImgRequest(**small, prompt="a", checkpoint=checkpoint, settings=QUIET)  # type: ignore[arg-type]
     return txt2img(request, engine, Output(folder), Silent()).samples[0].image.tobytes()
 
 
 def test_a_model_that_is_still_in_memory_is_used_again(engine: Engine, folder: Path) -> None:
-    first = picture(engine, folder, "a")
+    first = image(engine, folder, "a")
     a, conditioner = engine.model("a"), engine.conditioner("a")
     b = engine.model("b")
     assert a.switch_seconds > 0
@@ -75,7 +77,7 @@ def test_a_model_that_is_still_in_memory_is_used_again(engine: Engine, folder: P
     assert engine.status.state is EngineState.READY
     assert engine.status.model is not None and engine.status.model.title.startswith("a.safetensors")
     assert engine.conditioner("a") is conditioner
-    assert picture(engine, folder, "a") == first
+    assert image(engine, folder, "a") == first
     assert engine.model("b") is b
     engine.model("c")  # drops a, which was used longest ago
     assert engine.model("b") is b
@@ -89,12 +91,12 @@ def test_by_default_one_model_is_in_memory(folder: Path) -> None:
     assert engine.model("a") is not a
 
 
-def test_a_smaller_limit_holds_at_once(engine: Engine, wish: Wish) -> None:
+def test_a_smaller_limit_holds_at_once(engine: Engine, options: Options) -> None:
     a = engine.model("a")
     b = engine.model("b")
-    wish.limit = 1
+    options.limit = 1
     assert engine.model("b") is b
-    wish.limit = 2
+    options.limit = 2
     assert engine.model("a") is not a
 
 
@@ -156,16 +158,16 @@ def test_a_model_that_does_not_fit_is_an_error_that_says_what_to_do(
     assert engine.model("a").info.model_name
 
 
-def test_models_that_are_not_in_use_have_a_budget(engine: Engine, wish: Wish) -> None:
-    wish.limit = 3
+def test_models_that_are_not_in_use_have_a_budget(engine: Engine, options: Options) -> None:
+    options.limit = 3
     size = engine.model("a").stored_bytes
-    wish.most_bytes = round(1.5 * size)
+    options.max_bytes = round(1.5 * size)
     b = engine.model("b")
     assert len(engine._shelf) == 1
     engine.model("c")  # a goes, which was used longest ago
     assert engine._shelf.names == ("b.safetensors",)
     assert engine.model("b") is b
-    wish.most_bytes = size // 2
+    options.max_bytes = size // 2
     engine.model("b")
     assert len(engine._shelf) == 0, "a smaller budget holds at once"
     engine.model("c")
@@ -174,9 +176,9 @@ def test_models_that_are_not_in_use_have_a_budget(engine: Engine, wish: Wish) ->
 
 def test_the_budget_is_that_of_the_place_where_models_wait() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    wish = KeepWish(2, in_main_memory=False, most_main_bytes=1, most_device_bytes=2)
-    assert (wish.most_bytes(cpu), wish.most_bytes(cuda)) == (1, 2)
-    assert KeepWish(2, True, 1, 2).most_bytes(cuda) == 1
+    options = KeepOptions(2, in_main_memory=False, max_main_bytes=1, max_device_bytes=2)
+    assert (options.max_bytes(cpu), options.max_bytes(cuda)) == (1, 2)
+    assert KeepOptions(2, True, 1, 2).max_bytes(cuda) == 1
 
 
 def kept(name: str) -> KeptModel:
@@ -223,9 +225,9 @@ def test_free_memory_is_found_out() -> None:
     assert free is None or free > 0
 
 
-def test_the_wish_comes_from_the_settings() -> None:
-    assert KeepWish.of(Settings()) == KeepWish(1, True)
+def test_the_options_comes_from_the_settings() -> None:
+    assert KeepOptions.of(Settings()) == KeepOptions(1, True)
     changed = Settings().with_changes({"sd_checkpoints_limit": 3, "sd_checkpoints_keep_in_cpu": False})
-    assert KeepWish.of(changed) == KeepWish(3, False)
+    assert KeepOptions.of(changed) == KeepOptions(3, False)
     bounded = Settings().with_changes({"sd_checkpoints_ram_gb": 8, "sd_checkpoints_vram_gb": 0.5})
-    assert KeepWish.of(bounded) == KeepWish(1, True, 8_000_000_000, 500_000_000)
+    assert KeepOptions.of(bounded) == KeepOptions(1, True, 8_000_000_000, 500_000_000)

@@ -4,19 +4,19 @@ import pytest
 
 from modules.models import loading as _loading  # noqa: F401 - registers the families
 from modules.models.families.family import FAMILIES, ModelFamily, OptionalEncoder
-from modules.processing.engine.precision import OPTIONAL_ENCODERS, PRECISION_KEYS, PrecisionWish, resolve
+from modules.processing.engine.precision import OPTIONAL_ENCODERS, PRECISION_KEYS, PrecisionOptions, resolve
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
 from tests.recordings import cpu_machine
 
-FOUND = [(family, family.recipe.followed_by) for _, family in FAMILIES.items() if family.recipe.followed_by]
+FOUND = [(family, family.recipe.extra_encoder) for _, family in FAMILIES.items() if family.recipe.extra_encoder]
 
 
 @pytest.mark.parametrize(("family", "optional"), FOUND, ids=lambda item: getattr(item, "label", ""))
 def test_each_has_a_setting_that_reads_the_model_again(family: ModelFamily, optional: OptionalEncoder) -> None:
     assert optional.setting in OPTIONAL_ENCODERS <= PRECISION_KEYS
     assert SETTINGS.get(optional.setting).infotext == optional.field
-    off, on = (PrecisionWish.of(Settings().changed(**{optional.setting: wish})) for wish in (False, True))
+    off, on = (PrecisionOptions.of(Settings().changed(**{optional.setting: options})) for options in (False, True))
     assert not resolve(off, cpu_machine(), family).with_optional
     assert resolve(on, cpu_machine(), family).with_optional
     assert resolve(on, cpu_machine(), family).load_key != resolve(off, cpu_machine(), family).load_key
@@ -24,6 +24,6 @@ def test_each_has_a_setting_that_reads_the_model_again(family: ModelFamily, opti
 
 def test_the_settings_are_those_of_a_family() -> None:
     assert {optional.setting for _, optional in FOUND} == OPTIONAL_ENCODERS
-    wish = PrecisionWish(optional=OPTIONAL_ENCODERS)
+    options = PrecisionOptions(optional=OPTIONAL_ENCODERS)
     for _, family in FAMILIES.items():
-        assert resolve(wish, cpu_machine(), family).with_optional is (family.recipe.followed_by is not None)
+        assert resolve(options, cpu_machine(), family).with_optional is (family.recipe.extra_encoder is not None)

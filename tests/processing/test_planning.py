@@ -1,4 +1,4 @@
-"""Plans of jobs: weights from the header alone, stages rehearsed, corrections learnt."""
+"""Plans of jobs: weights from the header alone, stages estimated by a dry run, corrections learnt."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
-from modules.models.meta_model import sketch_model
+from modules.models.meta_model import build_meta_model
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import PrecisionWish, resolve
-from modules.processing.memory_estimate.estimate import CLIENT_BYTES, Planner, available, container_bytes
+from modules.processing.engine.precision import PrecisionOptions, resolve
+from modules.processing.memory_estimate.estimate import CLIENT_BYTES, MemoryEstimator, available, container_bytes
 from modules.processing.memory_estimate.words import plan_line
 from modules.processing.record.result import GenerationInfo, Result
 from modules.processing.request import HiresRequest, Txt2ImgRequest
@@ -34,9 +34,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def planner(engine: Engine) -> Planner:
+def estimator(engine: Engine) -> MemoryEstimator:
     """One that has learnt nothing."""
-    return Planner(engine, CONFIGS)
+    return MemoryEstimator(engine, CONFIGS)
 
 
 def request(settings: dict[str, Any] | None = None, **values: Any) -> Txt2ImgRequest:
@@ -45,8 +45,8 @@ def request(settings: dict[str, Any] | None = None, **values: Any) -> Txt2ImgReq
     )
 
 
-def needs(planner: Planner, wanted: Txt2ImgRequest) -> dict[str, int]:
-    return {stage.stage: stage.needs_bytes for stage in planner.plan(wanted).stages}
+def needs(estimator: MemoryEstimator, wanted: Txt2ImgRequest) -> dict[str, int]:
+    return {stage.stage: stage.needs_bytes for stage in estimator.plan(wanted).stages}
 
 
 @pytest.mark.parametrize(
@@ -60,55 +60,55 @@ def needs(planner: Planner, wanted: Txt2ImgRequest) -> dict[str, int]:
     ids=str,
 )
 def test_the_header_tells_what_the_weights_will_weigh(settings: dict[str, Any], engine: Engine) -> None:
-    wish = PrecisionWish.of(Settings().with_changes(settings))
-    sketch = sketch_model(engine.catalogue.get(NAME), CONFIGS)
-    plan = resolve(wish, engine.machine, sketch.family)
-    weights = sum(sum(sizes.values()) for sizes in sketch.weights(plan).values())
-    assert weights == pytest.approx(engine.model(NAME, wish).stored_bytes, rel=0.001)
+    options = PrecisionOptions.of(Settings().with_changes(settings))
+    meta_model = build_meta_model(engine.catalogue.get(NAME), CONFIGS)
+    plan = resolve(options, engine.machine, meta_model.family)
+    weights = sum(sum(sizes.values()) for sizes in meta_model.weights(plan).values())
+    assert weights == pytest.approx(engine.model(NAME, options).stored_bytes, rel=0.001)
 
 
-def test_larger_pictures_and_batches_need_more_where_they_do(planner: Planner) -> None:
+def test_larger_images_and_batches_need_more_where_they_do(estimator: MemoryEstimator) -> None:
     small, large, batch = (
-        needs(planner, request()),
-        needs(planner, request(width=128, height=128)),
-        needs(planner, request(batch_size=4)),
+        needs(estimator, request()),
+        needs(estimator, request(width=128, height=128)),
+        needs(estimator, request(batch_size=4)),
     )
     assert list(small) == ["load", "text", "denoise", "decode", "save"]
     assert large["denoise"] > small["denoise"] and large["decode"] > small["decode"]
-    assert batch["denoise"] > small["denoise"] and batch["decode"] == small["decode"]  # pictures are decoded singly
+    assert batch["denoise"] > small["denoise"] and batch["decode"] == small["decode"]  # images are decoded singly
     assert large["load"] == small["load"]
 
 
-def test_what_saves_memory_shows(planner: Planner) -> None:
-    usual, apart = needs(planner, request()), needs(planner, request({"batch_cond_uncond": False}))
+def test_what_saves_memory_shows(estimator: MemoryEstimator) -> None:
+    usual, apart = needs(estimator, request()), needs(estimator, request({"batch_cond_uncond": False}))
     assert apart["denoise"] < usual["denoise"]
-    whole = needs(planner, request({"cross_attention_optimization": "None"}, width=256, height=256))
-    assert whole["denoise"] > needs(planner, request(width=256, height=256))["denoise"]
-    fp8 = planner.plan(request({"fp8_storage": "Enable"}))
-    assert fp8.weights_bytes < planner.plan(request()).weights_bytes
+    whole = needs(estimator, request({"cross_attention_optimization": "None"}, width=256, height=256))
+    assert whole["denoise"] > needs(estimator, request(width=256, height=256))["denoise"]
+    fp8 = estimator.plan(request({"fp8_storage": "Enable"}))
+    assert fp8.weights_bytes < estimator.plan(request()).weights_bytes
 
 
-def test_hires_fix_is_a_stage_of_its_own(planner: Planner) -> None:
-    found = needs(planner, request(hires=HiresRequest(scale=2.0)))
+def test_hires_fix_is_a_stage_of_its_own(estimator: MemoryEstimator) -> None:
+    found = needs(estimator, request(hires=HiresRequest(scale=2.0)))
     assert found["denoise larger"] > found["denoise"]
-    assert found["decode"] == needs(planner, request(width=128, height=128))["decode"]
+    assert found["decode"] == needs(estimator, request(width=128, height=128))["decode"]
     assert (
-        needs(planner, request(hires=HiresRequest(upscaler="Lanczos", scale=2.0)))["denoise larger"]
+        needs(estimator, request(hires=HiresRequest(upscaler="Lanczos", scale=2.0)))["denoise larger"]
         >= found["denoise larger"]
     )
 
 
-def test_networks_count(planner: Planner) -> None:
-    found = needs(planner, request(prompt="a cat <lora:tiny-lora-a:1>"))
-    assert "networks" in found and found["denoise"] > needs(planner, request())["denoise"]
-    assert "networks" not in needs(planner, request(prompt="a cat <lora:not-there:1>"))
+def test_adapters_count(estimator: MemoryEstimator) -> None:
+    found = needs(estimator, request(prompt="a cat <lora:tiny-lora-a:1>"))
+    assert "networks" in found and found["denoise"] > needs(estimator, request())["denoise"]
+    assert "networks" not in needs(estimator, request(prompt="a cat <lora:not-there:1>"))
 
 
-def test_fits_by_what_is_free_and_by_what_it_is_asked_for(planner: Planner) -> None:
-    plan = planner.plan(request())
+def test_fits_by_what_is_free_and_by_what_it_is_asked_for(estimator: MemoryEstimator) -> None:
+    plan = estimator.plan(request())
     assert plan.fits and plan.available_bytes is not None and plan.available_bytes > plan.needs_bytes
-    assert not planner.plan(request(), available_bytes=plan.needs_bytes - 1).fits
-    assert planner.plan(request(), available_bytes=plan.needs_bytes).fits
+    assert not estimator.plan(request(), available_bytes=plan.needs_bytes - 1).fits
+    assert estimator.plan(request(), available_bytes=plan.needs_bytes).fits
     assert CLIENT_BYTES < plan.needs_bytes < CLIENT_BYTES + 400 * MB
 
 
@@ -120,36 +120,38 @@ def result_of(peaks: dict[str, int], begin: int, **info: Any) -> Result:
     )
     record = MemoryRecord("cpu", Reading(begin), stages, ())
     facts: dict[str, Any] = dict.fromkeys(GenerationInfo.__dataclass_fields__, None)
-    return Result(pictures=(), info=GenerationInfo(**{**facts, "extra_params": {}, **info}), memory=record)
+    return Result(images=(), info=GenerationInfo(**{**facts, "extra_params": {}, **info}), memory=record)
 
 
 def test_after_a_job_the_same_one_is_known_and_others_follow(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "memory.json"
-    planner = Planner(engine, CONFIGS, path)
-    before = needs(planner, request(width=128, height=128))
+    estimator = MemoryEstimator(engine, CONFIGS, path)
+    before = needs(estimator, request(width=128, height=128))
     peaks = {"text": 610 * MB, "denoise": 640 * MB, "decode": 700 * MB, "save": 600 * MB}
-    planner.learn(request(), result_of(peaks, 600 * MB))
-    assert {stage: size for stage, size in needs(planner, request()).items() if stage in peaks} == peaks
-    after = needs(planner, request(width=128, height=128))
+    estimator.learn(request(), result_of(peaks, 600 * MB))
+    assert {stage: size for stage, size in needs(estimator, request()).items() if stage in peaks} == peaks
+    after = needs(estimator, request(width=128, height=128))
     assert after["decode"] > peaks["decode"] and after != before
-    again = Planner(engine, CONFIGS, path)  # another start of the program
+    again = MemoryEstimator(engine, CONFIGS, path)  # another start of the program
     assert needs(again, request())["decode"] == peaks["decode"]
-    assert (again.plan(request()).learnt_from, planner.plan(request(batch_size=2)).learnt_from) == (1, 1)
+    assert (again.plan(request()).learnt_from, estimator.plan(request(batch_size=2)).learnt_from) == (1, 1)
 
 
 def test_interrupted_and_recovered_jobs_teach_nothing(engine: Engine) -> None:
-    planner = Planner(engine, CONFIGS)
+    estimator = MemoryEstimator(engine, CONFIGS)
     result = result_of({"denoise": 900 * MB}, 600 * MB)
-    planner.learn(request(), replace(result, interrupted=True))
-    planner.learn(request(), replace(result, memory=None))
-    planner.learn(request(), result_of({"denoise": 900 * MB}, 600 * MB, extra_params={"Memory recovery": "tiled VAE"}))
-    assert planner.plan(request()).learnt_from == 0
+    estimator.learn(request(), replace(result, interrupted=True))
+    estimator.learn(request(), replace(result, memory=None))
+    estimator.learn(
+        request(), result_of({"denoise": 900 * MB}, 600 * MB, extra_params={"Memory recovery": "tiled VAE"})
+    )
+    assert estimator.plan(request()).learnt_from == 0
 
 
 def test_learning_in_the_background_logs_what_goes_wrong(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    planner = Planner(engine, CONFIGS)
-    planner.learn_later(request(checkpoint="gone.safetensors"), result_of({"denoise": 900 * MB}, 600 * MB))
-    planner.close()
+    estimator = MemoryEstimator(engine, CONFIGS)
+    estimator.learn_later(request(checkpoint="gone.safetensors"), result_of({"denoise": 900 * MB}, 600 * MB))
+    estimator.close()
     assert "gone.safetensors" in caplog.text
 
 
@@ -165,27 +167,27 @@ def test_a_containers_limit(tmp_path: Path) -> None:
 
 
 def test_split_feed_forward_needs_less_and_learns_by_itself(engine: Engine) -> None:
-    planner = Planner(engine, CONFIGS)
+    estimator = MemoryEstimator(engine, CONFIGS)
     size: dict[str, Any] = {"width": 256, "height": 256, "batch_size": 4}
     split = {"split_feed_forward": "8"}
-    whole, cut = (needs(planner, request(settings, **size))["denoise"] for settings in ({}, split))
+    whole, cut = (needs(estimator, request(settings, **size))["denoise"] for settings in ({}, split))
     assert cut < whole
-    planner.learn(request(split, **size), result_of({"text": 610 * MB, "denoise": 900 * MB}, 600 * MB))
-    assert needs(planner, request(split, **size))["denoise"] == 900 * MB
-    assert planner.plan(request(**size)).learnt_from == 0
+    estimator.learn(request(split, **size), result_of({"text": 610 * MB, "denoise": 900 * MB}, 600 * MB))
+    assert needs(estimator, request(split, **size))["denoise"] == 900 * MB
+    assert estimator.plan(request(**size)).learnt_from == 0
 
 
 @pytest.mark.parametrize("word", ["Parts", "Blocks", "Layers"])
-def test_streamed_weights_are_foretold_by_the_groups_that_move(
+def test_streamed_weights_are_predicted_by_the_groups_that_move(
     word: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit on blocks that takes those of the tiny model apart, as 96 MB do those of a large one."""
-    monkeypatch.setattr("modules.models.reading.offloading.LARGEST_BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr("modules.models.meta_model.LARGEST_BLOCK_BYTES", 1 << 20)
-    wish = PrecisionWish.of(Settings().with_changes({"stream_weights": word}))
-    sketch = sketch_model(engine.catalogue.get(NAME), CONFIGS)
-    plan = resolve(wish, engine.machine, sketch.family)
-    handle = engine.model(NAME, wish).streaming
+    monkeypatch.setattr("modules.models.reading.offloading.MAX_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("modules.models.meta_model.MAX_BLOCK_BYTES", 1 << 20)
+    options = PrecisionOptions.of(Settings().with_changes({"stream_weights": word}))
+    meta_model = build_meta_model(engine.catalogue.get(NAME), CONFIGS)
+    plan = resolve(options, engine.machine, meta_model.family)
+    handle = engine.model(NAME, options).streaming
     assert handle is not None
     inside = {id(layer) for layer in handle.components["unet"].modules()}
     groups = [group.size_bytes for group in handle.groups if id(group.slots[0].layer) in inside]
@@ -196,12 +198,12 @@ def test_streamed_weights_are_foretold_by_the_groups_that_move(
         if not parameter.is_meta and parameter.numel() * 4 < 1 << 16
     )
     beside = 1 if word == "Parts" else 2
-    assert sketch.resident_bytes(plan, "denoise") == pytest.approx(small + beside * max(groups), rel=0.01)
+    assert meta_model.resident_bytes(plan, "denoise") == pytest.approx(small + beside * max(groups), rel=0.01)
     assert plan.streaming is not None
     in_memory = replace(plan, streaming=replace(plan.streaming, on_disk=False))
-    assert sketch.resting_bytes(plan) == 0
-    everything = sum(sum(sizes.values()) for sizes in sketch.weights(in_memory).values())
-    assert sketch.resting_bytes(in_memory) == pytest.approx(everything, rel=0.05)  # all but what is small
+    assert meta_model.resting_bytes(plan) == 0
+    everything = sum(sum(sizes.values()) for sizes in meta_model.weights(in_memory).values())
+    assert meta_model.resting_bytes(in_memory) == pytest.approx(everything, rel=0.05)  # all but what is small
 
 
 def test_a_refiner_and_a_hires_checkpoint_count(tmp_path: Path) -> None:
@@ -209,61 +211,61 @@ def test_a_refiner_and_a_hires_checkpoint_count(tmp_path: Path) -> None:
     shutil.copy(TINY.with_suffix(".yaml"), tmp_path)
     large = write_family(tmp_path, "sdxl").name
     catalogue = CheckpointCatalogue([tmp_path], HashCache(tmp_path / "hashes.json"))
-    planner = Planner(Engine(catalogue, CONFIGS, cpu_machine), CONFIGS)
-    alone = needs(planner, request())
-    refined = needs(planner, request(refiner_checkpoint=large, refiner_switch_at=0.5))
+    estimator = MemoryEstimator(Engine(catalogue, CONFIGS, cpu_machine), CONFIGS)
+    alone = needs(estimator, request())
+    refined = needs(estimator, request(refiner_checkpoint=large, refiner_switch_at=0.5))
     assert list(refined) == list(alone)
-    own = needs(planner, request(checkpoint=large))
+    own = needs(estimator, request(checkpoint=large))
     for stage in ("load", "text", "denoise", "decode"):
         assert refined[stage] == max(alone[stage], own[stage])
     assert refined["save"] == alone["save"]
-    hires = needs(planner, request(hires=HiresRequest(scale=2.0, checkpoint=large)))
-    other = needs(planner, request(checkpoint=large, hires=HiresRequest(scale=2.0)))
+    hires = needs(estimator, request(hires=HiresRequest(scale=2.0, checkpoint=large)))
+    other = needs(estimator, request(checkpoint=large, hires=HiresRequest(scale=2.0)))
     assert hires["denoise larger"] == max(
-        other["denoise larger"], needs(planner, request(hires=HiresRequest(scale=2.0)))["denoise larger"]
+        other["denoise larger"], needs(estimator, request(hires=HiresRequest(scale=2.0)))["denoise larger"]
     )
-    assert hires["denoise"] == needs(planner, request(hires=HiresRequest(scale=2.0)))["denoise"]
+    assert hires["denoise"] == needs(estimator, request(hires=HiresRequest(scale=2.0)))["denoise"]
     wanted = request(refiner_checkpoint=large, refiner_switch_at=0.5)
-    planner.learn(wanted, result_of({"text": 610 * MB, "denoise": 9000 * MB}, 600 * MB))
-    assert planner.plan(wanted).learnt_from == 0  # whose memory it was cannot be told
+    estimator.learn(wanted, result_of({"text": 610 * MB, "denoise": 9000 * MB}, 600 * MB))
+    assert estimator.plan(wanted).learnt_from == 0  # whose memory it was cannot be told
 
 
 def test_models_that_are_set_aside_count(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = Planner(engine, CONFIGS)
-    before = needs(planner, request())
+    estimator = MemoryEstimator(engine, CONFIGS)
+    before = needs(estimator, request())
     monkeypatch.setattr(engine._shelf, "bytes_but", lambda path: 50 * MB)
-    after = needs(planner, request())
+    after = needs(estimator, request())
     assert {stage: after[stage] - before[stage] for stage in before} == dict.fromkeys(before, 50 * MB)
     monkeypatch.setattr(engine, "kept_bytes", lambda info: (0, 0))
-    assert needs(planner, request()) == before
+    assert needs(estimator, request()) == before
 
 
 @pytest.mark.parametrize(("words", "rests"), [({}, False), ({"stream_weights": "Blocks"}, True)])
-def test_with_a_card_main_memory_is_foretold_too(
-    words: dict[str, str], rests: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
+def test_with_a_card_main_memory_is_predicted_too(
+    words: dict[str, str], is_offloaded: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a card that is not there."""
     card = replace(engine.machine, device=torch.device("cuda", 0))
     monkeypatch.setattr("modules.processing.memory_estimate.estimate.describe", lambda device: f"some {device.type}")
-    planner = Planner(engine, CONFIGS)
-    monkeypatch.setattr(planner, "_remember", lambda key, run: 20 * MB)  # what a rehearsal there would give
+    estimator = MemoryEstimator(engine, CONFIGS)
+    monkeypatch.setattr(estimator, "_remember", lambda key, run: 20 * MB)  # what a dry run there would give
     monkeypatch.setattr(engine, "_machine", card)
-    plan = planner.plan(request(words), available_bytes=4000 * MB)
-    sketch = sketch_model(engine.catalogue.get(NAME), CONFIGS)
-    weights = plan.weights_bytes if rests else 0
+    plan = estimator.plan(request(words), available_bytes=4000 * MB)
+    meta_model = build_meta_model(engine.catalogue.get(NAME), CONFIGS)
+    weights = plan.weights_bytes if is_offloaded else 0
     by_stage = {stage.stage: stage for stage in plan.stages}
-    assert by_stage["load"].main_bytes == pytest.approx(CLIENT_BYTES + weights + sketch.largest_tensor_bytes, rel=0.01)
+    assert by_stage["load"].main_bytes == pytest.approx(CLIENT_BYTES + weights + meta_model.max_tensor_bytes, rel=0.01)
     assert by_stage["denoise"].main_bytes == pytest.approx(CLIENT_BYTES + weights, rel=0.01)
     assert by_stage["denoise"].needs_bytes < CLIENT_BYTES  # the program is not on the card
     assert plan.main_available_bytes is not None and plan.fits and "main memory" in plan_line(plan)
     peaks = {"text": 910 * MB, "denoise": 950 * MB}
-    planner.learn(request(words), on_card(result_of(peaks, 900 * MB), 170 * MB))
-    learnt = {stage.stage: stage for stage in planner.plan(request(words), available_bytes=4000 * MB).stages}
+    estimator.learn(request(words), on_gpu(result_of(peaks, 900 * MB), 170 * MB))
+    learnt = {stage.stage: stage for stage in estimator.plan(request(words), available_bytes=4000 * MB).stages}
     assert {stage: learnt[stage].main_bytes for stage in peaks} == peaks
     assert learnt["denoise"].needs_bytes == 170 * MB
 
 
-def on_card(result: Result, allocated: int) -> Result:
+def on_gpu(result: Result, allocated: int) -> Result:
     """The same job, with so much allocated on a card in each stage."""
     assert result.memory is not None
     stages = tuple(replace(item, peak=replace(item.peak, allocated=allocated)) for item in result.memory.stages)

@@ -1,4 +1,4 @@
-"""From settings, flags and device to the plan, and from a picture's infotext back to it."""
+"""From settings, flags and device to the plan, and from an image's infotext back to it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +13,7 @@ from modules.images.infotext import format_infotext, parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.models.precision import ComputeMode
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import Machine, PrecisionWish, machine_of, resolve
+from modules.processing.engine.precision import Machine, PrecisionOptions, machine_of, resolve
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.describe import precision_fields
@@ -57,7 +57,7 @@ def all_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_automatic_computes_as_the_machine_can(machine: str, storage: str, mode: ComputeMode) -> None:
-    plan = resolve(PrecisionWish(fp8_storage="Enable", fp8_format=storage), MACHINES[machine], None)
+    plan = resolve(PrecisionOptions(fp8_storage="Enable", fp8_format=storage), MACHINES[machine], None)
     assert plan.mode is mode
     assert plan.unet_storage == plan.text_storage == storage
     assert plan.compute_dtype == MACHINES[machine].dtype
@@ -65,20 +65,20 @@ def test_automatic_computes_as_the_machine_can(machine: str, storage: str, mode:
 
 @pytest.mark.parametrize("storage", FORMATS)
 def test_apple_gpus_stay_in_16_bits_and_say_so(storage: str) -> None:
-    plan = resolve(PrecisionWish(fp8_storage="Enable", fp8_format=storage), MACHINES["mps"], None)
+    plan = resolve(PrecisionOptions(fp8_storage="Enable", fp8_format=storage), MACHINES["mps"], None)
     assert not plan.is_low_precision
     assert plan.mode is ComputeMode.PLAIN
     assert plan.compute_dtype == torch.float16
     assert plan.skip == ()
     assert "no fp8" in plan.notes[0]
     assert precision_fields(plan) == {}
-    assert resolve(PrecisionWish(), MACHINES["mps"], None).notes == ()
+    assert resolve(PrecisionOptions(), MACHINES["mps"], None).notes == ()
 
 
 @pytest.mark.parametrize("machine", [name for name in MACHINES if name != "mps"])
 @pytest.mark.usefixtures("all_dtypes")
-def test_a_pasted_picture_restores_the_plan(machine: str) -> None:
-    """Whatever was set when the picture was made, and whatever is set now."""
+def test_a_pasted_image_restores_the_plan(machine: str) -> None:
+    """Whatever was set when the image was made, and whatever is set now."""
     now = Settings().changed(
         fp8_storage="Enable for SDXL",
         fp8_format="int8_row",
@@ -97,23 +97,23 @@ def test_a_pasted_picture_restores_the_plan(machine: str) -> None:
             fp8_text_encoder=storage != "int8_row" or weight == "Disable",
             cache_fp16_weight=weight == "Enable",
         )
-        made = resolve(PrecisionWish.of(then), MACHINES[machine], None)
+        made = resolve(PrecisionOptions.of(then), MACHINES[machine], None)
         text = format_infotext("a cat", "", {"Steps": 1, "Sampler": "Euler", "Seed": 2, **precision_fields(made)})
         for current in (now, Settings()):
             pasted = current.with_changes(override_settings_from(parse_infotext(text), current))
-            again = resolve(PrecisionWish.of(pasted), MACHINES[machine], None)
+            again = resolve(PrecisionOptions.of(pasted), MACHINES[machine], None)
             assert again.fingerprint == made.fingerprint, (storage, mode, dtype, weight, text)
             assert again.load_key == made.load_key
 
 
 @pytest.mark.usefixtures("all_dtypes")
-def test_a_picture_cast_by_hand_on_cuda_is_not_pasted_as_autocast() -> None:
-    wish = PrecisionWish(fp8_storage="Enable", fp8_format="fp8_e4m3fn", compute_mode="Manual cast")
-    fields = precision_fields(resolve(wish, CUDA, None))
+def test_an_image_cast_by_hand_on_cuda_is_not_pasted_as_autocast() -> None:
+    options = PrecisionOptions(fp8_storage="Enable", fp8_format="fp8_e4m3fn", compute_mode="Manual cast")
+    fields = precision_fields(resolve(options, CUDA, None))
     assert fields["Compute mode"] == "Manual cast"
     parsed = parse_infotext(format_infotext("a", "", {"Steps": 1, "Sampler": "Euler", "Seed": 2, **fields}))
     settings = Settings().with_changes(override_settings_from(parsed, Settings()))
-    assert resolve(PrecisionWish.of(settings), CUDA, None).mode is ComputeMode.MANUAL
+    assert resolve(PrecisionOptions.of(settings), CUDA, None).mode is ComputeMode.MANUAL
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.mark.parametrize("precision", ["half", "full", "autocast"])
 @pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row"])
-def test_pictures_in_8_bits_under_every_word_of_precision(
+def test_images_in_8_bits_under_every_word_of_precision(
     precision: str, storage: str, engine: Engine, tmp_path: Path
 ) -> None:
     machine = machine_of(Flags(use_cpu=("all",), precision=precision))
@@ -137,4 +137,4 @@ def test_pictures_in_8_bits_under_every_word_of_precision(
     assert model is not None
     assert model.plan.compute_dtype == machine.dtype
     extrema = result.samples[0].image.convert("L").getextrema()
-    assert extrema[0] != extrema[1]  # a picture, not the black of NaN
+    assert extrema[0] != extrema[1]  # an image, not the black of NaN

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from modules.processing.memory_estimate.estimate import MemoryPlan, StageNeed
+from modules.processing.memory_estimate.estimate import MemoryEstimate, StageNeed
 from modules.processing.memory_estimate.proposals import changes, propose
 from modules.processing.memory_estimate.words import plan_line
 from modules.processing.request import HiresRequest, Txt2ImgRequest
@@ -19,7 +19,7 @@ def job(settings: dict[str, Any] | None = None, **values: Any) -> Txt2ImgRequest
     return Txt2ImgRequest(**wanted, settings=Settings().with_changes(settings or {}))
 
 
-def plan_of(available_mb: int, request: Txt2ImgRequest) -> MemoryPlan:
+def plan_of(available_mb: int, request: Txt2ImgRequest) -> MemoryEstimate:
     """A device on which everything is simple: 1000 MB of weights, and a little a pixel."""
     pixels = request.width * request.height / 1000
     settings = request.settings
@@ -28,7 +28,7 @@ def plan_of(available_mb: int, request: Txt2ImgRequest) -> MemoryPlan:
     denoise = weights + round(rows * pixels / 10) * MB
     decode = weights + round(pixels / (10 if settings.whole("vae_tile_size") else 1)) * MB
     stages = (StageNeed("denoise", denoise), StageNeed("decode", decode))
-    return MemoryPlan("toy", stages, weights, available_mb * MB, 0)
+    return MemoryEstimate("toy", stages, weights, available_mb * MB, 0)
 
 
 def titles(available_mb: int, request: Txt2ImgRequest) -> list[str]:
@@ -41,7 +41,7 @@ def test_nothing_for_a_job_that_fits() -> None:
     assert titles(2000, job()) == []
 
 
-def test_the_same_picture_slower_before_another_picture() -> None:
+def test_the_same_image_slower_before_another_image() -> None:
     assert titles(1400, job()) == ["VAE in tiles", "FP8 weight", "704x512 pixels"]
 
 
@@ -68,7 +68,7 @@ def test_the_best_sum_where_nothing_is_enough() -> None:
     assert only.change.title.count("pixels") == 1 and only.change.title.endswith("512x384 pixels")
 
 
-def streamed(available_mb: int, request: Txt2ImgRequest) -> MemoryPlan:
+def streamed(available_mb: int, request: Txt2ImgRequest) -> MemoryEstimate:
     """As above, where weights can be streamed: the finer, the less of them is there."""
     plan = plan_of(available_mb, request)
     share = {"Parts": 4, "Blocks": 10, "Layers": 50}.get(request.settings.text("stream_weights"), 1)
@@ -102,7 +102,7 @@ def test_in_a_sum_the_later_value_takes_the_place_of_the_earlier(available_mb: i
 def test_main_memory_counts_too() -> None:
     request = job({"stream_weights": "Parts"})
     stages = (StageNeed("denoise", 3 * MB, 10 * MB),)
-    plan = MemoryPlan("card", stages, MB, 4 * MB, 0, main_available_bytes=8 * MB)
+    plan = MemoryEstimate("card", stages, MB, 4 * MB, 0, main_available_bytes=8 * MB)
     assert plan.missing_bytes == 2 * MB and not plan.fits
     half = replace(plan, stages=(StageNeed("denoise", 3 * MB, 5 * MB),))
     found = propose(request, plan, lambda changed: half if changed.settings.text("fp8_storage") == "Enable" else plan)

@@ -1,4 +1,4 @@
-"""Jobs that run out of memory at every stage, once and again, and still give the same picture."""
+"""Jobs that run out of memory at every stage, once and again, and still give the same image."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from modules.errors import MemoryShortageError
 from modules.images.infotext import parse_infotext
 from modules.models.unet_running import UnetRunner, rows_of
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
@@ -34,7 +34,7 @@ PAYLOAD: dict[str, Any] = {
 }
 HIRES = {**PAYLOAD, "enable_hr": True, "hr_upscaler": "Lanczos", "hr_scale": 2, "denoising_strength": 0.6}
 LORA = {**PAYLOAD, "prompt": "a red cat <lora:tiny-lora-a:0.8>"}
-RUNGS = 20  # more than there are
+FALLBACKS = 20  # more than there are
 NAME = "tiny-sd1.safetensors"
 
 
@@ -50,7 +50,7 @@ def make(engine: Engine, folder: Path, payload: dict[str, Any], settings: dict[s
 
 
 def pixels(result: Result) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.stack([np.asarray(picture.image).astype(np.int64) for picture in result.samples])
+    return np.stack([np.asarray(image.image).astype(np.int64) for image in result.samples])
 
 
 class Failing:
@@ -81,7 +81,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, where: str, times: int, after: int = 0
 
 
 STAGES = {
-    "networks": ("modules.adapters.applying:NetworkApplier.apply", LORA),
+    "networks": ("modules.adapters.applying:AdapterApplier.apply", LORA),
     "text": ("modules.prompting.clip_encoder:ClipTextEncoder.encode", PAYLOAD),
     "denoise": ("modules.models.loaded:LoadedModel._predict", PAYLOAD),
     "encode": ("modules.models.vae.running:VaeRunner._moments", HIRES),
@@ -93,7 +93,7 @@ STAGES = {
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.usefixtures("fresh_prompts")
-def test_once_at_any_stage_freeing_gives_the_very_same_picture(
+def test_once_at_any_stage_freeing_gives_the_very_same_image(
     stage: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where, payload = STAGES[stage]
@@ -111,7 +111,7 @@ def test_once_at_any_stage_freeing_gives_the_very_same_picture(
 
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize(
-    ("times", "rungs"),
+    ("times", "fallbacks"),
     [
         (2, "query slices"),
         (3, "query slices, split feed-forward"),
@@ -119,20 +119,20 @@ def test_once_at_any_stage_freeing_gives_the_very_same_picture(
         (5, "query slices, split feed-forward, halved batch"),
     ],
 )
-def test_each_rung_while_denoising_gives_the_same_picture(
-    times: int, rungs: str, after: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_each_fallback_while_denoising_gives_the_same_image(
+    times: int, fallbacks: str, after: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = make(engine, tmp_path, PAYLOAD)
     fail(monkeypatch, STAGES["denoise"][0], times, after)
     result = make(engine, tmp_path, PAYLOAD)
     # Kernels for fewer rows add up in another order; slices of attention do not.
-    assert np.abs(pixels(result) - pixels(expected)).max() <= (1 if "batch" in rungs else 0)
-    assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == rungs
+    assert np.abs(pixels(result) - pixels(expected)).max() <= (1 if "batch" in fallbacks else 0)
+    assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == fallbacks
     assert make(engine, tmp_path, PAYLOAD).notices == expected.notices  # nothing of it is left for the next job
 
 
 @pytest.mark.parametrize("times", [2, 3, 4, 5])
-def test_each_rung_while_decoding_gives_the_same_picture(
+def test_each_fallback_while_decoding_gives_the_same_image(
     times: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = {**PAYLOAD, "width": 320, "height": 192, "steps": 1, "batch_size": 1}
@@ -156,7 +156,7 @@ def test_each_rung_while_decoding_gives_the_same_picture(
 def test_the_device_is_left_step_by_step_and_everything_comes_back(
     times: int, last: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a device that can be left (here the processor itself stands for it)."""
+    """With a device that can be left (here the CPU itself stands for it)."""
     expected = make(engine, tmp_path, PAYLOAD)
     model = engine.model(NAME)
     before = {name: (p.device, p.dtype, p.clone()) for name, p in model.unet.named_parameters()}
@@ -187,7 +187,7 @@ def test_when_nothing_helps_the_job_fails_in_a_sentence_and_the_next_one_works(
     expected = make(engine, tmp_path, payload)
     engine.conditioner(NAME).clear()
     with monkeypatch.context() as patch:
-        fail(patch, where, RUNGS)
+        fail(patch, where, FALLBACKS)
         with pytest.raises(MemoryShortageError, match=f"Memory ran out .{stage}: CUDA out of memory.*smaller size"):
             make(engine, tmp_path, payload)
     engine.conditioner(NAME).clear()
@@ -241,7 +241,7 @@ def test_text_encoders_stream_their_layers_when_memory_runs_out(
 ) -> None:
     settings = {"stream_weights": "Parts"}
     expected = make(engine, tmp_path, PAYLOAD, settings)
-    engine.conditioner(NAME, PrecisionWish.of(Settings().with_changes(settings))).clear()
+    engine.conditioner(NAME, PrecisionOptions.of(Settings().with_changes(settings))).clear()
     with monkeypatch.context() as patch:
         fail(patch, STAGES["text"][0], 2)
         result = make(engine, tmp_path, PAYLOAD, settings)
@@ -265,7 +265,7 @@ def test_a_streamed_model_can_compute_on_the_processor(
         result = make(engine, tmp_path, PAYLOAD, settings)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
     names = str(parse_infotext(result.samples[0].infotext)["Memory recovery"])
-    assert names.endswith("streamed blocks, streamed layers, processor, tiled VAE, VAE on the processor")
+    assert names.endswith("streamed blocks, streamed layers, processor, tiled VAE, VAE on the CPU")
     assert np.array_equal(pixels(make(engine, tmp_path, PAYLOAD, settings)), pixels(expected))
 
 

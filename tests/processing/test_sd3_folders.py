@@ -9,7 +9,7 @@ from torch import Tensor
 
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.precision import PrecisionOptions
 from modules.prompting.conditioning import Conditioning
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
@@ -27,7 +27,7 @@ def engine_of(folder: Path) -> Engine:
 
 def encoded(engine: Engine, **changes: Any) -> Conditioning:
     settings = Settings().with_changes(changes)
-    conditioner = engine.conditioner(None, PrecisionWish.of(settings))
+    conditioner = engine.conditioner(None, PrecisionOptions.of(settings))
     ((cond, _),) = conditioner.encode([PROMPT], [""], 4, settings, (64, 64)).prompts[0].at(0)
     return cond
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.memory.attention import whole
-from modules.models.denoiser_context import NetworkContext
+from modules.models.denoiser_context import DenoiserContext
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.attention import using_attention
 from modules.processing.engine.engine import Engine
@@ -18,7 +18,7 @@ from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 from tests.models.diffusers_sd3_folders import sd3_transformer
 from tests.models.family_files import family_tensors, write_family
-from tests.processing.guided_walk import walk
+from tests.processing.guided_run import sampling_run
 from tests.recordings import CONFIGS, cpu_machine
 
 PROMPT, NEGATIVE = "a red cat on a wall", "blurry"
@@ -47,19 +47,19 @@ def encoded(engine: Engine) -> EncodedPrompts:
     return engine.conditioner(None).encode([PROMPT], [NEGATIVE], STEPS, Settings(), (64, 64))
 
 
-def test_the_network_is_that_of_diffusers(engine: Engine, theirs: SD3Transformer2DModel) -> None:
+def test_the_adapter_is_that_of_diffusers(engine: Engine, theirs: SD3Transformer2DModel) -> None:
     torch.manual_seed(3)
     x, t = torch.randn(2, 16, 8, 10), torch.tensor([900.0, 31.5])
     context, vector = torch.randn(2, 154, 256), torch.randn(2, 192)
     with torch.inference_mode():
-        ours = engine.model(None).predict(x, t, NetworkContext(context, vector))
+        ours = engine.model(None).predict(x, t, DenoiserContext(context, vector))
         reference = theirs(x, context, vector, t, return_dict=False)[0]
     torch.testing.assert_close(ours, reference, atol=1e-5, rtol=1e-5)
 
 
 def test_latents_of_an_odd_side_keep_it(engine: Engine) -> None:
     with torch.inference_mode():
-        context = NetworkContext(torch.randn(1, 154, 256), torch.randn(1, 192))
+        context = DenoiserContext(torch.randn(1, 154, 256), torch.randn(1, 192))
         assert engine.model(None).predict(torch.randn(1, 16, 7, 9), torch.tensor([5.0]), context).shape[2:] == (7, 9)
 
 
@@ -87,11 +87,11 @@ def test_euler_is_the_pipeline_of_diffusers(engine: Engine, theirs: SD3Transform
         height=64,
         width=64,
     ).images
-    ours = walk(model, noise, prompts, STEPS, CFG_SCALE)
+    ours = sampling_run(model, noise, prompts, STEPS, CFG_SCALE)
     torch.testing.assert_close(ours, reference, atol=2e-4, rtol=2e-4)
     with torch.inference_mode():
-        picture = vae.decode(reference / 1.5305 + 0.0609, return_dict=False)[0]
-        torch.testing.assert_close(model.decode(ours), picture, atol=2e-3, rtol=2e-3)
+        image = vae.decode(reference / 1.5305 + 0.0609, return_dict=False)[0]
+        torch.testing.assert_close(model.decode(ours), image, atol=2e-3, rtol=2e-3)
 
 
 def test_prompts_are_encoded_as_the_model_was_trained(name: str, engine: Engine) -> None:
@@ -131,10 +131,10 @@ def test_prompts_are_encoded_as_the_model_was_trained(name: str, engine: Engine)
 
 
 def test_every_way_of_attention_gives_the_same_numbers(engine: Engine) -> None:
-    """In place of diffusers' own processors, which are back afterwards."""
+    """In place of diffusers' own CPUs, which are back afterwards."""
     model = engine.model(None)
     torch.manual_seed(4)
-    x, context = torch.randn(1, 16, 8, 8), NetworkContext(torch.randn(1, 154, 256), torch.randn(1, 192))
+    x, context = torch.randn(1, 16, 8, 8), DenoiserContext(torch.randn(1, 154, 256), torch.randn(1, 192))
     with torch.inference_mode():
         plain = model.predict(x, torch.tensor([300.0]), context)
         before = [id(layer.processor) for layer in model.unet.modules() if hasattr(layer, "processor")]

@@ -14,10 +14,10 @@ from modules.errors import CheckpointError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory.layer import stored_state
-from modules.models.meta_model import sketch_model
+from modules.models.meta_model import build_meta_model
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import OPTIONAL_ENCODERS, PrecisionWish
+from modules.processing.engine.precision import OPTIONAL_ENCODERS, PrecisionOptions
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
@@ -76,7 +76,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def following(engine: Engine, prompt: str, **changes: Any) -> Tensor:
     """What follows the tokens of CLIP."""
     settings = Settings().with_changes({**ON, **changes})
-    conditioner = engine.conditioner(None, PrecisionWish.of(settings))
+    conditioner = engine.conditioner(None, PrecisionOptions.of(settings))
     ((cond, _),) = conditioner.encode([prompt], [""], 4, settings, (64, 64)).prompts[0].at(0)
     return cond.crossattn[cond.crossattn.shape[0] // 2 :]
 
@@ -138,7 +138,7 @@ def test_it_has_as_many_tokens_as_the_others(engine: Engine, tmp_path: Path) -> 
     assert tokenizer.ids("", 3) == [1, 0, 0]
 
 
-def picture(engine: Engine, **changes: Any) -> Result:
+def image(engine: Engine, **changes: Any) -> Result:
     settings = Settings().with_changes(
         {"samples_save": False, "grid_save": False, "return_grid": False, "live_previews_enable": False, **changes}
     )
@@ -149,36 +149,36 @@ def picture(engine: Engine, **changes: Any) -> Result:
 
 
 def pixels(result: Result) -> np.ndarray[Any, Any]:
-    return np.asarray(result.pictures[0].image)
+    return np.asarray(result.images[0].image)
 
 
 def test_the_setting_decides(engine: Engine, tmp_path: Path) -> None:
-    """Off it is not even read; the picture says that it was on, and pasting that switches it on."""
-    without = picture(write(tmp_path, None))
-    off = picture(engine)
+    """Off it is not even read; the image says that it was on, and pasting that switches it on."""
+    without = image(write(tmp_path, None))
+    off = image(engine)
     assert not engine.model(None).has_optional
-    on = picture(engine, **ON)
-    assert engine.model(None, PrecisionWish(optional=OPTIONAL_ENCODERS)).has_optional
+    on = image(engine, **ON)
+    assert engine.model(None, PrecisionOptions(optional=OPTIONAL_ENCODERS)).has_optional
     assert (pixels(off) == pixels(without)).all() and (pixels(on) != pixels(off)).any()
-    assert "T5" not in parse_infotext(off.pictures[0].infotext)
-    assert override_settings_from(parse_infotext(on.pictures[0].infotext), Settings())["sd3_enable_t5"] is True
-    assert (pixels(picture(engine)) == pixels(off)).all()
+    assert "T5" not in parse_infotext(off.images[0].infotext)
+    assert override_settings_from(parse_infotext(on.images[0].infotext), Settings())["sd3_enable_t5"] is True
+    assert (pixels(image(engine)) == pixels(off)).all()
 
 
 def test_on_without_a_file_zeros_follow_and_a_notice_says_so(tmp_path: Path) -> None:
     engine = write(tmp_path, None)
     assert not following(engine, PROMPT).any()
-    result = picture(engine, **ON)
+    result = image(engine, **ON)
     assert any("t5xxl.safetensors" in notice for notice in result.notices)
-    assert "T5" not in parse_infotext(result.pictures[0].infotext)
+    assert "T5" not in parse_infotext(result.images[0].infotext)
 
 
 @pytest.mark.parametrize("storage", ["fp8_e4m3fn_row", "fp8_e4m3fn", "int8_row"])
 def test_it_is_stored_in_8_bits_as_the_others(storage: str, engine: Engine) -> None:
     whole = following(engine, PROMPT)
     stored = following(engine, PROMPT, fp8_storage="Enable", fp8_format=storage)
-    wish = PrecisionWish(optional=OPTIONAL_ENCODERS, fp8_storage="Enable", fp8_format=storage)
-    module = engine.model(None, wish).text_encoders["text_encoder_3"]
+    options = PrecisionOptions(optional=OPTIONAL_ENCODERS, fp8_storage="Enable", fp8_format=storage)
+    module = engine.model(None, options).text_encoders["text_encoder_3"]
     layer = module.encoder.block[0].layer[1].DenseReluDense.wo
     assert stored_state(layer) is not None and layer._parameters["weight"].element_size() == 1
     assert 0 < (stored - whole).norm() / whole.norm() < 0.2
@@ -194,10 +194,11 @@ def test_a_file_in_8_bits_is_used_as_it_is(tmp_path: Path) -> None:
     torch.testing.assert_close(following(write(tmp_path, narrow), PROMPT), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_sketch_counts_it_only_when_it_is_on(engine: Engine) -> None:
+def test_the_meta_model_counts_it_only_when_it_is_on(engine: Engine) -> None:
     info = engine.catalogue.default(None)
     names = [
-        {item.name for item in sketch_model(info, CONFIGS, optional=on).components} for on in ((), OPTIONAL_ENCODERS)
+        {item.name for item in build_meta_model(info, CONFIGS, optional=on).components}
+        for on in ((), OPTIONAL_ENCODERS)
     ]
     assert names[1] - names[0] == {"text_encoder_3"}
 

@@ -17,7 +17,7 @@ from modules.sampling.discrete import ZERO_SNR_LAST_ALPHA_BAR
 from modules.settings.values import Settings
 from tests.models.diffusers_folders import UNET, UNETS, scheduler_config, unet_tensors
 from tests.models.family_files import write_family
-from tests.processing.guided_walk import walk
+from tests.processing.guided_run import sampling_run
 from tests.recordings import CONFIGS, cpu_machine
 
 STEPS, CFG_SCALE, SIZE_PX = 8, 5.0, (64, 80)  # width, height
@@ -32,7 +32,7 @@ def encoded(engine: Engine) -> EncodedPrompts:
     return engine.conditioner(None).encode(["a red cat on a wall"], ["blurry"], STEPS, Settings(), SIZE_PX)
 
 
-def diffusers_walk(name: str, vae: Any, noise: Tensor, prompts: EncodedPrompts, last_alpha_bar: float | None) -> Tensor:
+def diffusers_run(name: str, vae: Any, noise: Tensor, prompts: EncodedPrompts, last_alpha_bar: float | None) -> Tensor:
     """Latents of diffusers' pipeline, which is told sizes and crop in its own way. `last_alpha_bar`: that of the last
     timestep in place of the scheduler's."""
     unet = UNet2DConditionModel(**{**UNET, **UNETS[name]})
@@ -63,7 +63,7 @@ def diffusers_walk(name: str, vae: Any, noise: Tensor, prompts: EncodedPrompts, 
     return latents
 
 
-def noise_of_a_picture() -> Tensor:
+def noise_of_a_image() -> Tensor:
     width, height = SIZE_PX
     return torch.randn(1, 4, height // 8, width // 8, generator=torch.Generator().manual_seed(7))
 
@@ -72,20 +72,20 @@ def noise_of_a_picture() -> Tensor:
 def test_euler_is_the_pipeline_of_diffusers(name: str, tmp_path: Path) -> None:
     """ "Simple" walks over the timesteps of "trailing": 999, 874, ... 124."""
     engine = engine_with(name, tmp_path)
-    prompts, model, noise = encoded(engine), engine.model(None), noise_of_a_picture()
-    ours = walk(model, noise, prompts, STEPS, CFG_SCALE)
+    prompts, model, noise = encoded(engine), engine.model(None), noise_of_a_image()
+    ours = sampling_run(model, noise, prompts, STEPS, CFG_SCALE)
     last = ZERO_SNR_LAST_ALPHA_BAR if name == "sdxl-v" else None
-    theirs = diffusers_walk(name, model.vae, noise, prompts, last)
+    theirs = diffusers_run(name, model.vae, noise, prompts, last)
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
 def test_the_last_alpha_bar_is_the_reference_uis_and_not_that_of_diffusers(tmp_path: Path) -> None:
     """4.9e-8 and 2^-24 (6.0e-8) in place of 0: other sigmas at the last timestep, which the latents hardly show."""
     engine = engine_with("sdxl-v", tmp_path)
-    prompts, model, noise = encoded(engine), engine.model(None), noise_of_a_picture()
+    prompts, model, noise = encoded(engine), engine.model(None), noise_of_a_image()
     schedule = noise_schedule(model, Settings())
     assert float(schedule.sigmas[-1]) == pytest.approx(4518.8, abs=0.1)
     assert float(EulerDiscreteScheduler(**scheduler_config("sdxl-v")).sigmas[0]) == pytest.approx(4096, abs=0.1)
-    ours = walk(model, noise, prompts, STEPS, CFG_SCALE)
-    theirs = diffusers_walk("sdxl-v", model.vae, noise, prompts, None)
+    ours = sampling_run(model, noise, prompts, STEPS, CFG_SCALE)
+    theirs = diffusers_run("sdxl-v", model.vae, noise, prompts, None)
     assert float((ours - theirs).abs().max()) < 2e-4 * float(theirs.abs().max())

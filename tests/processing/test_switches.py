@@ -10,7 +10,7 @@ import pytest
 from modules.memory.timeline import resident_bytes
 
 ROOT = Path(__file__).parents[2]
-MOST_GROWN = 1.05
+MAX_GROWTH = 1.05
 MODEL_BYTES = 84_000_000  # of the recorded checkpoint; the families' are smaller
 
 pytestmark = pytest.mark.skipif(resident_bytes() is None, reason="resident memory is only known on Linux")
@@ -27,7 +27,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int]
 @pytest.mark.parametrize("way", ["one at a time", "two kept", "three families"])
 def test_switches_do_not_grow(way: str, found: dict[str, tuple[int, int]]) -> None:
     first, last = found[way]
-    assert last < first * MOST_GROWN
+    assert last < first * MAX_GROWTH
     assert last - first < MODEL_BYTES / 4
 
 

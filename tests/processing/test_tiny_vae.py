@@ -16,7 +16,7 @@ from modules.images.infotext_settings import override_settings_from
 from modules.models.vae.tiny_vae import original_names
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
 from modules.processing.engine.engine import Engine
-from modules.processing.memory_estimate.estimate import Planner
+from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
@@ -89,22 +89,22 @@ def make(engine: Engine, wanted: Txt2ImgRequest, watching: Silent | None = None)
 
 
 def pixels(result: Result) -> bytes:
-    data: bytes = result.pictures[0].image.tobytes()
+    data: bytes = result.images[0].image.tobytes()
     return data
 
 
-def test_the_chosen_decoder_makes_the_picture_and_the_model_stays_as_it_was(engine: Engine) -> None:
+def test_the_chosen_decoder_makes_the_image_and_the_model_stays_as_it_was(engine: Engine) -> None:
     full = make(engine, request())
     tiny = make(engine, request(TINY_DECODE))
-    assert pixels(tiny) != pixels(full) and tiny.pictures[0].image.size == (64, 64)
+    assert pixels(tiny) != pixels(full) and tiny.images[0].image.size == (64, 64)
     assert pixels(make(engine, request())) == pixels(full)
 
 
 def test_it_is_recorded_and_pasted_also_the_absence(engine: Engine) -> None:
-    tiny = parse_infotext(make(engine, request(TINY_DECODE)).pictures[0].infotext)
+    tiny = parse_infotext(make(engine, request(TINY_DECODE)).images[0].infotext)
     assert tiny["VAE Decoder"] == "TAESD" and tiny["VAE Encoder"] == "Full"
     assert override_settings_from(tiny, Settings())["sd_vae_decode_method"] == "TAESD"
-    text = make(engine, request(TINY_ENCODE)).pictures[0].infotext
+    text = make(engine, request(TINY_ENCODE)).images[0].infotext
     assert "VAE Encoder" not in text and "VAE Decoder" not in text  # nothing was encoded
     back = override_settings_from(parse_infotext(text), Settings().with_changes({**TINY_DECODE, **TINY_ENCODE}))
     assert (back["sd_vae_decode_method"], back["sd_vae_encode_method"]) == ("Full", "Full")
@@ -113,17 +113,17 @@ def test_it_is_recorded_and_pasted_also_the_absence(engine: Engine) -> None:
 def test_the_encoder_is_for_hires_fix_on_pixels(engine: Engine) -> None:
     full, tiny = make(engine, request(None, HIRES)), make(engine, request(TINY_ENCODE, HIRES))
     assert pixels(full) != pixels(tiny)
-    assert parse_infotext(tiny.pictures[0].infotext)["VAE Encoder"] == "TAESD"
+    assert parse_infotext(tiny.images[0].infotext)["VAE Encoder"] == "TAESD"
     latent = HiresRequest(scale=1.5, steps=1, denoising_strength=0.5, upscaler="Latent")
     full, tiny = make(engine, request(None, latent)), make(engine, request(TINY_ENCODE, latent))
-    assert pixels(full) == pixels(tiny) and "VAE Encoder" not in tiny.pictures[0].infotext
+    assert pixels(full) == pixels(tiny) and "VAE Encoder" not in tiny.images[0].infotext
 
 
-def test_pictures_that_tile_and_tiles(engine: Engine) -> None:
+def test_images_that_tile_and_tiles(engine: Engine) -> None:
     plain = make(engine, request(TINY_DECODE))
     tiled = make(engine, request({**TINY_DECODE, "vae_tile_size": 64}))
     difference = np.abs(
-        np.asarray(plain.pictures[0].image, dtype=np.int16) - np.asarray(tiled.pictures[0].image, dtype=np.int16)
+        np.asarray(plain.images[0].image, dtype=np.int16) - np.asarray(tiled.images[0].image, dtype=np.int16)
     )
     assert difference.max() <= 1
 
@@ -145,7 +145,7 @@ def test_a_missing_file_is_said_before_anything_is_computed(
     make(engine, request())
 
 
-def test_previews_by_taesd_look_like_its_pictures(engine: Engine) -> None:
+def test_previews_by_taesd_look_like_its_images(engine: Engine) -> None:
     watching = Watching()
     result = make(engine, request({**BY_TAESD, **TINY_DECODE}, batch_size=2), watching)
     assert [image.size for image in watching.previews] == [(128, 64)] * 2
@@ -153,7 +153,7 @@ def test_previews_by_taesd_look_like_its_pictures(engine: Engine) -> None:
     assert last.tobytes() == pixels(result) and not result.notices
 
 
-def test_previews_by_the_vae_look_like_the_picture(engine: Engine) -> None:
+def test_previews_by_the_vae_look_like_the_image(engine: Engine) -> None:
     watching = Watching()
     result = make(engine, request({"show_progress_type": "Full"}), watching)
     assert watching.previews[-1].tobytes() == pixels(result)
@@ -172,8 +172,8 @@ def test_previews_without_a_file_are_cheap_and_say_so_once(
 
 
 def test_the_plan_counts_the_decoder_that_is_chosen(engine: Engine) -> None:
-    planner = Planner(engine, CONFIGS)
-    full, tiny = planner.plan(request()), planner.plan(request(TINY_DECODE))
+    estimator = MemoryEstimator(engine, CONFIGS)
+    full, tiny = estimator.plan(request()), estimator.plan(request(TINY_DECODE))
     needs = [next(stage.needs_bytes for stage in plan.stages if stage.stage == "decode") for plan in (full, tiny)]
     assert needs[1] < needs[0]
 

@@ -32,7 +32,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     engine.close()
 
 
-def picture(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **settings: Any) -> Result:
+def image(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **settings: Any) -> Result:
     request = Txt2ImgRequest(
         prompt="a cat",
         checkpoint=checkpoint,
@@ -50,29 +50,29 @@ def picture(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, 
 
 
 def fields(result: Result) -> dict[str, Any]:
-    found = parse_infotext(result.pictures[0].infotext)
+    found = parse_infotext(result.images[0].infotext)
     return {key: value for key, value in found.items() if key.startswith("Token merging")}
 
 
 def pixels(result: Result) -> bytes:
-    return result.pictures[0].image.tobytes()
+    return result.images[0].image.tobytes()
 
 
 def test_where_it_works_it_is_recorded(engine: Engine) -> None:
-    plain, merged = picture(engine, "sd1"), picture(engine, "sd1", **BOTH)
+    plain, merged = image(engine, "sd1"), image(engine, "sd1", **BOTH)
     assert fields(plain) == {} and fields(merged) == {"Token merging ratio": "0.5"}
     assert pixels(plain) != pixels(merged) and not merged.notices
-    assert pixels(picture(engine, "sd1")) == pixels(plain)
+    assert pixels(image(engine, "sd1")) == pixels(plain)
 
 
 def test_of_the_second_pass_alone_too(engine: Engine) -> None:
     hires = HiresRequest(scale=1.5, steps=1, denoising_strength=0.7)
-    merged = picture(engine, "sd1", hires, token_merging_ratio_hr=0.3)
+    merged = image(engine, "sd1", hires, token_merging_ratio_hr=0.3)
     assert fields(merged) == {"Token merging ratio hr": "0.3"}
 
 
 def test_where_it_does_not_it_is_said_and_not_recorded(engine: Engine) -> None:
-    plain, merged = picture(engine, "sd3"), picture(engine, "sd3", **BOTH)
+    plain, merged = image(engine, "sd3"), image(engine, "sd3", **BOTH)
     assert fields(merged) == {} and pixels(plain) == pixels(merged)
     assert any("Token merging has no effect on SD 3" in notice for notice in merged.notices)
     assert not plain.notices

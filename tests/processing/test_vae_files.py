@@ -1,4 +1,4 @@
-"""Pictures with a VAE from a file of its own."""
+"""Images with a VAE from a file of its own."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ QUIET = {"samples_save": False, "grid_save": False, "return_grid": False}
 
 
 def other_vae() -> dict[str, Tensor]:
-    """A VAE that makes darker pictures, named as in files of its own."""
+    """A VAE that makes darker images, named as in files of its own."""
     tensors = {k.removeprefix(PREFIX): v.clone() for k, v in tiny_tensors().items() if k.startswith(PREFIX)}
     tensors["decoder.conv_out.bias"] -= 0.5
     return tensors
@@ -79,7 +79,7 @@ def make(engine: Engine, root: Path, checkpoint: str = "tiny", **changes: Settin
 
 
 def pixels(result: Result) -> bytes:
-    data: bytes = result.pictures[0].image.tobytes()
+    data: bytes = result.images[0].image.tobytes()
     return data
 
 
@@ -99,7 +99,7 @@ def test_the_file_is_used_as_if_it_stood_in_the_checkpoint(
     result = make(engine, root, sd_vae=name)
     assert pixels(result) == pixels(expected)
     assert result.info.vae_name == name and expected.info.vae_name is None
-    assert "VAE" not in expected.pictures[0].infotext
+    assert "VAE" not in expected.images[0].infotext
 
 
 def test_a_change_takes_effect_and_can_be_taken_back(root: Path) -> None:
@@ -114,18 +114,18 @@ def test_a_change_takes_effect_and_can_be_taken_back(root: Path) -> None:
     assert engine.model("tiny") is engine.model("tiny")
 
 
-def test_the_picture_says_it_and_can_be_made_again(root: Path) -> None:
+def test_the_image_says_it_and_can_be_made_again(root: Path) -> None:
     as_pickle(root / "vae" / "x.pt", other_vae())
     engine = engine_of(root)
     first = make(engine, root, sd_vae="x.pt")
-    parsed = parse_infotext(first.pictures[0].infotext)
+    parsed = parse_infotext(first.images[0].infotext)
     assert parsed["VAE"] == "x.pt"
     assert parsed["VAE hash"] == first.info.vae_hash
     restored = override_settings_from(parsed, Settings())
     assert restored["sd_vae"] == "x.pt"
     assert pixels(make(engine, root, sd_vae=restored["sd_vae"])) == pixels(first)
     silent = make(engine, root, sd_vae="x.pt", add_vae_name_to_info=False, add_vae_hash_to_info=False)
-    assert "VAE" not in silent.pictures[0].infotext
+    assert "VAE" not in silent.images[0].infotext
 
 
 def test_a_file_beside_the_checkpoint_makes_a_checkpoint_without_vae_whole(root: Path) -> None:

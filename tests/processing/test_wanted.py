@@ -1,4 +1,4 @@
-"""Which checkpoint a job is made with, where the one in the settings is gone."""
+"""Which checkpoint a job is made with, where the one in the settings is missing."""
 
 from pathlib import Path
 
@@ -34,7 +34,9 @@ def test_a_stored_one_that_is_gone_gives_way_to_the_first(catalogue: CheckpointC
     check_names(request, catalogue)
     wanted = wanted_checkpoint(request, catalogue)
     assert wanted.name == "a.safetensors"
-    assert wanted.notice.startswith("The checkpoint 'gone.safetensors' of the settings is gone; a.safetensors was used")
+    assert wanted.notice.startswith(
+        "The checkpoint 'gone.safetensors' of the settings is missing; a.safetensors was used"
+    )
 
 
 def test_a_stored_one_that_is_there_is_taken_without_a_word(catalogue: CheckpointCatalogue) -> None:

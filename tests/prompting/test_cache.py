@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.prompting.cache import ConditioningCache, NetworkUse, ResultIdentity
+from modules.prompting.cache import AdapterUse, ConditioningCache, ResultIdentity
 from modules.prompting.emphasis import Emphasis
 
 numbers = st.integers(0, 4096)
 texts = st.text(max_size=8)
-networks = st.builds(
-    NetworkUse,
+adapters = st.builds(
+    AdapterUse,
     name=texts,
     file_hash=texts,
     te_multiplier=st.floats(-2, 2),
@@ -35,7 +35,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "clip_skip": st.integers(1, 12),
     "text_encoder": texts,
     "embeddings": st.lists(st.tuples(texts, texts), max_size=2).map(tuple),
-    "networks": st.lists(networks, max_size=2).map(tuple),
+    "adapters": st.lists(adapters, max_size=2).map(tuple),
     "lora_mode": texts,
     "width_px": numbers,
     "height_px": numbers,
@@ -61,10 +61,10 @@ def test_changing_any_field_gives_another_key(identity: ResultIdentity, name: st
     assert cache.get(replace(identity)) == "kept"
 
 
-@given(network=networks, data=st.data())
-def test_changing_any_fact_of_a_network_gives_another_key(network: NetworkUse, data: st.DataObject) -> None:
-    other = data.draw(networks.filter(lambda value: value != network))
-    assert _identity(networks=(network,)) != _identity(networks=(other,))
+@given(adapter=adapters, data=st.data())
+def test_changing_any_fact_of_an_adapter_gives_another_key(adapter: AdapterUse, data: st.DataObject) -> None:
+    other = data.draw(adapters.filter(lambda value: value != adapter))
+    assert _identity(adapters=(adapter,)) != _identity(adapters=(other,))
 
 
 def _identity(**changes: Any) -> ResultIdentity:

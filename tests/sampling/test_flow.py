@@ -11,7 +11,7 @@ from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family
 from modules.sampling.flow import UNSTEADY, FlowSchedule, adds_noise, flow_denoise
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import no_report, plan_img2img, plan_txt2img
+from modules.sampling.plan import img2img_run, no_report, txt2img_run
 from modules.sampling.schedules import ScheduleOptions, build_sigmas
 from modules.sampling.types import SamplerOptions
 
@@ -29,8 +29,8 @@ def ideal_velocity(x: Tensor, t: Tensor) -> Tensor:
 
 
 def sampled(name: str, steps: int, options: SamplerOptions | None = None, scheduler: str = "Automatic") -> Tensor:
-    """The result of 48 pictures [48,4,16,16], and the noise they began with."""
-    plan = plan_txt2img(SAMPLERS.get(name), SCHEDULES.get(scheduler), steps, FLOW, options=options)
+    """The result of 48 images [48,4,16,16], and the noise they began with."""
+    plan = txt2img_run(SAMPLERS.get(name), SCHEDULES.get(scheduler), steps, FLOW, options=options)
     noise = ImageNoise(NoiseRequest(shape=(4, 16, 16), seeds=tuple(range(48))), torch.device("cpu"))
     x = plan.start(noise.first())
     return plan.run(flow_denoise(ideal_velocity), x, plan.step_noise(noise), no_report)
@@ -46,7 +46,7 @@ def test_the_levels_are_those_of_diffusers() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in WALKING if name not in UNSTEADY])
-def test_each_sampler_makes_pictures_of_the_right_deviation(name: str) -> None:
+def test_each_sampler_makes_images_of_the_right_deviation(name: str) -> None:
     """With the error that so many steps leave; that of Euler's shrinks as their number grows (0.58, 0.64, 0.66, 0.68
     for 24, 48, 96, 192 steps of Euler a)."""
     steps = 192 if name.startswith("Euler") else 24
@@ -76,8 +76,8 @@ def test_which_samplers_add_noise() -> None:
 
 
 @pytest.mark.parametrize("name", ["Euler", "Euler a"])
-def test_a_picture_is_noised_as_the_model_was_trained(name: str) -> None:
-    plan = plan_img2img(SAMPLERS.get(name), SCHEDULES.get("Simple"), 10, 4, FLOW)
+def test_an_image_is_noised_as_the_model_was_trained(name: str) -> None:
+    plan = img2img_run(SAMPLERS.get(name), SCHEDULES.get("Simple"), 10, 4, FLOW)
     level = plan.sigmas[0].item() / (1 + plan.sigmas[0].item()) if plan.explodes else plan.sigmas[0].item()
     x = plan.start_from(torch.full((1, 16, 1, 1), 2.0), torch.ones(1, 16, 1, 1))
     seen = x * (1 - level) if plan.explodes else x
@@ -87,7 +87,7 @@ def test_a_picture_is_noised_as_the_model_was_trained(name: str) -> None:
 @pytest.mark.parametrize("name", TIMESTEPS)
 def test_samplers_that_need_timesteps_say_so(name: str) -> None:
     with pytest.raises(InvalidValueError, match="predict noise"):
-        plan_txt2img(SAMPLERS.get(name), SCHEDULES.get("Automatic"), 8, FLOW)
+        txt2img_run(SAMPLERS.get(name), SCHEDULES.get("Automatic"), 8, FLOW)
 
 
 @pytest.mark.parametrize("scheduler", [spec.label for _, spec in SCHEDULES.items() if spec.name != "align_your_steps"])
@@ -99,7 +99,7 @@ def test_each_schedule_runs_from_noise_downwards(scheduler: str) -> None:
 
 def test_a_schedule_beyond_pure_noise_is_refused() -> None:
     with pytest.raises(InvalidValueError, match=r"14\.6"):
-        plan_txt2img(SAMPLERS.get("Euler"), SCHEDULES.get("Align Your Steps"), 8, FLOW)
+        txt2img_run(SAMPLERS.get("Euler"), SCHEDULES.get("Align Your Steps"), 8, FLOW)
     with pytest.raises(InvalidValueError, match="end at 1"):
         options = ScheduleOptions(sigma_max=9.0)
-        plan_txt2img(SAMPLERS.get("Euler"), SCHEDULES.get("Karras"), 8, FLOW, options)
+        txt2img_run(SAMPLERS.get("Euler"), SCHEDULES.get("Karras"), 8, FLOW, options)

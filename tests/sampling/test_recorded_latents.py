@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from modules.sampling.catalog import resolve_names
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import img2img_steps, no_report, plan_img2img
+from modules.sampling.plan import img2img_run, img2img_steps, no_report
 from tests.sampling.recordings import cases, latents
 from tests.sampling.tiny_model import TinyModel
 from tests.sampling.walks import guided, sample_recorded
@@ -52,7 +52,7 @@ def test_a_second_pass_over_upscaled_latents_gives_the_recorded_ones(case: str, 
         payload.get("hr_sampler_name") or payload["sampler_name"], payload.get("hr_scheduler") or payload["scheduler"]
     )
     steps, t_enc = img2img_steps(payload["steps"], payload["denoising_strength"], fix_steps=True)
-    plan = plan_img2img(spec, schedule, steps, t_enc, tiny_model.schedule)
+    plan = img2img_run(spec, schedule, steps, t_enc, tiny_model.schedule)
     height, width = expected.shape[-2:]
     noise = ImageNoise(NoiseRequest(shape=(4, height, width), seeds=(payload["seed"],)))
     x = plan.start_from(F.interpolate(small, size=(height, width), mode="bilinear", antialias=False), noise.first())

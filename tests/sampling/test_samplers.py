@@ -11,8 +11,8 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.discrete import DiscreteSchedule
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import no_report, plan_img2img, plan_txt2img
-from modules.sampling.restart import restart_walk
+from modules.sampling.plan import img2img_run, no_report, txt2img_run
+from modules.sampling.restart import restart_run
 from modules.sampling.types import SamplerOptions, StepInfo
 from tests.sampling.walks import LinearDenoise
 
@@ -28,7 +28,7 @@ def _run(name: str, seeds: tuple[int, ...], sd1: DiscreteSchedule, steps: int = 
             self._last = super().__call__(x, sigma) + torch.tanh(x + offset)
             return self._last
 
-    plan = plan_txt2img(SAMPLERS.get(name), SCHEDULES.get("automatic"), steps, sd1, options=CHURN)
+    plan = txt2img_run(SAMPLERS.get(name), SCHEDULES.get("automatic"), steps, sd1, options=CHURN)
     noise = ImageNoise(NoiseRequest(shape=(4, 4, 4), seeds=seeds))
     return plan.run(Curved(), plan.start(noise.first()), plan.step_noise(noise), no_report)
 
@@ -53,7 +53,7 @@ def test_steps_are_counted_and_an_interruption_passes(name: str, sd1: DiscreteSc
         if len(seen) == 2:
             raise Skipped("enough")
 
-    plan = plan_txt2img(SAMPLERS.get(name), SCHEDULES.get("automatic"), 6, sd1)
+    plan = txt2img_run(SAMPLERS.get(name), SCHEDULES.get("automatic"), 6, sd1)
     noise = ImageNoise(NoiseRequest(shape=(4, 4, 4), seeds=(1, 2)))
     with pytest.raises(Skipped):
         plan.run(LinearDenoise(), plan.start(noise.first()), plan.step_noise(noise), on_step)
@@ -66,7 +66,7 @@ def test_steps_are_counted_and_an_interruption_passes(name: str, sd1: DiscreteSc
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("t_enc", [0, 1, 2, 5])
 def test_img2img_starts_anywhere(name: str, t_enc: int, sd1: DiscreteSchedule) -> None:
-    plan = plan_img2img(SAMPLERS.get(name), SCHEDULES.get("automatic"), 6, t_enc, sd1)
+    plan = img2img_run(SAMPLERS.get(name), SCHEDULES.get("automatic"), 6, t_enc, sd1)
     noise = ImageNoise(NoiseRequest(shape=(4, 4, 4), seeds=(1,)))
     latent = torch.zeros(1, 4, 4, 4)
     out = plan.run(LinearDenoise(), plan.start_from(latent, noise.first()), plan.step_noise(noise), no_report)
@@ -74,21 +74,21 @@ def test_img2img_starts_anywhere(name: str, t_enc: int, sd1: DiscreteSchedule) -
 
 
 def test_adaptive_refuses_nan(sd1: DiscreteSchedule) -> None:
-    plan = plan_txt2img(SAMPLERS.get("DPM adaptive"), SCHEDULES.get("automatic"), 6, sd1)
+    plan = txt2img_run(SAMPLERS.get("DPM adaptive"), SCHEDULES.get("automatic"), 6, sd1)
     noise = ImageNoise(NoiseRequest(shape=(4, 4, 4), seeds=(1,)))
     with pytest.raises(NumericalError, match="NaN or infinity"):
         plan.run(lambda x, sigma: x * torch.nan, plan.start(noise.first()), plan.step_noise(noise), no_report)
 
 
 def test_cfgpp_wants_the_unconditional_prediction(sd1: DiscreteSchedule) -> None:
-    plan = plan_txt2img(SAMPLERS.get("DDIM CFG++"), SCHEDULES.get("automatic"), 6, sd1)
+    plan = txt2img_run(SAMPLERS.get("DDIM CFG++"), SCHEDULES.get("automatic"), 6, sd1)
     noise = ImageNoise(NoiseRequest(shape=(4, 4, 4), seeds=(1,)))
     with pytest.raises(TypeError, match="uncond_denoised"):
         plan.run(lambda x, sigma: x, plan.start(noise.first()), plan.step_noise(noise), no_report)
 
 
 @pytest.mark.parametrize("name", ["Euler", "DDIM", "LCM"])
-def test_v_and_eps_networks_of_the_same_model_agree(name: str, sd1: DiscreteSchedule) -> None:
+def test_v_and_eps_adapters_of_the_same_model_agree(name: str, sd1: DiscreteSchedule) -> None:
     def eps(x: Tensor, t: Tensor) -> Tensor:
         return 0.5 * x
 
@@ -99,26 +99,26 @@ def test_v_and_eps_networks_of_the_same_model_agree(name: str, sd1: DiscreteSche
     x = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(0))
     sigma = sd1.sigmas[[999, 499]]
     results = [
-        denoise_for(SAMPLERS.get(name), network, sd1, prediction)(x * 5, sigma)
-        for network, prediction in ((eps, Prediction.EPS), (v, Prediction.V))
+        denoise_for(SAMPLERS.get(name), denoiser, sd1, prediction)(x * 5, sigma)
+        for denoiser, prediction in ((eps, Prediction.EPS), (v, Prediction.V))
     ]
     torch.testing.assert_close(*results, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(("steps", "times", "length"), [(19, 0, 19), (20, 1, 20), (36, 2, 36), (50, 2, 50)])
 def test_restart_goes_back_up_from_20_steps_on(steps: int, times: int, length: int) -> None:
-    walk = restart_walk([*torch.linspace(14.6, 0.03, steps).tolist(), 0.0])
-    jumps = [after[0] - before[1] for before, after in itertools.pairwise(walk) if after[0] > before[1] + 1e-6]
+    sampling_run = restart_run([*torch.linspace(14.6, 0.03, steps).tolist(), 0.0])
+    jumps = [after[0] - before[1] for before, after in itertools.pairwise(sampling_run) if after[0] > before[1] + 1e-6]
     assert len(jumps) == times
-    assert len(walk) == length
+    assert len(sampling_run) == length
     assert all(1 < jump < 3 for jump in jumps)
 
 
 @pytest.mark.parametrize("variant", ["bh1", "bh2", "vary_coeff"])
 @pytest.mark.parametrize("skip_type", ["time_uniform", "time_quadratic", "logSNR"])
-def test_unipc_variants_agree_about_the_picture(variant: str, skip_type: str, sd1: DiscreteSchedule) -> None:
+def test_unipc_variants_agree_about_the_image(variant: str, skip_type: str, sd1: DiscreteSchedule) -> None:
     options = SamplerOptions(uni_pc_variant=variant, uni_pc_skip_type=skip_type)
-    plan = plan_txt2img(SAMPLERS.get("UniPC"), SCHEDULES.get("automatic"), 40, sd1, options=options)
+    plan = txt2img_run(SAMPLERS.get("UniPC"), SCHEDULES.get("automatic"), 40, sd1, options=options)
     noise = ImageNoise(NoiseRequest(shape=(4, 4, 4), seeds=(1,)))
     first = noise.first()
     out = plan.run(LinearDenoise(), plan.start(first), plan.step_noise(noise), no_report)

@@ -44,10 +44,10 @@ class PlainGuidance:
     def __init__(self, model: TinyModel, spec: SamplerSpec, scale: float, prompt: str, negative: str) -> None:
         contexts = torch.cat([model.encodings[prompt], model.encodings[negative]])
 
-        def network(x: Tensor, t: Tensor) -> Tensor:
+        def denoiser(x: Tensor, t: Tensor) -> Tensor:
             return model.predict(x, t, contexts.repeat_interleave(len(x) // 2, dim=0))
 
-        self._denoise = denoise_for(spec, network, model.schedule)
+        self._denoise = denoise_for(spec, denoiser, model.schedule)
         self._scale = scale * spec.cfg_scale_multiplier
         self._uncond = torch.empty(0)
 
@@ -62,11 +62,11 @@ class PlainGuidance:
 def load_tiny_model() -> TinyModel:
     """Build the networks in fp32 from the recorded checkpoint."""
     weights = {key: value.float() for key, value in load_file(MODELS / "tiny-sd1.safetensors").items()}
-    unet, vae = _load_networks(weights)
+    unet, vae = _load_adapters(weights)
     return TinyModel(unet, vae, _encode(weights, (PROMPT, NEGATIVE)))
 
 
-def _load_networks(weights: dict[str, Tensor]) -> tuple[nn.Module, nn.Module]:
+def _load_adapters(weights: dict[str, Tensor]) -> tuple[nn.Module, nn.Module]:
     from diffusers import AutoencoderKL, UNet2DConditionModel
 
     config = str(MODELS / "tiny-sd1.yaml")

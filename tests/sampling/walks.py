@@ -7,7 +7,7 @@ from torch import Tensor
 
 from modules.sampling.catalog import resolve_names
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
-from modules.sampling.plan import SamplingPlan, no_report, plan_txt2img
+from modules.sampling.plan import SamplingRun, no_report, txt2img_run
 from modules.sampling.schedules import ScheduleOptions
 from modules.sampling.types import SamplerOptions
 from tests.sampling.tiny_model import PlainGuidance, TinyModel
@@ -31,7 +31,7 @@ class LinearDenoise:
         return self._last
 
 
-def recorded_plan(payload: dict[str, Any], model: TinyModel) -> SamplingPlan:
+def recorded_plan(payload: dict[str, Any], model: TinyModel) -> SamplingRun:
     """The walk of a recorded txt2img request."""
     settings = payload.get("override_settings", {})
     spec, schedule = resolve_names(payload["sampler_name"], payload["scheduler"])
@@ -40,7 +40,7 @@ def recorded_plan(payload: dict[str, Any], model: TinyModel) -> SamplingPlan:
     knobs |= {key: value for key, value in settings.items() if key.startswith("uni_pc")}
     if "eta_ddim" in settings:
         knobs["eta"] = settings["eta_ddim"]
-    return plan_txt2img(
+    return txt2img_run(
         spec, schedule, payload["steps"], model.schedule, ScheduleOptions(**overrides), SamplerOptions(**knobs)
     )
 
@@ -60,7 +60,7 @@ def recorded_noise(payload: dict[str, Any], iteration: int = 0) -> ImageNoise:
     )
 
 
-def guided(payload: dict[str, Any], plan: SamplingPlan, model: TinyModel) -> PlainGuidance:
+def guided(payload: dict[str, Any], plan: SamplingRun, model: TinyModel) -> PlainGuidance:
     """The guidance of a recorded request."""
     return PlainGuidance(model, plan.spec, payload["cfg_scale"], payload["prompt"], payload["negative_prompt"])
 

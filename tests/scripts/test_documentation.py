@@ -9,7 +9,7 @@ import torch
 
 from modules.errors import InvalidValueError
 from modules.model_cards.cards import CardLibrary, card_json
-from modules.processing.engine.adapters import Networks
+from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
 from modules.scripts.callbacks import Moment
 from modules.scripts.library import filled_args
@@ -36,12 +36,12 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 def test_the_examples_work(engine: Engine, tmp_path: Path) -> None:
     library = extension(tmp_path / "e", "\n".join(EXAMPLES))
     assert not library.faults
-    engine.networks = Networks(kinds=library.networks.kinds)
+    engine.adapters = Adapters(kinds=library.adapters.kinds)
     args = filled_args(library.find("Twice"), [3])
     result = run(small_request(script="Twice", script_args=args), engine, tmp_path, library)
     assert not result.notices
-    assert [picture.seed for picture in result.samples] == [5, 8]
-    assert all("Stamp: mine" in picture.infotext for picture in result.samples)
+    assert [image.seed for image in result.samples] == [5, 8]
+    assert all("Stamp: mine" in image.infotext for image in result.samples)
     faded = run(small_request(prompt="a red cat <fade:0.9>"), engine, tmp_path, library)
     assert "Fade: 0.9" in faded.samples[0].infotext
     with pytest.raises(InvalidValueError, match=r"Write <fade:0\.9>"):
@@ -53,7 +53,7 @@ def test_the_page_of_the_example_lists_its_files(tmp_path: Path) -> None:
     (tmp_path / "Recipes").mkdir()
     (tmp_path / "Recipes" / "evening.txt").write_text("golden light, long shadows\n")
     program = Program(folders=lambda kind: (tmp_path / kind,))
-    cards = CardLibrary(library.networks.pages(program))
+    cards = CardLibrary(library.adapters.pages(program))
     (card,) = cards.cards("recipes", Settings())
     assert card_json(cards.page("recipes"), card, Settings())["prompt"] == "golden light, long shadows"
 

@@ -1,5 +1,5 @@
 """A stranger's extension with its own kind of tags, page of cards, setting and route: on the page, over HTTP, and in
-the picture."""
+the image."""
 
 import re
 import sys
@@ -16,11 +16,11 @@ from modules.assembly import build_services
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
 from modules.model_cards.cards import CardPage
-from modules.processing.engine.adapters import Networks
+from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.tag_types import NetworkJob
+from modules.processing.engine.tag_types import AdapterJob
 from modules.processing.record.result import Result
-from modules.prompting.extra_networks import extract_networks
+from modules.prompting.extra_networks import extract_tags
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
 from modules.services import Services
@@ -115,7 +115,7 @@ def client(services: Services) -> TestClient:
     return TestClient(mounted_page(services), raise_server_exceptions=False)
 
 
-def picture(client: TestClient, prompt: str, **settings: Any) -> dict[str, Any]:
+def image(client: TestClient, prompt: str, **settings: Any) -> dict[str, Any]:
     body = {"prompt": prompt, "steps": 2, "width": 64, "height": 64, "seed": 3, "save_images": False}
     reply = client.post("/sdapi/v1/txt2img", json={**body, "override_settings": settings})
     assert reply.status_code == 200, reply.text
@@ -129,11 +129,11 @@ def seen() -> list[Any]:
 
 
 def test_its_tag_works_and_stands_in_the_infotext(client: TestClient) -> None:
-    plain = picture(client, "a cat")
-    tinted = picture(client, "a cat <dye:warm:by=0.5>")
+    plain = image(client, "a cat")
+    tinted = image(client, "a cat <dye:warm:by=0.5>")
     assert tinted["images"] != plain["images"]
     assert "Tint: warm 0.5" in tinted["info"] and "Tint" not in plain["info"]
-    again = picture(client, "a cat")
+    again = image(client, "a cat")
     assert again["images"] == plain["images"]  # it left nothing behind
     assert [("warm", "by=0.5")] in seen() and seen().count("taken off") == 1
 
@@ -149,7 +149,7 @@ def test_its_errors_end_the_job_with_its_sentence(client: TestClient) -> None:
 def test_its_setting_stands_in_our_section(client: TestClient, services: Services) -> None:
     assert SETTINGS.get("tint_on").section == SETTINGS.get("sd_lora").section
     assert client.get("/sdapi/v1/options").json()["tint_on"] is True
-    off = picture(client, "a cat <tint:warm>", tint_on=False)
+    off = image(client, "a cat <tint:warm>", tint_on=False)
     assert "Tint: " not in off["info"]
 
 
@@ -172,13 +172,13 @@ def test_its_route_answers(client: TestClient) -> None:
 
 
 def test_without_extensions_a_tag_is_of_an_unknown_kind(engine: Engine, tmp_path: Path) -> None:
-    networks = engine.networks
+    adapters = engine.adapters
     try:
-        engine.networks = Networks()
+        engine.adapters = Adapters()
         result = run(small_request(prompt="a cat <lora:x:1>"), engine, tmp_path, ScriptLibrary())
         plain = run(small_request(prompt="a cat "), engine, tmp_path, ScriptLibrary())
     finally:
-        engine.networks = networks
+        engine.adapters = adapters
     assert result.notices == ("No kind of network is called <lora:...>; it was left out.",)
     assert np.array_equal(np.asarray(result.samples[0].image), np.asarray(plain.samples[0].image))
 
@@ -186,20 +186,20 @@ def test_without_extensions_a_tag_is_of_an_unknown_kind(engine: Engine, tmp_path
 class Failing(extra_networks.ExtraNetwork):
     """Fails whatever it is asked."""
 
-    def activate(self, job: NetworkJob, tags: Any) -> None:
+    def activate(self, job: AdapterJob, tags: Any) -> None:
         raise RuntimeError("no")
 
-    def deactivate(self, job: NetworkJob) -> None:
+    def deactivate(self, job: AdapterJob) -> None:
         raise RuntimeError("no")
 
 
 def make(engine: Engine, folder: Path, kind: extra_networks.ExtraNetwork, prompt: str) -> Result:
-    networks = engine.networks
+    adapters = engine.adapters
     try:
-        engine.networks = Networks(kinds=[kind])
+        engine.adapters = Adapters(kinds=[kind])
         return run(small_request(prompt=prompt), engine, folder, ScriptLibrary())
     finally:
-        engine.networks = networks
+        engine.adapters = adapters
 
 
 def test_a_kind_that_fails_without_being_asked_costs_a_notice(engine: Engine, tmp_path: Path) -> None:
@@ -212,17 +212,17 @@ def test_a_kind_that_fails_without_being_asked_costs_a_notice(engine: Engine, tm
 class Nothing(extra_networks.ExtraNetwork):
     """Does nothing, and says nothing of what it depends on."""
 
-    def activate(self, job: NetworkJob, tags: Any) -> None:
+    def activate(self, job: AdapterJob, tags: Any) -> None:
         return
 
 
 def test_a_prompt_is_not_taken_from_the_cache_with_other_tags() -> None:
-    networks = Networks(kinds=[Nothing("x", ["y"])])
+    adapters = Adapters(kinds=[Nothing("x", ["y"])])
     model: Any = None
-    job = NetworkJob(model, Settings(), networks)
-    networks._kinds = networks._kinds[1:]  # hypernetworks need a model
+    job = AdapterJob(model, Settings(), adapters)
+    adapters._kinds = adapters._kinds[1:]  # hypernetworks need a model
     for prompt, names in (("a <x:1><y:2>", ["<x:1>", "<x:2>"]), ("a", [])):
-        active = networks.activate(model, extract_networks(prompt)[1], job.settings)
+        active = adapters.activate(model, extract_tags(prompt)[1], job.settings)
         assert [use.name for use in active.uses] == names
 
 
@@ -234,7 +234,7 @@ def test_names_that_are_refused(name: str, said: str, tmp_path: Path) -> None:
     head = "from modules import extra_networks\nextra_networks.register_extra_network(extra_networks.ExtraNetwork("
     write(tmp_path, f"{head}'tint', ['dye']))", "a")
     library = extension(tmp_path, f"{head}{name!r}))", "b")
-    assert [kind.name for kind in library.networks.kinds] == ["tint"]
+    assert [kind.name for kind in library.adapters.kinds] == ["tint"]
     (fault,) = library.faults
     assert fault.startswith("b/script.py: InvalidValueError") and said in fault
 
@@ -254,7 +254,7 @@ def test_a_page_that_cannot_be_built_is_left_out(tmp_path: Path, caplog: pytest.
     library = extension(tmp_path, head + "\n".join(registered))
     ours = CardPage("checkpoints", "Checkpoints", (), lambda listing, settings: [], ())
     with caplog.at_level("ERROR"):
-        found = library.networks.pages(Program(), [ours])
+        found = library.adapters.pages(Program(), [ours])
     assert [page.id for page in found] == ["checkpoints", "good"]
     assert caplog.text.count("The page of cards of toy/script.py could not be built.") == 4
 
@@ -262,4 +262,4 @@ def test_a_page_that_cannot_be_built_is_left_out(tmp_path: Path, caplog: pytest.
 def test_a_file_that_fails_leaves_nothing(tmp_path: Path) -> None:
     source = "from modules import extra_networks as e\ne.register_extra_network(e.ExtraNetwork('x'))\n"
     library = extension(tmp_path, source + "e.register_page(lambda program: None)\n1 / 0")
-    assert library.faults and library.networks.kinds == () and library.networks.pages(Program()) == ()
+    assert library.faults and library.adapters.kinds == () and library.adapters.pages(Program()) == ()

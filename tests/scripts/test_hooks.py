@@ -12,7 +12,7 @@ from modules import script_callbacks
 from modules.errors import InvalidValueError
 from modules.images.metadata import read_metadata
 from modules.processing.engine.engine import Engine
-from modules.processing.record.result import PictureKind
+from modules.processing.record.result import ImageRole
 from modules.scripts.callbacks import Moment
 from tests.scripts.toys import extension, run, small_hires, small_request
 
@@ -50,7 +50,7 @@ def test_hooks_come_in_their_order_with_their_facts(engine: Engine, tmp_path: Pa
     calls = module_of().CALLS
     batch = ["batch_number", "prompts", "seeds", "subseeds"]
     sampling = ("process_before_every_sampling", ["c", "noise", "uc", "x"])
-    pictures: list[tuple[str, list[str]]] = [("postprocess_image", []), ("postprocess_image_after_composite", [])] * 2
+    images: list[tuple[str, list[str]]] = [("postprocess_image", []), ("postprocess_image_after_composite", [])] * 2
     assert calls == [
         ("setup", []),
         ("before_process", []),
@@ -64,7 +64,7 @@ def test_hooks_come_in_their_order_with_their_facts(engine: Engine, tmp_path: Pa
         ("post_sample", []),
         ("postprocess_batch", sorted([*batch, "images"])),
         ("postprocess_batch_list", batch),
-        *pictures,
+        *images,
         ("postprocess", []),
     ]
 
@@ -80,12 +80,12 @@ def test_hooks_that_change_nothing_change_no_pixel(engine: Engine, tmp_path: Pat
     plain = run(wanted, engine, tmp_path, extension(tmp_path / "none", ""))
     assert calls.count("cfg_denoiser") == 3
     assert "image_grid" in calls
-    for one, other in zip(with_hooks.pictures, plain.pictures, strict=True):
+    for one, other in zip(with_hooks.images, plain.images, strict=True):
         assert (pixels(one.image) == pixels(other.image)).all()
         assert one.infotext == other.infotext
 
 
-def test_prompts_and_seeds_of_single_pictures_can_be_set(engine: Engine, tmp_path: Path) -> None:
+def test_prompts_and_seeds_of_single_images_can_be_set(engine: Engine, tmp_path: Path) -> None:
     source = (
         HEAD
         + """
@@ -97,9 +97,9 @@ def test_prompts_and_seeds_of_single_pictures_can_be_set(engine: Engine, tmp_pat
 """
     )
     result = run(small_request(batch_size=2, batch_count=2), engine, tmp_path, extension(tmp_path / "e", source))
-    assert [picture.seed for picture in result.samples] == [10, 12, 14, 16]
+    assert [image.seed for image in result.samples] == [10, 12, 14, 16]
     assert result.info.seeds == (10, 12, 14, 16)
-    said = [picture.infotext.splitlines()[0] for picture in result.samples]
+    said = [image.infotext.splitlines()[0] for image in result.samples]
     assert said == ["a red cat 0 of batch 0", "a red cat 1", "a red cat 2 of batch 1", "a red cat 3"]
     assert result.info.prompts == tuple(said)
     alone = run(
@@ -108,7 +108,7 @@ def test_prompts_and_seeds_of_single_pictures_can_be_set(engine: Engine, tmp_pat
     assert abs(pixels(alone.samples[0].image) - pixels(result.samples[3].image)).max() <= 1
 
 
-def test_noise_latents_and_pictures_can_be_changed(engine: Engine, tmp_path: Path) -> None:
+def test_noise_latents_and_images_can_be_changed(engine: Engine, tmp_path: Path) -> None:
     source = (
         HEAD
         + """
@@ -200,8 +200,8 @@ def wide(params):
 script_callbacks.on_image_grid(wide)
 """
     result = run(small_request(batch_size=4), engine, tmp_path, extension(tmp_path, source))
-    grid = result.pictures[0]
-    assert (grid.kind, grid.image.size) == (PictureKind.GRID, (4 * 64, 64))
+    grid = result.images[0]
+    assert (grid.kind, grid.image.size) == (ImageRole.GRID, (4 * 64, 64))
     last = np.asarray(result.samples[3].image)
     assert (np.asarray(grid.image)[:, :64] == last).all()
 
@@ -221,7 +221,7 @@ script_callbacks.on_extra_noise(silent)
     assert (pixels(silenced.samples[0].image) == pixels(plain.samples[0].image)).all()
 
 
-def test_a_failing_callback_costs_no_picture_and_is_named_once(engine: Engine, tmp_path: Path) -> None:
+def test_a_failing_callback_costs_no_image_and_is_named_once(engine: Engine, tmp_path: Path) -> None:
     source = "from modules import script_callbacks\nscript_callbacks.on_cfg_denoiser(lambda params: 1 / 0, name='mine')"
     result = run(small_request(), engine, tmp_path, extension(tmp_path, source))
     assert len(result.samples) == 1

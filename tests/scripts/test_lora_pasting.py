@@ -1,4 +1,4 @@
-"""Networks of old infotexts are found by hash after their files were renamed, on the page and in the API."""
+"""Adapters of old infotexts are found by hash after their files were renamed, on the page and in the API."""
 
 from pathlib import Path
 
@@ -6,26 +6,26 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.adapters.adapter_file import network_hash
-from modules.adapters.catalogue import NetworkCatalogue
+from modules.adapters.adapter_file import adapter_hash
+from modules.adapters.catalogue import AdapterCatalogue
 from modules.images.infotext import parse_infotext
 from tests.extensions import lora_script
 
 
 @pytest.fixture
-def catalogue(tmp_path: Path) -> NetworkCatalogue:
+def catalogue(tmp_path: Path) -> AdapterCatalogue:
     for number, name in enumerate(("new: name", "other", "third")):
         save_file({"a.diff": torch.full((2, 2), float(number))}, tmp_path / f"{name}.safetensors")
-    return NetworkCatalogue((tmp_path,))
+    return AdapterCatalogue((tmp_path,))
 
 
-def short(catalogue: NetworkCatalogue, name: str) -> str:
+def short(catalogue: AdapterCatalogue, name: str) -> str:
     info = catalogue.find(name)
     assert info is not None
-    return network_hash(info.path)[:12]
+    return adapter_hash(info.path)[:12]
 
 
-def pasted(prompt: str, hashes: str, catalogue: NetworkCatalogue) -> str:
+def pasted(prompt: str, hashes: str, catalogue: AdapterCatalogue) -> str:
     text = f'{prompt}\nSteps: 20, Sampler: Euler, Seed: 1, Size: 64x64, Lora hashes: "{hashes}"'
     return str(lora_script("lora_pasting").with_names_of_now(parse_infotext(text), catalogue)["Prompt"])
 
@@ -41,14 +41,14 @@ def pasted(prompt: str, hashes: str, catalogue: NetworkCatalogue) -> str:
         ("<lora:new: name:0.8>", "new name", "<lora:new: name:0.8>"),
     ],
 )
-def test_a_renamed_network_is_called_by_its_name_of_now(
-    tag: str, recorded: str, expected: str, catalogue: NetworkCatalogue
+def test_a_renamed_adapter_is_called_by_its_name_of_now(
+    tag: str, recorded: str, expected: str, catalogue: AdapterCatalogue
 ) -> None:
     hashes = f"{recorded}: {short(catalogue, 'new: name')}"
     assert pasted(f"a cat {tag}, a dog", hashes, catalogue) == f"a cat {expected}, a dog"
 
 
-def test_two_files_that_swapped_their_names(catalogue: NetworkCatalogue) -> None:
+def test_two_files_that_swapped_their_names(catalogue: AdapterCatalogue) -> None:
     for info in catalogue.entries:
         catalogue.digests(info)
     hashes = f"other: {short(catalogue, 'third')}, third: {short(catalogue, 'other')}"
@@ -56,14 +56,14 @@ def test_two_files_that_swapped_their_names(catalogue: NetworkCatalogue) -> None
 
 
 @pytest.mark.parametrize("hashes", ["old: 0123456789ab", "old: ", "old", "else: 0123456789ab", "old: xyz", ":::,,:"])
-def test_what_no_file_has_stays_as_it_is(hashes: str, catalogue: NetworkCatalogue) -> None:
+def test_what_no_file_has_stays_as_it_is(hashes: str, catalogue: AdapterCatalogue) -> None:
     assert pasted("<lora:old:0.8>", hashes, catalogue) == "<lora:old:0.8>"
 
 
 def test_the_hash_that_a_file_records_finds_it_even_if_it_is_not_its_own(tmp_path: Path) -> None:
     wrong = "0123456789ab" + 52 * "0"
     save_file({"a.diff": torch.ones(2, 2)}, tmp_path / "mine.safetensors", {"sshs_model_hash": wrong})
-    catalogue = NetworkCatalogue((tmp_path,))
+    catalogue = AdapterCatalogue((tmp_path,))
     (info,) = catalogue.entries
     for _ in range(2):
         assert catalogue.find(wrong[:12]) == info

@@ -14,7 +14,7 @@ from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.record.result import PictureKind, Result
+from modules.processing.record.result import ImageRole, Result
 from modules.processing.request import Txt2ImgRequest, request_from_json, request_to_json
 from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES
@@ -118,7 +118,7 @@ def test_a_faulty_file_is_left_out_by_name(tmp_path: Path) -> None:
     assert not ScriptLibrary.load([tmp_path], disabled=["grey"]).scripts
 
 
-def test_always_on_hooks_change_the_job_and_the_pictures(engine: Engine, tmp_path: Path) -> None:
+def test_always_on_hooks_change_the_job_and_the_images(engine: Engine, tmp_path: Path) -> None:
     library = ScriptLibrary.load([write_extension(tmp_path / "e", "grey", GREY)])
     result = run(request(), engine, tmp_path, library)
     pixels = np.asarray(result.samples[0].image)
@@ -127,21 +127,21 @@ def test_always_on_hooks_change_the_job_and_the_pictures(engine: Engine, tmp_pat
     assert "Grey: yes" in result.samples[0].infotext
 
 
-def test_a_failing_hook_costs_no_picture(engine: Engine, tmp_path: Path) -> None:
+def test_a_failing_hook_costs_no_image(engine: Engine, tmp_path: Path) -> None:
     library = ScriptLibrary.load([write_extension(tmp_path / "e", "faulty", FAULTY)])
     result = run(request(), engine, tmp_path, library)
     assert len(result.samples) == 1
     assert any("'Faulty' failed in process (oops)" in notice for notice in result.notices)
 
 
-def test_a_plot_has_the_pictures_that_single_jobs_make(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+def test_a_plot_has_the_images_that_single_jobs_make(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     result = run(plot(built_in, ("Seed", "5, 7"), ("Steps", "1-2")), engine, tmp_path, built_in)
-    assert [picture.kind for picture in result.pictures] == [PictureKind.GRID] + [PictureKind.SAMPLE] * 4
+    assert [image.kind for image in result.images] == [ImageRole.GRID] + [ImageRole.SAMPLE] * 4
     single = run(request(seed=7, steps=1), engine, tmp_path, built_in)
     found = [p for p in result.samples if p.seed == 7 and "Steps: 1," in p.infotext]
     assert (np.asarray(found[0].image) == np.asarray(single.samples[0].image)).all()
     assert found[0].infotext == single.samples[0].infotext
-    fields = parse_infotext(result.pictures[0].infotext)
+    fields = parse_infotext(result.images[0].infotext)
     assert fields["Script"] == XYZ
     assert (fields["X Type"], fields["X Values"], fields["Fixed X Values"]) == ("Seed", "5, 7", "5, 7")
     assert (fields["Y Type"], fields["Y Values"]) == ("Steps", "1-2")
@@ -150,34 +150,34 @@ def test_a_plot_has_the_pictures_that_single_jobs_make(built_in: ScriptLibrary, 
 def test_fp8_is_an_axis_and_the_outer_loop(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     loads: list[str] = []
     load = engine._load
-    engine._load = lambda info, wish, vae: loads.append(wish.fp8_storage) or load(info, wish, vae)  # type: ignore
+    engine._load = lambda info, options, vae: loads.append(options.fp8_storage) or load(info, options, vae)  # type: ignore
     try:
         result = run(plot(built_in, ("FP8 mode", "Disable, Enable"), ("Seed", "1, 2")), engine, tmp_path, built_in)
     finally:
         engine._load = load  # type: ignore[method-assign]
     assert loads.count("Enable") == 1
-    assert sum("FP8 weight: Enable" in picture.infotext for picture in result.samples) == 2
+    assert sum("FP8 weight: Enable" in image.infotext for image in result.samples) == 2
 
 
 def test_z_makes_a_grid_of_grids(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     axes = (("Seed", "1,2"), ("CFG Scale", "2, 7"), ("Size", "64x64, 128x64"))
     result = run(plot(built_in, *axes, lone=False, sub_grids=True, margin=4), engine, tmp_path, built_in)
-    whole, first, second = (picture.image for picture in result.pictures)
+    whole, first, second = (image.image for image in result.images)
     assert whole.width >= first.width + second.width
     assert not result.samples
 
 
 def test_prompts_are_searched_and_reordered(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     result = run(plot(built_in, ("Prompt S/R", "red, blue"), ("Prompt order", "cat")), engine, tmp_path, built_in)
-    assert {picture.infotext.splitlines()[0] for picture in result.samples} == {"a red cat", "a blue cat"}
+    assert {image.infotext.splitlines()[0] for image in result.samples} == {"a red cat", "a blue cat"}
     reordered = run(plot(built_in, ("Prompt order", "red,cat")), engine, tmp_path, built_in)
-    assert {picture.infotext.splitlines()[0] for picture in reordered.samples} == {"a red cat", "a cat red"}
+    assert {image.infotext.splitlines()[0] for image in reordered.samples} == {"a red cat", "a cat red"}
 
 
 def test_varied_seeds(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     wanted = plot(built_in, ("CFG Scale", "2, 3"), ("Steps", "1, 2"), vary_x=True, vary_y=True)
     result = run(wanted, engine, tmp_path, built_in)
-    assert sorted(picture.seed for picture in result.samples) == [5, 6, 7, 8]
+    assert sorted(image.seed for image in result.samples) == [5, 6, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_varied_seeds(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -
         (("Seed", "1-5 (-1)"), "never reaches"),
     ],
 )
-def test_bad_values_are_said_before_the_first_picture(
+def test_bad_values_are_said_before_the_first_image(
     axis: tuple[str, str], said: str, built_in: ScriptLibrary, engine: Engine, tmp_path: Path
 ) -> None:
     with pytest.raises(FeatherweightError, match=said):
@@ -227,7 +227,7 @@ def test_how_values_are_written(label: str, text: str, values: list[Any]) -> Non
 
 def test_an_interrupted_plot_shows_what_is_finished(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     from modules.errors import Interrupted
-    from modules.processing.record.result import Picture
+    from modules.processing.record.result import GeneratedImage
 
     class StopAfterTwo(Silent):
         done = 0
@@ -236,7 +236,7 @@ def test_an_interrupted_plot_shows_what_is_finished(built_in: ScriptLibrary, eng
             if self.done >= 2:
                 raise Interrupted("enough")
 
-        def finished_picture(self, picture: Picture) -> None:
+        def finished_image(self, image: GeneratedImage) -> None:
             self.done += 1
 
     wanted = plot(built_in, ("Seed", "1,2,3,4"))
@@ -279,7 +279,7 @@ def test_a_legend_has_the_colours_and_the_font_of_the_settings() -> None:
 
 def test_styles_are_an_axis(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     result = run(plot(built_in, ("Styles", 'None, loud, "Loud, Wide"')), engine, tmp_path, built_in)
-    said = [picture.infotext.splitlines()[:2] for picture in result.samples]
+    said = [image.infotext.splitlines()[:2] for image in result.samples]
     assert said[0][0] == "a red cat"
     assert said[1][0] == "a red cat, loud"
     assert said[2] == ["a red cat, loud, wide", "Negative prompt: narrow"]
@@ -289,7 +289,7 @@ def test_vae_checkpoint_and_compute_mode_are_axes(built_in: ScriptLibrary, engin
     axes = (("VAE", "none, Automatic"), ("Checkpoint name", "tiny-sd1"), ("Compute mode", "Automatic, manual cast"))
     result = run(plot(built_in, *axes), engine, tmp_path, built_in)
     assert len(result.samples) == 4
-    fields = parse_infotext(result.pictures[0].infotext)
+    fields = parse_infotext(result.images[0].infotext)
     assert (fields["X Type"], fields["Y Type"], fields["Z Type"]) == ("VAE", "Checkpoint name", "Compute mode")
 
 

@@ -15,7 +15,7 @@ from tests.recordings import TINY
 
 
 def small_request(**values: Any) -> Txt2ImgRequest:
-    """Two Euler steps of a small picture; `settings` is a mapping."""
+    """Two Euler steps of a small image; `settings` is a mapping."""
     settings = Settings().with_changes({"samples_save": False, "grid_save": False, **values.pop("settings", {})})
     common: dict[str, Any] = {"prompt": "a red cat", "steps": 2, "sampler": "Euler", "seed": 5, "subseed": 1}
     common["checkpoint"] = TINY.name

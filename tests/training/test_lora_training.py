@@ -16,18 +16,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.adapters.adapter_file import network_hash, read_metadata, read_network
-from modules.adapters.applying import LoraMode, NetworkApplier, Use
+from modules.adapters.adapter_file import adapter_hash, read_adapter_file, read_metadata
+from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.errors import CheckpointError, InvalidValueError
+from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
-from modules.models.master import FileMaster
 from modules.training.base_model import file_hashes, load_base
 from modules.training.command import main
 from modules.training.factors import take_over
 from modules.training.file import TrainingRecord, tag_frequency, write_lora
+from modules.training.images import LatentSet, encode_images, read_images
 from modules.training.options import LoraOptions, TrainingError
-from modules.training.pictures import LatentSet, encode_pictures, read_pictures
 from modules.training.trainer import LoraTrainer, train_lora
 from recipes.loras.balloon import draw_balloon
 from recipes.loras.blueprint import LINE, PAPER, as_blueprint
@@ -117,8 +117,8 @@ def test_what_was_trained_is_what_is_applied(storage: str | None, latents: Laten
     trainer.close()
     write_lora(tmp_path / "toy.safetensors", trainer.factors, record())
     parts = {part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"}
-    applier = NetworkApplier(TargetTable(parts), FileMaster(model), CPU)
-    applier.apply([Use("toy", "x")], {"x": read_network(tmp_path / "toy.safetensors")}, LoraMode.EXACT)
+    applier = AdapterApplier(TargetTable(parts), FullPrecisionFile(model), CPU)
+    applier.apply([Use("toy", "x")], {"x": read_adapter_file(tmp_path / "toy.safetensors")}, LoraMode.EXACT)
     assert applier.notices == []  # every layer was found
     applied = prediction(model)
     applier.remove()
@@ -185,7 +185,7 @@ def test_the_files_metadata_is_what_other_programs_read(trainer: LoraTrainer, tm
     assert (metadata["ss_network_dim"], metadata["ss_network_alpha"]) == ("4", "2.0")
     assert metadata["ss_new_sd_model_hash"] == hashlib.sha256(TINY.read_bytes()).hexdigest()
     assert json.loads(metadata["ss_tag_frequency"]) == {"toys": {"toy": 2, "a red circle": 1, "a blue square": 1}}
-    assert metadata["sshs_model_hash"] == network_hash(path)
+    assert metadata["sshs_model_hash"] == adapter_hash(path)
     assert metadata["modelspec.trigger_phrase"] == "toy"
     (length,) = struct.unpack("<Q", path.read_bytes()[:8])
     header = json.loads(path.read_bytes()[8 : 8 + length])
@@ -198,7 +198,7 @@ def test_training_goes_on_from_a_file(trainer: LoraTrainer, tmp_path: Path) -> N
     trained = [each.up.detach().clone() for each in trainer.factors]
     for each in trainer.factors:
         each.up.data.zero_()
-    take_over(trainer.factors, read_network(path), path.name)
+    take_over(trainer.factors, read_adapter_file(path), path.name)
     assert all(torch.allclose(a.up, b, atol=1e-3) for a, b in zip(trainer.factors, trained, strict=True))
     first, *rest = trainer.factors
     for others, said in (
@@ -207,10 +207,10 @@ def test_training_goes_on_from_a_file(trainer: LoraTrainer, tmp_path: Path) -> N
         ([replace(first, name="lora_unet_other"), *rest], "lora_unet_other has another rank there, or is missing"),
     ):
         with pytest.raises(TrainingError, match=said):
-            take_over(others, read_network(path), path.name)
+            take_over(others, read_adapter_file(path), path.name)
 
 
-def test_tags_are_counted_once_a_picture() -> None:
+def test_tags_are_counted_once_an_image() -> None:
     assert tag_frequency([("a, b", "a, c"), ("a",)]) == {"a": 2, "b": 1, "c": 1}
 
 
@@ -249,12 +249,12 @@ def test_impossible_options(options: dict[str, Any], said: str) -> None:
         LoraOptions(**options)
 
 
-def test_pictures_are_cut_reduced_and_put_on_white(tmp_path: Path) -> None:
+def test_images_are_cut_reduced_and_put_on_white(tmp_path: Path) -> None:
     Image.new("RGBA", (90, 40), (0, 0, 0, 0)).save(tmp_path / "b.png")
     Image.new("L", (20, 60), 128).save(tmp_path / "a.jpg")
     (tmp_path / "a.txt").write_text("a gray thing\n\nsomething gray\n", encoding="utf-8")
     (tmp_path / "b.txt").write_text("nothing", encoding="utf-8")
-    first, second = read_pictures(tmp_path, 32)
+    first, second = read_images(tmp_path, 32)
     assert first.captions == ("a gray thing", "something gray")
     assert (first.image.size, first.image.mode) == ((32, 32), "RGB")
     assert second.image.getpixel((5, 5)) == (255, 255, 255)
@@ -268,7 +268,7 @@ def _no_caption(folder: Path) -> None:
     Image.new("RGB", (8, 8)).save(folder / "lonely.png")
 
 
-def _no_picture(folder: Path) -> None:
+def _no_image(folder: Path) -> None:
     (folder / "a.png").write_bytes(b"nothing")
     (folder / "a.txt").write_text("a", encoding="utf-8")
 
@@ -282,18 +282,18 @@ def _no_text(folder: Path) -> None:
     ("prepare", "said"),
     [
         (_no_folder, "is no folder"),
-        (lambda folder: None, "holds no pictures"),
-        (_no_caption, r"1 of 1 pictures have no caption: lonely\.png"),
-        (_no_picture, r"a\.png is no readable picture"),
+        (lambda folder: None, "holds no images"),
+        (_no_caption, r"1 of 1 images have no caption: lonely\.png"),
+        (_no_image, r"a\.png is no readable image"),
         (_no_text, r"lonely\.txt is not in UTF-8"),
     ],
 )
 def test_folders_that_cannot_be_used(prepare: Callable[[Path], None], said: str, tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
     prepare(folder)
     with pytest.raises(TrainingError, match=said):
-        read_pictures(folder, 32)
+        read_images(folder, 32)
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_trained_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, output = tmp_path / "pictures", tmp_path / "out" / "mine.safetensors"
-    assert main(["draw", "balloon", "--folder", str(folder), "--pictures", "2"]) == 0
+    folder, output = tmp_path / "images", tmp_path / "out" / "mine.safetensors"
+    assert main(["draw", "balloon", "--folder", str(folder), "--images", "2"]) == 0
     words = ["train", str(folder), "--checkpoint", str(TINY), "--side", "64", "--rank", "2", "--batch", "1"]
     assert main([*words, "--output", str(output), "--steps", "1", "--trigger", "balloon"]) == 0
     assert read_metadata(output)["ss_output_name"] == "mine"
@@ -319,9 +319,9 @@ def test_a_folder_is_trained_from_the_command_line(tmp_path: Path, capsys: pytes
 
 def test_encoding_gives_scaled_means(plain: LoadedModel, tmp_path: Path) -> None:
     example = EXAMPLES.get("balloon")
-    pictures = [example.draw(Random(seed)) for seed in range(3)]
-    small = [type(p)(p.image.resize((64, 64)), p.captions) for p in pictures]
-    found = encode_pictures(plain, small, batch=2)
+    images = [example.draw(Random(seed)) for seed in range(3)]
+    small = [type(p)(p.image.resize((64, 64)), p.captions) for p in images]
+    found = encode_images(plain, small, batch=2)
     assert found.latents.shape == (3, 4, 8, 8)
     pixels = torch.from_numpy(np.array(small[2].image)).permute(2, 0, 1)[None].float() / 127.5 - 1
     with torch.no_grad():
@@ -337,21 +337,21 @@ def test_examples_draw_the_same_from_the_same_seed(name: str) -> None:
     assert one.captions == again.captions
     assert one.image.size == (128, 128)
     drawn = [draw(Random(seed)) for seed in range(40)]
-    share = sum(EXAMPLES.get(name).activation in picture.captions[0] for picture in drawn) / len(drawn)
+    share = sum(EXAMPLES.get(name).activation in image.captions[0] for image in drawn) / len(drawn)
     assert share == 1.0 if name == "blueprint" else 0.6 < share < 0.95
 
 
 def test_a_blueprint_has_lines_where_colours_meet() -> None:
-    picture = Image.new("RGB", (64, 64), "red")
-    picture.paste("green", (32, 0, 64, 64))
-    blueprint = as_blueprint(picture)
+    image = Image.new("RGB", (64, 64), "red")
+    image.paste("green", (32, 0, 64, 64))
+    blueprint = as_blueprint(image)
     assert blueprint.getpixel((10, 30)) == PAPER
     assert blueprint.getpixel((31, 30)) == LINE
 
 
 def test_a_balloon_has_an_envelope_with_a_stripe_and_a_basket() -> None:
-    picture = draw_balloon(Image.new("RGB", (128, 128), "black"), (200, 0, 0), (0, 0, 200), 64, 50, 30)
-    assert picture.getpixel((64, 50)) == (0, 0, 200)
-    assert picture.getpixel((40, 50)) == picture.getpixel((88, 50)) == (200, 0, 0)
-    assert picture.getpixel((64, 100)) not in ((0, 0, 0), (0, 0, 200))
-    assert picture.getpixel((64, 110)) == (0, 0, 0)
+    image = draw_balloon(Image.new("RGB", (128, 128), "black"), (200, 0, 0), (0, 0, 200), 64, 50, 30)
+    assert image.getpixel((64, 50)) == (0, 0, 200)
+    assert image.getpixel((40, 50)) == image.getpixel((88, 50)) == (200, 0, 0)
+    assert image.getpixel((64, 100)) not in ((0, 0, 0), (0, 0, 200))
+    assert image.getpixel((64, 110)) == (0, 0, 0)

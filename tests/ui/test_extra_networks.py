@@ -8,7 +8,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.fakes import fake_services
-from tests.networks.test_cards import network, picture
+from tests.model_cards.test_cards import adapter, image
 from tests.ui.browser import needs_browser, opened_browser, served
 from tests.ui.test_page import PROMPT, open_page
 
@@ -23,18 +23,18 @@ PLAIN = 150
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     data = tmp_path_factory.mktemp("data")
     lora = data / "models" / "Lora"
-    ink = network(
+    ink = adapter(
         lora / "styles" / "ink.safetensors", {"ss_output_name": "Ink", "ss_tag_frequency": '{"a": {"pen": 3}}'}
     )
-    picture(ink.with_name("ink.png"))
+    image(ink.with_name("ink.png"))
     notes = {"activation text": "ink drawing", "preferred weight": 0.7, "negative text": "photo"}
     ink.with_name("ink.json").write_text(json.dumps(notes), encoding="utf-8")
     script = '<b>bold</b><img src="x" onerror="document.title = 1"><script>document.title = 2</script>'
-    network(lora / "bold.safetensors").with_name("bold.txt").write_text(script, encoding="utf-8")
-    network(lora / ".attic" / "old.safetensors")
-    network(lora / "large.safetensors", {"ss_base_model_version": "sdxl_base_v1-0"})
+    adapter(lora / "bold.safetensors").with_name("bold.txt").write_text(script, encoding="utf-8")
+    adapter(lora / ".attic" / "old.safetensors")
+    adapter(lora / "large.safetensors", {"ss_base_model_version": "sdxl_base_v1-0"})
     for number in range(PLAIN):
-        network(lora / "many" / f"plain {number}.safetensors")
+        adapter(lora / "many" / f"plain {number}.safetensors")
     (data / "embeddings").mkdir()
     (data / "embeddings" / "bad-hands.pt").write_bytes(b"not looked at")
     services = fake_services(data)
@@ -69,7 +69,7 @@ def cards(page: sync_api.Page) -> sync_api.Page:
     return page
 
 
-def test_a_click_puts_a_network_into_the_prompt_and_another_takes_it_out(cards: sync_api.Page) -> None:
+def test_a_click_puts_an_adapter_into_the_prompt_and_another_takes_it_out(cards: sync_api.Page) -> None:
     page = cards
     page.fill(SEARCH, "ink")
     page.wait_for_function(f"document.querySelectorAll('{CARDS}').length === 1")
@@ -112,7 +112,7 @@ def test_search_sort_and_folders(cards: sync_api.Page) -> None:
     sync_api.expect(page.locator(f"{CARDS}[data-name='old']")).to_have_count(1)
 
 
-def test_networks_for_other_models_are_hidden_until_asked_for(cards: sync_api.Page, services: Services) -> None:
+def test_adapters_for_other_models_are_hidden_until_asked_for(cards: sync_api.Page, services: Services) -> None:
     page = cards
 
     def as_with_a_model(route: sync_api.Route) -> None:
@@ -189,13 +189,13 @@ def test_an_embedding_goes_where_the_cursor_was(cards: sync_api.Page) -> None:
     assert page.input_value(NEGATIVE) == "blurry, other-bad-hands"
 
 
-def test_the_survival_of_each_lora_is_shown(page: sync_api.Page) -> None:
+def test_the_retention_of_each_lora_is_shown(page: sync_api.Page) -> None:
     open_tab(page, "Generation")
     page.evaluate(
         "featherweight.showSurvival({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]],"
         " worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
     )
-    text = page.inner_text(".fw-survival")
+    text = page.inner_text(".fw-retention")
     assert "LoRA ink: 99.8 % arrived" in text and "LoRA pen: 41.0 % arrived" in text
     assert "Worst layers: mid.to_q 20.0 %" in text and "to_k" not in text
     assert "LoRA x: 100 % arrived" in text and "noise 20.0 %" in text

@@ -14,7 +14,7 @@ from tests.recordings import TINY
 from tests.ui.browser import needs_browser, opened_browser, served
 
 pytestmark = needs_browser
-SLOW_MS = 120_000  # the first plan and the first picture import PyTorch's larger parts
+SLOW_MS = 120_000  # the first plan and the first image import PyTorch's larger parts
 TOO_MUCH = {
     "device": "CPU",
     "line": "needs 4.3 of 4.0 GB",
@@ -69,7 +69,7 @@ def test_what_the_form_needs_stands_beside_generate(page: sync_api.Page) -> None
     assert not page.query_selector("#txt2img_plan_line button")
 
 
-def test_after_a_picture_its_memory_is_drawn(page: sync_api.Page) -> None:
+def test_after_an_image_its_memory_is_drawn(page: sync_api.Page) -> None:
     for name in ("width", "height"):
         page.fill(f"#txt2img_{name} input[type=number]", "64")
     page.fill("#txt2img_steps input[type=number]", "2")

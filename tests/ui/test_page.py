@@ -15,7 +15,7 @@ from tests.ui.browser import needs_browser, opened_browser, served
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
-PICTURE = "#txt2img_gallery .fw-picture img"
+IMAGE = "#txt2img_gallery .fw-image img"
 
 
 @pytest.fixture(scope="module")
@@ -98,16 +98,16 @@ def open_page(page: sync_api.Page, address: str) -> None:
     page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
 
 
-def test_a_typed_prompt_becomes_a_picture_with_its_infotext(page: sync_api.Page) -> None:
+def test_a_typed_prompt_becomes_an_image_with_its_infotext(page: sync_api.Page) -> None:
     page.fill(PROMPT, "slow, a red circle on a blue background")
     page.fill("#txt2img_seed input", "77")
     page.click("#txt2img_generate")
     page.wait_for_selector("#txt2img_progress:not([hidden])")
-    page.wait_for_selector(PICTURE)
+    page.wait_for_selector(IMAGE)
     infotext = page.inner_text("#txt2img_infotext")
     assert infotext.startswith("slow, a red circle on a blue background")
     assert "Seed: 77" in infotext
-    assert page.evaluate(f"document.querySelector('{PICTURE}').naturalWidth") > 0
+    assert page.evaluate(f"document.querySelector('{IMAGE}').naturalWidth") > 0
     assert page.title() == "Featherweight"
 
 
@@ -118,7 +118,7 @@ def test_a_reload_during_a_job_finds_the_job_again(page: sync_api.Page, address:
     page.wait_for_selector("#txt2img_progress:not([hidden])")
     page.wait_for_timeout(700)
     open_page(page, address)
-    page.wait_for_selector(PICTURE)
+    page.wait_for_selector(IMAGE)
     assert "slow, to be reloaded" in page.inner_text("#txt2img_infotext")
 
 
@@ -204,13 +204,13 @@ def test_pasted_parameters_fill_the_form(form: sync_api.Page) -> None:
     assert "Clip skip: 2" in form.inner_text("#txt2img_override_settings")
 
 
-def test_the_whole_picture_is_shown_and_walked_through_by_keys(page: sync_api.Page) -> None:
-    page.fill(PROMPT, "two pictures")
+def test_the_whole_image_is_shown_and_walked_through_by_keys(page: sync_api.Page) -> None:
+    page.fill(PROMPT, "two images")
     page.fill("#txt2img_batch_size input[type=number]", "2")
     page.fill("#txt2img_seed input", "5")
     page.click("#txt2img_generate")
     page.wait_for_selector("#txt2img_gallery .fw-thumbs button >> nth=1")
-    page.click("#txt2img_gallery .fw-picture")
+    page.click("#txt2img_gallery .fw-image")
     page.wait_for_selector("#lightboxModal[open]")
     first = page.inner_text("#txt2img_infotext")
     page.keyboard.press("ArrowRight")
@@ -230,7 +230,7 @@ def test_a_narrow_page_has_one_column_and_generate_in_reach(browser: sync_api.Br
     page.close()
 
 
-def test_weights_of_selections_networks_and_old_brackets_change(form: sync_api.Page) -> None:
+def test_weights_of_selections_adapters_and_old_brackets_change(form: sync_api.Page) -> None:
     for before, start, end, key, after in (
         ("a red big cat", 2, 9, "ArrowUp", "a (red big:1.1) cat"),
         ("a <lora:x:1> cat", 5, 5, "ArrowUp", "a <lora:x:1.05> cat"),
@@ -281,14 +281,14 @@ def test_brackets_are_checked_with_escapes_and_without_angles(form: sync_api.Pag
 DROP = """([data, type]) => {
   const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
   const transfer = new DataTransfer();
-  transfer.items.add(new File([bytes], "picture", { type }));
+  transfer.items.add(new File([bytes], "image", { type }));
   document.querySelector("#txt2img_prompt textarea").dispatchEvent(
     new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: transfer }));
 }"""
 
 
 @pytest.mark.parametrize("extension", ["png", "jpg", "webp", "avif"])
-def test_a_dropped_picture_fills_the_form(form: sync_api.Page, extension: str) -> None:
+def test_a_dropped_image_fills_the_form(form: sync_api.Page, extension: str) -> None:
     text = "a dog\nNegative prompt: ugly, été\nSteps: 7, Sampler: Euler a, CFG scale: 5, Seed: 42, Size: 192x256"
     data = base64.b64encode(encode_image(Image.new("RGB", (192, 256), "red"), extension, text)).decode()
     form.evaluate(DROP, [data, f"image/{extension}"])
@@ -298,7 +298,7 @@ def test_a_dropped_picture_fills_the_form(form: sync_api.Page, extension: str) -
     form.wait_for_function("document.querySelector('#txt2img_neg_prompt .fw-counter').textContent !== '0/75'")
 
 
-def test_a_dropped_picture_without_parameters_says_so(form: sync_api.Page) -> None:
+def test_a_dropped_image_without_parameters_says_so(form: sync_api.Page) -> None:
     data = base64.b64encode(encode_image(Image.new("RGB", (8, 8)), "png", "")).decode()
     form.evaluate(DROP, [data, "image/png"])
     form.wait_for_selector("#txt2img_messages .fw-error:has-text('holds no parameters')")
@@ -403,14 +403,14 @@ def test_listed_settings_stand_at_the_top_and_are_stored(page: sync_api.Page, ad
     services.settings.update({"CLIP_stop_at_last_layers": 1})
 
 
-def test_interrupt_finishes_the_present_picture_where_more_are_to_come(page: sync_api.Page, services: Services) -> None:
+def test_interrupt_finishes_the_present_image_where_more_are_to_come(page: sync_api.Page, services: Services) -> None:
     page.fill(PROMPT, "slow, one of three")
     page.fill("#txt2img_steps input[type=number]", "40")
     page.fill("#txt2img_batch_count input[type=number]", "3")
     page.click("#txt2img_generate")
     page.wait_for_function("document.title.includes(' of 120')")
     page.click("#txt2img_interrupt")
-    page.wait_for_selector("#txt2img_progress :text('stops after this picture')")
+    page.wait_for_selector("#txt2img_progress :text('stops after this image')")
     page.wait_for_selector("#txt2img_infotext:has-text('one of three')")
     result = services.queue.get(page.evaluate("featherweight.task()")).result()
     assert result.interrupted and 1 <= len(result.samples) < 3

@@ -135,15 +135,15 @@ def finished_job(services: Services, task: str) -> None:
     assert services.queue.submit(request, task_id=task).wait(10)
 
 
-def test_the_save_button_saves_one_picture_or_all(services: Services) -> None:
+def test_the_save_button_saves_one_image_or_all(services: Services) -> None:
     app = build_api(services)
     app.include_router(page_routes(services))
     finished_job(services, "task(a)")
     with TestClient(app) as client:
         chosen = {"id_task": "task(a)", "index": 1}
-        assert Path(client.post("/internal/save-picture", json=chosen).json()["path"]).name == "00000-4-x.png"
+        assert Path(client.post("/internal/save-image", json=chosen).json()["path"]).name == "00000-4-x.png"
         services.settings.update({"save_selected_only": False})
-        path = client.post("/internal/save-picture", json=chosen).json()["path"]
+        path = client.post("/internal/save-image", json=chosen).json()["path"]
     assert [Path(part).name for part in path.split(", ")] == ["00001-3-x.png", "00002-4-x.png"]
 
 

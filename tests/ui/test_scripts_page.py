@@ -15,7 +15,7 @@ from modules.images.metadata import read_metadata
 from modules.services import Services
 from tests.recordings import TINY
 from tests.ui.browser import needs_browser, opened_browser, served
-from tests.ui.test_page import PICTURE, PROMPT
+from tests.ui.test_page import IMAGE, PROMPT
 
 pytestmark = needs_browser
 SIDE = 64
@@ -82,7 +82,7 @@ def test_a_two_by_two_plot_from_the_script_panel(page: sync_api.Page, services: 
     page.keyboard.press("Escape")
     page.check("#script_xyz_plot_include_lone_images input")
     page.click("#txt2img_generate")
-    page.wait_for_selector(PICTURE)
+    page.wait_for_selector(IMAGE)
     page.wait_for_selector("#txt2img_gallery .fw-thumbs button >> nth=4")
     keep(page, "xyz")
     infotext = page.inner_text("#txt2img_infotext")
@@ -117,13 +117,13 @@ def test_a_precision_report_is_made_and_found_again_after_a_reload(page: sync_ap
 
 
 def test_a_comparison_shows_its_report_on_the_page(page: sync_api.Page, services: Services) -> None:
-    open_tab(page, "Precision", "Compare pictures")
+    open_tab(page, "Precision", "Compare images")
     page.fill("#precision_prompts textarea", "a red cat")
     page.fill("#precision_steps input[type=number]", "2")
     page.click("#precision_tabs button:has-text('More'):visible")
     for name in ("width", "height"):
         page.fill(f"#precision_{name} input", str(SIDE))
-    for label in ("fp8 e4m3fn, one scale a row", "fp8 e4m3fn, plain", "fp8 e5m2, plain"):
+    for label in ("fp8 e4m3fn, one scale per row", "fp8 e4m3fn, plain", "fp8 e5m2, plain"):
         page.click(f"#precision_formats label:has-text('{label}')")
     page.click("#precision_compare")
     page.wait_for_selector("#precision_result iframe", timeout=120_000)

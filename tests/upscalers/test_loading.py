@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from modules.errors import CheckpointError
-from modules.upscalers.loading import load_network, read_weights
+from modules.upscalers.loading import load_upscaler, read_weights
 from modules.upscalers.spandrel_import import import_spandrel
-from tests.upscalers.networks import esrgan_weights, old_layout, save_esrgan
+from tests.upscalers.models import esrgan_weights, old_layout, save_esrgan
 
 CPU = torch.device("cpu")
 
@@ -26,21 +26,21 @@ class Malicious:
         return Path.mkdir, (self.folder, 0o777)  # type: ignore[return-value]
 
 
-def test_all_layouts_and_file_kinds_give_the_same_network(tmp_path: Path) -> None:
+def test_all_layouts_and_file_kinds_give_the_same_adapter(tmp_path: Path) -> None:
     old = tmp_path / "old.pth"
     torch.save(old_layout(esrgan_weights()), old)
     image = torch.rand(1, 3, 12, 10, generator=torch.Generator().manual_seed(1))
-    networks = [load_network(save_esrgan(tmp_path / name), CPU) for name in ("new.pth", "new.safetensors")]
-    networks.append(load_network(old, CPU))
+    models = [load_upscaler(save_esrgan(tmp_path / name), CPU) for name in ("new.pth", "new.safetensors")]
+    models.append(load_upscaler(old, CPU))
     expected = import_spandrel().ModelLoader().load_from_state_dict(esrgan_weights()).eval()(image)
     assert expected.shape == (1, 3, 48, 40)
-    for network in networks:
-        assert network.scale == 4
-        assert torch.equal(network(image), expected)
+    for model in models:
+        assert model.scale == 4
+        assert torch.equal(model(image), expected)
 
 
 def test_the_scale_comes_from_the_weights(tmp_path: Path) -> None:
-    assert load_network(save_esrgan(tmp_path / "a.safetensors", scale=2), CPU).scale == 2
+    assert load_upscaler(save_esrgan(tmp_path / "a.safetensors", scale=2), CPU).scale == 2
 
 
 def test_importing_leaves_no_stand_in_behind() -> None:
@@ -52,10 +52,10 @@ def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
     path, folder = tmp_path / "evil.pth", tmp_path / "made"
     torch.save({"model.0.weight": Malicious(folder)}, path)
     with pytest.raises(CheckpointError, match=r"evil\.pth cannot be read: .*never run"):
-        load_network(path, CPU)
+        load_upscaler(path, CPU)
     path.write_bytes(pickle.dumps(Malicious(folder), protocol=2))
     with pytest.raises(CheckpointError, match=r"evil\.pth"):
-        load_network(path, CPU)
+        load_upscaler(path, CPU)
     assert not folder.exists()
 
 
@@ -76,7 +76,7 @@ def test_a_file_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
 def test_weights_of_something_else_are_refused(tmp_path: Path) -> None:
     save_file({"layer.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match=r"other\.safetensors is no upscaler"):
-        load_network(tmp_path / "other.safetensors", CPU)
+        load_upscaler(tmp_path / "other.safetensors", CPU)
 
 
 def test_weights_that_lack_a_layer_are_refused(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_weights_that_lack_a_layer_are_refused(tmp_path: Path) -> None:
     del weights["body.0.rdb2.conv3.weight"]
     save_file(weights, tmp_path / "half.safetensors")
     with pytest.raises(CheckpointError, match=r"half\.safetensors is no upscaler"):
-        load_network(tmp_path / "half.safetensors", CPU)
+        load_upscaler(tmp_path / "half.safetensors", CPU)
 
 
 def test_a_list_is_no_state_dict(tmp_path: Path) -> None:
     torch.save([torch.zeros(1)], tmp_path / "list.pth")
     with pytest.raises(CheckpointError, match=r"list\.pth holds a list"):
-        load_network(tmp_path / "list.pth", CPU)
+        load_upscaler(tmp_path / "list.pth", CPU)

@@ -12,7 +12,7 @@ from modules.settings.values import Settings
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.spandrel_import import import_spandrel
 from modules.upscalers.upscalers import Upscalers
-from tests.upscalers.networks import esrgan_weights, save_esrgan
+from tests.upscalers.models import esrgan_weights, save_esrgan
 
 CPU = torch.device("cpu")
 
@@ -29,15 +29,15 @@ def upscalers(tmp_path: Path) -> Upscalers:
     return Upscalers(UpscalerCatalogue(folders), lambda part: CPU)
 
 
-def picture(width: int = 24, height: int = 20) -> Image.Image:
+def image(width: int = 24, height: int = 20) -> Image.Image:
     rows = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(rows)
 
 
 def test_it_is_what_spandrel_gives(upscalers: Upscalers) -> None:
-    image = source()
-    ours = upscalers.enlarge(image, "4x-tiny", (96, 80), Settings(), silent)
-    planes = torch.from_numpy(np.asarray(image)[:, :, ::-1].copy()).permute(2, 0, 1)[None].float() / 255
+    source = image()
+    ours = upscalers.enlarge(source, "4x-tiny", (96, 80), Settings(), silent)
+    planes = torch.from_numpy(np.asarray(source)[:, :, ::-1].copy()).permute(2, 0, 1)[None].float() / 255
     model = import_spandrel().ModelLoader().load_from_state_dict(esrgan_weights()).eval()
     with torch.inference_mode():
         theirs = (model(planes)[0].permute(1, 2, 0).numpy() * 255).clip(0, 255).astype(np.uint8)[:, :, ::-1]
@@ -53,7 +53,7 @@ def test_any_size_is_reached_in_as_many_passes_as_it_takes(
 ) -> None:
     tiles: list[int] = []
     settings = Settings().with_changes({"ESRGAN_tile": 0, "SWIN_tile": 512})
-    result = upscalers.enlarge(picture(), name, size_px, settings, lambda index, count: tiles.append(index))
+    result = upscalers.enlarge(image(), name, size_px, settings, lambda index, count: tiles.append(index))
     assert result.size == size_px
     assert tiles == [0] * passes
 
@@ -77,27 +77,27 @@ def test_it_stops_between_tiles(upscalers: Upscalers) -> None:
 
     settings = Settings().with_changes({"ESRGAN_tile": 16})
     with pytest.raises(Interrupted):
-        upscalers.enlarge(picture(), "4x-Tiny", (96, 80), settings, stop)
-    assert upscalers.enlarge(picture(), "4x-Tiny", (96, 80), settings, silent).size == (96, 80)
+        upscalers.enlarge(image(), "4x-Tiny", (96, 80), settings, stop)
+    assert upscalers.enlarge(image(), "4x-Tiny", (96, 80), settings, silent).size == (96, 80)
 
 
-def test_the_network_stays_until_another_is_asked_for_or_the_file_changes(
+def test_the_adapter_stays_until_another_is_asked_for_or_the_file_changes(
     upscalers: Upscalers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from modules.upscalers import loading
 
     seen: list[str] = []
-    load = loading.load_network
-    monkeypatch.setattr(loading, "load_network", lambda path, device: seen.append(path.stem) or load(path, device))
+    load = loading.load_upscaler
+    monkeypatch.setattr(loading, "load_upscaler", lambda path, device: seen.append(path.stem) or load(path, device))
     for name in ("4x-Tiny", "4x-Tiny", "2x-Tiny", "2x-Tiny"):
-        upscalers.enlarge(picture(), name, (48, 40), Settings(), silent)
+        upscalers.enlarge(image(), name, (48, 40), Settings(), silent)
     assert seen == ["4x-Tiny", "2x-Tiny"]
     upscalers.release()
-    upscalers.enlarge(picture(), "2x-Tiny", (48, 40), Settings(), silent)
+    upscalers.enlarge(image(), "2x-Tiny", (48, 40), Settings(), silent)
     info = upscalers.catalogue.find("2x-Tiny")
     assert info is not None
     save_esrgan(info.path, scale=4)
-    assert upscalers.enlarge(picture(), "2x-Tiny", (48, 40), Settings(), silent).size == (48, 40)
+    assert upscalers.enlarge(image(), "2x-Tiny", (48, 40), Settings(), silent).size == (48, 40)
     assert len(seen) == 4
 
 
@@ -108,10 +108,10 @@ def test_the_device_is_asked_for_by_kind(tmp_path: Path) -> None:
     catalogue = UpscalerCatalogue({kind: tmp_path / kind for kind in ("ESRGAN", "SwinIR", "DAT")})
     upscalers = Upscalers(catalogue, lambda part: parts.append(part) or CPU)
     for name in catalogue.names:
-        upscalers.enlarge(picture(), name, (48, 40), Settings(), silent)
+        upscalers.enlarge(image(), name, (48, 40), Settings(), silent)
     assert parts == ["esrgan", "esrgan", "swinir"]
 
 
 def test_an_unknown_name_lists_the_files(upscalers: Upscalers) -> None:
     with pytest.raises(UnknownNameError, match=r"upscaler 'gone'.*4x-Tiny"):
-        upscalers.enlarge(picture(), "gone", (48, 40), Settings(), silent)
+        upscalers.enlarge(image(), "gone", (48, 40), Settings(), silent)

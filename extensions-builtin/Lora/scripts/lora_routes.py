@@ -15,7 +15,7 @@ LORAS: list[dict[str, Any]] = [
         "alias": "ink-v2",
         "path": "models/Lora/ink.safetensors",
         "metadata": {"ss_network_dim": "8"},
-        "survival": {
+        "retention": {
             "retention": 0.998,
             "mode": "merge from full precision",
             "noise": 0.01,
@@ -35,24 +35,24 @@ def add_routes(page: object, app: Any) -> None:
 
     @routes.get("/loras", **documented(LORAS))
     def loras() -> list[dict[str, Any]]:
-        """Networks of the LoRA family with the metadata of their files, and how much of each arrived in the weights
+        """Adapters of the LoRA family with the metadata of their files, and how much of each arrived in the weights
         when it was last used."""
-        networks = PROGRAM.networks()
+        adapters = PROGRAM.adapters()
         return [
             {
                 "name": info.name,
                 "alias": info.alias,
                 "path": str(info.path),
                 "metadata": info.metadata,
-                "survival": asdict(networks.arrived[info.path]) if info.path in networks.arrived else None,
+                "retention": asdict(adapters.effect_kept[info.path]) if info.path in adapters.effect_kept else None,
             }
-            for info in networks.catalogue.entries
+            for info in adapters.catalogue.entries
         ]
 
     @routes.post("/refresh-loras", **documented())
     def refresh_loras() -> None:
         """Look for networks of the LoRA family again."""
-        PROGRAM.networks().catalogue.refresh()
+        PROGRAM.adapters().catalogue.refresh()
 
     app.include_router(routes)
 

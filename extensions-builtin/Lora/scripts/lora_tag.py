@@ -11,12 +11,12 @@ from modules.adapters.tags import lora_tags, with_setting
 class LoraTags(extra_networks.ExtraNetwork):
     """The kind of tags; the setting "Add network to prompt" counts as one."""
 
-    def activate(self, job: extra_networks.NetworkJob, tags: Sequence[extra_networks.NetworkTag]) -> None:
+    def activate(self, job: extra_networks.AdapterJob, tags: Sequence[extra_networks.PromptTag]) -> None:
         settings = job.settings
         strength = settings.number("extra_networks_default_multiplier")
         tags = with_setting(tags, settings.text("sd_lora"), strength)
-        wanted, problems = lora_tags({self.name: list(tags)}, job.networks.knows)
-        found = job.networks.put_on(job.model, wanted)
+        wanted, problems = lora_tags({self.name: list(tags)}, job.adapters.knows)
+        found = job.adapters.put_on(job.model, wanted)
         job.notices += problems
         job.notices += [
             f"The network {name!r} was not found and was left out. Refresh the list of networks."
@@ -24,7 +24,7 @@ class LoraTags(extra_networks.ExtraNetwork):
         ]
         job.notices += found.notices
         job.uses += found.uses
-        job.mode, job.survival = found.mode, found.survival
+        job.mode, job.retention = found.mode, found.retention
         job.embeddings |= found.embeddings
         if not settings.flag("lora_bundled_ti_to_infotext"):
             job.unrecorded |= set(found.embeddings)

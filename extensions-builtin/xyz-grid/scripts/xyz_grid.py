@@ -1,4 +1,4 @@
-"""X/Y/Z plot: one picture for every combination of up to three axes' values, in a grid with legends."""
+"""X/Y/Z plot: one image for every combination of up to three axes' values, in a grid with legends."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from modules.images.grid import image_grid
 from modules.images.infotext import with_fields
 from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.checking import check_names_of
-from modules.processing.record.result import Picture, PictureKind
+from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.scripts.axes import AXES, Axis, join_words, split_words
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script
 
 SEEDS = ("Seed", "Var. seed")
 NOTHING = "Nothing"
-LARGEST_SEED = 2**32
+MAX_SEED = 2**32
 QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private"}
 
 
@@ -170,7 +170,7 @@ class XyzPlot(Script):
         return Chosen(axis, values, written)
 
     def expected_cells(self, p: StableDiffusionProcessing, *args: Any) -> int:
-        """How many pictures are coming, for the progress bar."""
+        """How many images are coming, for the progress bar."""
         chosen = [self._chosen(*args[3 * axis : 3 * axis + 3]) for axis in range(3)]
         return len(chosen[0].values) * len(chosen[1].values) * len(chosen[2].values)
 
@@ -180,12 +180,12 @@ class XyzPlot(Script):
         if not keep_random:
             x, y, z = _fixed(x), _fixed(y), _fixed(z)
         jobs = _jobs(p, (x, y, z), (bool(vary_x), bool(vary_y), bool(vary_z)), bool(keep_random))
-        for job in jobs.values():  # everything wrong is said before the first picture
+        for job in jobs.values():  # everything wrong is said before the first image
             check_names_of(job.to_request())
         made: dict[tuple[int, int, int], Processed] = {}
         for cell in _order((x, y, z)):
             processed = process_images(jobs[cell])
-            if processed.pictures:
+            if processed.images:
                 made[cell] = processed
             if processed.interrupted:
                 break
@@ -197,10 +197,10 @@ class XyzPlot(Script):
 
 
 def _fixed(chosen: Chosen) -> Chosen:
-    """Seeds of -1 become numbers, so that each stands for one picture in all rows."""
+    """Seeds of -1 become numbers, so that each stands for one image in all rows."""
     if chosen.axis.label not in SEEDS:
         return chosen
-    drawn = tuple(random.randrange(LARGEST_SEED) if value < 0 else value for value in chosen.values)
+    drawn = tuple(random.randrange(MAX_SEED) if value < 0 else value for value in chosen.values)
     return replace(chosen, values=drawn)
 
 
@@ -217,7 +217,7 @@ def _jobs(
         for axis, number in zip(axes, cell, strict=True):
             axis.axis.apply(job, axis.values[number], axis.values)
         if keep_random and job.seed < 0:
-            job.seed = random.randrange(LARGEST_SEED)
+            job.seed = random.randrange(MAX_SEED)
         job.seed += sum(number * stride for number, stride, on in zip(cell, strides, vary, strict=True) if on)
         job.do_not_save_grid = True
         jobs[cell] = job
@@ -245,7 +245,7 @@ def _assembled(
     sub_grids: bool,
     margin: int,
 ) -> Processed:
-    """The grid, the grids it is made of, and the pictures, in this order."""
+    """The grid, the grids it is made of, and the images, in this order."""
     x, y, z = axes
     first = next(iter(made.values()))
     fields: dict[str, object] = {"Script": title}
@@ -257,36 +257,36 @@ def _assembled(
                 fields[f"Fixed {name} Values"] = ", ".join(map(str, axis.values))
     grids: list[Image.Image] = []
     for iz in range(len(z.values)):
-        rows = [[_picture_of(made.get((ix, iy, iz))) for ix in range(len(x.values))] for iy in range(len(y.values))]
+        rows = [[_image_of(made.get((ix, iy, iz))) for ix in range(len(x.values))] for iy in range(len(y.values))]
         if any(cell is not None for row in rows for cell in row):
             columns = x.captions if legend else [""] * len(x.values)
             labels = y.captions if legend else [""] * len(y.values)
             name = z.captions[iz] if legend and z.axis.label != NOTHING else ""
             grids.append(grid_with_legend(rows, columns, labels, margin, name, LegendStyle.of(p.settings)))
-    start = first.pictures[0]
+    start = first.generated[0]
     text = with_fields(start.infotext, fields)
 
-    def as_grid(image: Image.Image) -> Picture:
-        return Picture(image, text, start.seed, start.subseed, kind=PictureKind.GRID)
+    def as_grid(image: Image.Image) -> GeneratedImage:
+        return GeneratedImage(image, text, start.seed, start.subseed, kind=ImageRole.GRID)
 
     whole = grids[0] if len(grids) == 1 else image_grid(grids, 1)
-    pictures = [as_grid(whole)]
+    images = [as_grid(whole)]
     if sub_grids and len(grids) > 1:
-        pictures += [as_grid(grid) for grid in grids]
-    samples = [picture for processed in made.values() for picture in processed.pictures]
+        images += [as_grid(grid) for grid in grids]
+    samples = [image for processed in made.values() for image in processed.generated]
     result = replace(
         first.result,
         notices=tuple(dict.fromkeys(note for processed in made.values() for note in processed.result.notices)),
     )
     processed = Processed(result)
-    processed.pictures = pictures + (samples if lone else [])
-    p.save_grids(processed, len(pictures))
+    processed.generated = images + (samples if lone else [])
+    p.save_grids(processed, len(images))
     return processed
 
 
-def _picture_of(processed: Processed | None) -> Image.Image | None:
-    """A cell's picture; of a batch, all of it."""
-    if processed is None or not processed.pictures:
+def _image_of(processed: Processed | None) -> Image.Image | None:
+    """A cell's image; of a batch, all of it."""
+    if processed is None or not processed.images:
         return None
-    images = [picture.image for picture in processed.pictures if picture.kind is PictureKind.SAMPLE]
+    images = [image.image for image in processed.generated if image.kind is ImageRole.SAMPLE]
     return images[0] if len(images) == 1 else image_grid(images, max(1, round(len(images) ** 0.5)))

@@ -24,8 +24,8 @@ MAGNITUDES = ("lora_magnitude_vector", "lora_magnitude_vector.weight")
 COMMON_ENDS = frozenset({"alpha", "scale", "dora_scale", "diff_b", *MAGNITUDES, *SPARSE})
 """What may stand beside the tensors of any kind."""
 
-MOST_INPUT_CHANNELS = 33
-"""Of a first convolution: 16 of the latent, 16 of the masked picture's, the mask."""
+MAX_INPUT_CHANNELS = 33
+"""Of a first convolution: 16 of the latent, 16 of the masked image's, the mask."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _fit(delta: Tensor, weight: Tensor) -> Tensor:
     if delta.ndim and delta.shape[0] == weight.shape[0] and same_kernel:
         if delta.numel() == weight.numel():
             return delta.reshape(weight.shape)
-        if weight.ndim == 4 and weight.shape[1] <= MOST_INPUT_CHANNELS and delta.numel() < weight.numel():
+        if weight.ndim == 4 and weight.shape[1] <= MAX_INPUT_CHANNELS and delta.numel() < weight.numel():
             delta = delta.reshape(weight.shape[0], -1, *weight.shape[2:])
             return torch.nn.functional.pad(delta, (0, 0, 0, 0, 0, weight.shape[1] - delta.shape[1]))
     raise InvalidValueError(f"{list(delta.shape)} does not fit {list(weight.shape)}")

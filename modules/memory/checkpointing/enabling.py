@@ -16,11 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 from modules.errors import InvalidValueError
 from modules.memory.checkpointing.blocks import Block, Wanted, find_blocks
-from modules.memory.checkpointing.keeping import Disk, Keeper, MainMemory, Place
+from modules.memory.checkpointing.keeping import ActivationOffloader, Disk, MainMemory, Place
 from modules.memory.checkpointing.measuring import Measurement
 from modules.memory.checkpointing.solving import Cost, solve
 from modules.memory.checkpointing.strategies import ByBudget, Chosen, Custom, Strategy, strategy_of
-from modules.memory.hook_chain import Layering, Patch, put_around
+from modules.memory.hook_chain import HookOrder, Patch, register_hook
 
 HANDLE = "_checkpoint_handle"
 _LOCAL = threading.local()
@@ -39,7 +39,7 @@ class CheckpointHandle:
     chosen: Chosen
     place: Place | None = None
     costs: dict[int, Cost] = field(default_factory=dict)
-    _keeper: Keeper | None = None
+    _offloader: ActivationOffloader | None = None
     _patches: list[Patch] = field(default_factory=list)
     _plans: dict[Signature, Chosen] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ def enable_gradient_checkpointing(
     """Compute blocks of `model` again in the backward pass, by `strategy`; the handle undoes it.
 
     `strategy`: one of `strategies`, its text ("every 2", "1.5 GB"), or a function for `Custom`. `blocks`: see
-    `find_blocks`. `offload` says where the inputs of such blocks wait: "ram" (pinned, beside a graphics card), a
+    `find_blocks`. `offload` says where the inputs of such blocks wait: "ram" (pinned, beside a GPU), a
     folder for the disk, or a `Place`; None: where they are.
 
     Outputs, gradients and `state_dict` are those without; dropout draws the same numbers again. In effect only while
@@ -92,11 +92,13 @@ def enable_gradient_checkpointing(
     known: CheckpointHandle | None = model.__dict__.get(HANDLE)
     if known is not None:
         known.remove()
-    handle = CheckpointHandle(model, found, strategy, chosen, place, _keeper=None if place is None else Keeper(place))
+    handle = CheckpointHandle(
+        model, found, strategy, chosen, place, _offloader=None if place is None else ActivationOffloader(place)
+    )
     for block in found:
-        handle._patches.append(put_around(block.module, _Around(handle, block), Layering.RECOMPUTE))
+        handle._patches.append(register_hook(block.module, _ModuleHook(handle, block), HookOrder.RECOMPUTE))
     if isinstance(strategy, ByBudget):
-        handle._patches.append(put_around(model, _Pass(handle, strategy), Layering.OBSERVE))
+        handle._patches.append(register_hook(model, _Pass(handle, strategy), HookOrder.OBSERVE))
     model.__dict__[HANDLE] = handle
     return handle
 
@@ -162,7 +164,7 @@ class _Pass:
 
 
 @dataclass(eq=False)
-class _Around:
+class _ModuleHook:
     """Around one block."""
 
     handle: CheckpointHandle
@@ -183,11 +185,11 @@ class _Around:
                 running.measurement.measure(self.block.index, module, lambda: inner(*args, **kwargs), tensors)
         if self.block.index not in chosen:
             return inner(*args, **kwargs)
-        return compute_again(inner, args, kwargs, handle._keeper)
+        return compute_again(inner, args, kwargs, handle._offloader)
 
 
 def compute_again(
-    run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], keeper: Keeper | None = None
+    run: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], offloader: ActivationOffloader | None = None
 ) -> Any:
     """`run(*args, **kwargs)`, of which only the tensors among the arguments are kept, by `keeper` if there is one."""
     leaves, shape = tree_flatten((tuple(args), kwargs))
@@ -203,7 +205,7 @@ def compute_again(
         args, kwargs = tree_unflatten(whole, shape)
         return run(*args, **kwargs)
 
-    with nullcontext() if keeper is None else keeper.keeping(tensors):
+    with nullcontext() if offloader is None else offloader.keeping(tensors):
         return checkpoint(from_tensors, *tensors, use_reentrant=False, preserve_rng_state=True)
 
 

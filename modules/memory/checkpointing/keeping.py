@@ -43,7 +43,7 @@ class Place(Protocol):
 
 
 class MainMemory:
-    """Pinned memory beside a graphics card; the copies run on the card's current stream, so nothing waits for them."""
+    """Pinned memory beside a GPU; the copies run on the card's current stream, so nothing waits for them."""
 
     def put(self, tensor: Tensor) -> Tensor:
         """See `Place`. What lies in main memory stays where it is."""
@@ -101,7 +101,7 @@ class Disk:
         return file
 
     def get(self, away: _File, device: torch.device) -> Tensor:
-        """See `Place`. Raises `OffloadError` for a file that is gone or was changed."""
+        """See `Place`. Raises `OffloadError` for a file that is missing or was changed."""
         numbers = away.shape.numel() * away.dtype.itemsize
         try:
             data = np.fromfile(away.path, dtype=np.uint8)
@@ -127,14 +127,14 @@ class _Away:
 
 
 @dataclass
-class Keeper:
+class ActivationOffloader:
     """Takes the inputs of one call after the other to a place. What several blocks get (a prompt) goes there once."""
 
     place: Place
     _known: Any = field(default_factory=WeakTensorKeyDictionary)
 
-    def __deepcopy__(self, memo: Any) -> Keeper:
-        return Keeper(self.place)
+    def __deepcopy__(self, memo: Any) -> ActivationOffloader:
+        return ActivationOffloader(self.place)
 
     @contextmanager
     def keeping(self, inputs: Sequence[Tensor]) -> Iterator[None]:

@@ -81,7 +81,7 @@ class Resolved:
             whole_bytes=whole * itemsize,
             weight_bytes=columns * self.pattern.hidden * itemsize,
             extra_bytes=extra * itemsize,
-            most_extra_bytes=extra * piece_bytes(x.device),
+            max_extra_bytes=extra * piece_bytes(x.device),
         )
 
 

@@ -10,8 +10,8 @@ import torch
 
 from modules.errors import InvalidValueError
 
-FEWEST_TOKENS = 512  # a budget does not cut tokens finer than this: matrix products on fewer rows are slow
-MOST_SPLITS = 64
+MIN_TOKENS = 512  # a budget does not cut tokens finer than this: matrix products on fewer rows are slow
+MAX_SPLITS = 64
 ALIGNMENT = 64  # slices of a wide hidden dimension begin at multiples of this
 
 Bytes = int | Callable[[torch.device], int]
@@ -58,7 +58,7 @@ class CallSize:
 
     `bytes_per_activation` is for one hidden unit of one token, with all that is alive at the same time; `whole_bytes`
     the same where the hidden dimension is not sliced. `weight_bytes` is 0 for weights that need not be decoded.
-    An activation takes `extra_bytes` more for each hidden unit of each token, but no more than `most_extra_bytes`.
+    An activation takes `extra_bytes` more for each hidden unit of each token, but no more than `max_extra_bytes`.
     """
 
     tokens: int
@@ -67,7 +67,7 @@ class CallSize:
     whole_bytes: int
     weight_bytes: int = 0
     extra_bytes: int = 0
-    most_extra_bytes: int = 0
+    max_extra_bytes: int = 0
 
     def peak_bytes(self, pieces: Pieces) -> int:
         """Predicted bytes beside input and output: the activations of one piece, and its decoded weights."""
@@ -75,7 +75,7 @@ class CallSize:
         weights = self.weight_bytes * widest // max(1, self.hidden)
         each = self.whole_bytes if pieces.splits == 1 else self.bytes_per_activation
         activations = min(self.tokens, pieces.chunk) * widest
-        return activations * each + min(self.most_extra_bytes, activations * self.extra_bytes) + weights
+        return activations * each + min(self.max_extra_bytes, activations * self.extra_bytes) + weights
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,16 @@ def pieces_for(options: SplitOptions, size: CallSize, device: torch.device) -> P
 
 def _within(budget: int, size: CallSize) -> Pieces:
     """The fewest slices of the hidden dimension that fit with a sensible number of tokens, then the most tokens."""
-    fewest = min(FEWEST_TOKENS, max(1, size.tokens))
-    finest = Pieces(1, fewest)
-    for splits in range(1, min(MOST_SPLITS, size.hidden) + 1):
-        finest = Pieces(splits, fewest)
+    minimum = min(MIN_TOKENS, max(1, size.tokens))
+    finest = Pieces(1, minimum)
+    for splits in range(1, min(MAX_SPLITS, size.hidden) + 1):
+        finest = Pieces(splits, minimum)
         if size.peak_bytes(finest) <= budget:
             per_token = size.peak_bytes(Pieces(splits, 2)) - size.peak_bytes(Pieces(splits, 1))
             most = (budget - size.peak_bytes(Pieces(splits, 1))) // max(1, per_token) + 1
             chunk = min(size.tokens, most)
             even = -(-size.tokens // -(-size.tokens // max(1, chunk))) if size.tokens else 1  # of equal length
-            return Pieces(splits, max(fewest, min(even, chunk)))
+            return Pieces(splits, max(minimum, min(even, chunk)))
     return finest
 
 

@@ -108,7 +108,7 @@ class FeedForward:
 
 
 def piece_bytes(device: torch.device) -> int:
-    """How much is activated at a time: on the processor what fits its caches, on a card what keeps it busy."""
+    """How much is activated at a time: on the CPU what fits its caches, on a card what keeps it busy."""
     return 128 << 10 if device.type == "cpu" else 64 << 20
 
 
@@ -132,7 +132,7 @@ def find_feed_forward(module: nn.Module) -> FeedForward | None:
 
 @contextmanager
 def _aside() -> Iterator[None]:
-    """Under which doubles run: on the processor, without gradients, in float32, leaving the random state alone."""
+    """Under which doubles run: on the CPU, without gradients, in float32, leaving the random state alone."""
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"), torch.random.fork_rng(devices=[]):
         yield
 

@@ -13,7 +13,7 @@ from modules.memory.feed_forward.computing import Resolved, compute
 from modules.memory.feed_forward.options import SplitOptions, pieces_for
 from modules.memory.feed_forward.pattern import FeedForward, find_feed_forward
 from modules.memory.feed_forward.weights import cast_input
-from modules.memory.hook_chain import Layering, Patch, put_around
+from modules.memory.hook_chain import HookOrder, Patch, register_hook
 
 
 @dataclass
@@ -26,7 +26,7 @@ class SplitHandle:
     patches: list[Patch] = field(default_factory=list)
 
     def remove(self) -> None:
-        """Every feed-forward computes as before. Safe to call twice; what others put around them stays."""
+        """Every feed-forward computes as before. Safe to call twice; what others registered them stays."""
         for patch in self.patches:
             patch.remove()
         self.patches.clear()
@@ -59,7 +59,7 @@ def split_feed_forward(root: nn.Module, options: SplitOptions) -> SplitHandle:
     handle = SplitHandle(root, find_feed_forwards(root), options)
     for path, pattern in handle.found.items():
         module = root.get_submodule(path)
-        handle.patches.append(put_around(module, _Split(pattern, options), Layering.COMPUTE))
+        handle.patches.append(register_hook(module, _Split(pattern, options), HookOrder.COMPUTE))
     return handle
 
 

@@ -1,6 +1,6 @@
 """Exact and quick ways from 8-bit numbers to wider ones.
 
-PyTorch's own cast from 8-bit floats runs one number at a time on the processor. Here the bits are moved: widen to 16
+PyTorch's own cast from 8-bit floats runs one number at a time on the CPU. Here the bits are moved: widen to 16
 bits with the sign, shift exponent and mantissa to where float16 has them, clear what the sign left in between. That is
 the number divided by the power of two between the two exponent biases, and exact, subnormal numbers included. From
 float16 every processor widens to float32 at full speed, where one multiplication puts the power of two, and the row's
@@ -88,7 +88,7 @@ def _moved(source: Tensor, bits: Tensor, move: BitMove) -> Tensor:
 
 
 def _plain(data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
-    """PyTorch's own cast: quick on graphics cards, and fused with its neighbours by the compiler."""
+    """PyTorch's own cast: quick on GPUs, and fused with its neighbours by the compiler."""
     if scale is None:
         return out.copy_(data)
     return torch.mul(data.to(out.dtype), scale, out=out)

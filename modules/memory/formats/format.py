@@ -17,7 +17,7 @@ from modules.registry import Registry
 class Encoded:
     """A weight as it is kept: `data` in the format's dtype and the weight's shape.
 
-    `scale` is float32 with one number a row (the weight's first dimension), or None for formats without scales.
+    `scale` is float32 with one scale per row (the weight's first dimension), or None for formats without scales.
     `saturated` counts the weights beyond the format's range that were set to its largest value.
     """
 
@@ -86,10 +86,10 @@ class StorageFormat(Protocol):
 FORMATS: Registry[StorageFormat] = Registry("storage format")
 
 SLICE_ELEMENTS = 1 << 19
-"""Of a slice on the processor: its 16 bits, their float32 and their 8 bits stay in the caches, and there are few enough
+"""Of a slice on the CPU: its 16 bits, their float32 and their 8 bits stay in the caches, and there are few enough
 slices that threads do not wait for each other between them."""
 LARGE_SLICE_ELEMENTS = 1 << 24
-"""On a graphics card, where each step costs a launch."""
+"""On a GPU, where each step costs a launch."""
 
 
 def row_count(shape: tuple[int, ...]) -> int:

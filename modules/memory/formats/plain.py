@@ -36,7 +36,7 @@ class PlainFormat:
         return Encoded(weight) if weight.dtype == self.dtype else self.encode_rows(WeightRows(weight))
 
     def encode_rows(self, rows: Rows) -> Encoded:
-        """See `StorageFormat`; 8 bits by way of float32: the processor casts that nine times as fast as float16."""
+        """See `StorageFormat`; 8 bits by way of float32: the CPU casts that nine times as fast as float16."""
         data = torch.empty((row_count(rows.shape), row_width(rows.shape)), dtype=self.dtype, device=rows.device)
         wide = None if self.through is None else wide_slice(rows)
         saturated = 0
@@ -58,7 +58,7 @@ def _is_below_largest(codes: Tensor) -> bool:
     """Whether every 8-bit float is below the largest of its dtype; what is NaN, infinite or too large is not. Cheaper
     than to look at the weights: there are half as many bytes, and they are in the cache."""
     magnitudes = codes.view(torch.int8) & 0x7F
-    return int(magnitudes.amax()) < LARGEST_CODES[codes.dtype]
+    return int(magnitudes.amax()) < MAX_CODES[codes.dtype]
 
 
 def _write_clamped(part: Tensor, through: torch.dtype | None, numbers: Tensor | None, target: Tensor) -> int:
@@ -74,7 +74,7 @@ def _write_clamped(part: Tensor, through: torch.dtype | None, numbers: Tensor | 
     return saturated
 
 
-LARGEST_CODES = {torch.float8_e4m3fn: 0x7E, torch.float8_e5m2: 0x7B}
+MAX_CODES = {torch.float8_e4m3fn: 0x7E, torch.float8_e5m2: 0x7B}
 """The bits of the largest number, as an integer; larger integers are NaN and infinity."""
 
 for _format in (

@@ -1,4 +1,4 @@
-"""Formats with one scale a row, so that every row uses the whole range of its 8 bits.
+"""Formats with one scale per row, so that every row uses the whole range of its 8 bits.
 
 A row is what makes one output of a layer. Its largest magnitude is put on the format's largest number; neither tiny
 nor huge rows lose anything to the format's range. Scales have 8 significant bits (they are rounded up to a bfloat16

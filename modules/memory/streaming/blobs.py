@@ -102,7 +102,7 @@ class BlobStore:
                 if not read_file(file, 0, runs, target):
                     raise CheckpointError(self._complaint(path, "ends too early"))
         except FileNotFoundError as error:
-            raise CheckpointError(self._complaint(path, "is gone")) from error
+            raise CheckpointError(self._complaint(path, "is missing")) from error
         except OSError as error:
             raise CheckpointError(self._complaint(path, f"cannot be read ({error.strerror})")) from error
 
@@ -154,7 +154,7 @@ class BlobStore:
     def _complaint(self, path: Path, what: str) -> str:
         return (
             f"The file {path.name[:12]}… in {self.folder} {what}, and weights are streamed from it. "
-            "The next picture loads the checkpoint again, which writes it anew."
+            "The next image loads the checkpoint again, which writes it anew."
         )
 
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 STEP_BYTES = 1 << 16  # sizes are rounded up to it, so that groups of nearly one size share buffers
-LARGEST_SURPLUS = 1.5  # how much larger than needed a buffer may be
+MAX_SURPLUS = 1.5  # how much larger than needed a buffer may be
 
 
 class Buffers:
-    """Buffers on the processor, uint8. A buffer that somebody still looks into is never handed out again."""
+    """Buffers on the CPU, uint8. A buffer that somebody still looks into is never handed out again."""
 
     def __init__(self, spare_bytes: int) -> None:
         """At most `spare_bytes` are kept that nobody uses."""
@@ -22,7 +22,7 @@ class Buffers:
         """A buffer of at least `count` bytes, uninitialised."""
         needed = -(-max(count, 1) // STEP_BYTES) * STEP_BYTES
         with self._lock:
-            fitting = [buffer for buffer in self._free if needed <= buffer.numel() <= needed * LARGEST_SURPLUS]
+            fitting = [buffer for buffer in self._free if needed <= buffer.numel() <= needed * MAX_SURPLUS]
             if fitting:
                 chosen = min(fitting, key=Tensor.numel)
                 self._free = [buffer for buffer in self._free if buffer is not chosen]

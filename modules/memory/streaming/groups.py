@@ -93,34 +93,34 @@ class Group:
         """A group of this weight alone, which is in this one no longer. What rests in pinned memory stays there."""
         piece = next(piece for piece in self.pieces if slot in piece.slots)
         at, where = piece.slots.index(slot), self.pieces.index(piece)
-        around = [piece.cut(0, at), piece.cut(at + 1, len(piece.slots))]
-        self.pieces[where : where + 1] = [rest for rest in around if rest.slots]
+        hook = [piece.cut(0, at), piece.cut(at + 1, len(piece.slots))]
+        self.pieces[where : where + 1] = [rest for rest in hook if rest.slots]
         self.slots.remove(slot)
         alone = Group(self.index, slot.path, [slot])
         alone.pieces = [piece.cut(at, at + 1)]
         return alone
 
 
-Resting = Mapping[tuple[int, str], Source]
+Offloading = Mapping[tuple[int, str], Source]
 
 
 def make_groups(
     components: Mapping[str, nn.Module],
-    sources: Resting,
+    sources: Offloading,
     levels: Mapping[str, Level],
     blocks_per_group: int = 1,
-    largest_block_bytes: int | None = None,
+    max_block_bytes: int | None = None,
 ) -> list[Group]:
     """Groups of all weights below `components` that have a source (by id of the layer, and name).
 
     A block is an element of a ModuleList or Sequential, the outermost ones; `blocks_per_group` neighbours share a
-    group. With `largest_block_bytes` a larger one is taken apart, into the blocks and layers in it. What stands
+    group. With `max_block_bytes` a larger one is taken apart, into the blocks and layers in it. What stands
     outside of blocks, and a module that stands in several, moves layer by layer. Raises `InvalidValueError` for
     numbers below 1.
     """
-    if blocks_per_group < 1 or (largest_block_bytes is not None and largest_block_bytes < 1):
+    if blocks_per_group < 1 or (max_block_bytes is not None and max_block_bytes < 1):
         raise InvalidValueError(
-            f"Blocks in a group ({blocks_per_group}) and bytes of a block ({largest_block_bytes}) must be 1 or more."
+            f"Blocks in a group ({blocks_per_group}) and bytes of a block ({max_block_bytes}) must be 1 or more."
         )
     groups: list[Group] = []
     for name, root in components.items():
@@ -128,7 +128,7 @@ def make_groups(
         if level is Level.COMPONENT:
             parts: list[tuple[str, list[nn.Module]]] = [(name, list(root.modules()))]
         elif level is Level.BLOCK:
-            parts = list(_in_blocks(name, root, sources, blocks_per_group, largest_block_bytes))
+            parts = list(_in_blocks(name, root, sources, blocks_per_group, max_block_bytes))
         else:
             parts = [(_joined(name, path), [layer]) for path, layer in root.named_modules()]
         paths = {id(layer): _joined(name, path) for path, layer in root.named_modules()}
@@ -140,21 +140,21 @@ def make_groups(
 
 
 def regrouped(
-    groups: Sequence[Group], name: str, root: nn.Module, level: Level, largest_block_bytes: int | None = None
+    groups: Sequence[Group], name: str, root: nn.Module, level: Level, max_block_bytes: int | None = None
 ) -> list[Group]:
     """`groups` with those of the component `root` cut anew, at `level`; of the very same slots."""
     inside = {id(layer) for layer in root.modules()}
     others = [group for group in groups if id(group.slots[0].layer) not in inside]
     known = {(id(slot.layer), slot.name): slot for group in groups for slot in group.slots}
     sources = {key: slot.source for key, slot in known.items()}
-    made = make_groups({name: root}, sources, {name: level}, largest_block_bytes=largest_block_bytes)
+    made = make_groups({name: root}, sources, {name: level}, max_block_bytes=max_block_bytes)
     for group in made:
         group.slots = [known[id(slot.layer), slot.name] for slot in group.slots]
         group.arrange()
     return [*others, *made]
 
 
-def _slots(path: str, layer: nn.Module, sources: Resting) -> Iterator[Slot]:
+def _slots(path: str, layer: nn.Module, sources: Offloading) -> Iterator[Slot]:
     for name in layer._parameters:
         source = sources.get((id(layer), name))
         if source is not None:
@@ -162,7 +162,7 @@ def _slots(path: str, layer: nn.Module, sources: Resting) -> Iterator[Slot]:
 
 
 def _in_blocks(
-    name: str, root: nn.Module, sources: Resting, blocks_per_group: int, largest: int | None
+    name: str, root: nn.Module, sources: Offloading, blocks_per_group: int, largest: int | None
 ) -> Iterator[tuple[str, list[nn.Module]]]:
     def size(module: nn.Module) -> int:
         return sum(size_bytes(slot.source) for layer in module.modules() for slot in _slots("", layer, sources))

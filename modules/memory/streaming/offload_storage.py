@@ -15,7 +15,7 @@ from modules.memory.streaming.source import FileRegion, RamSource, Source, Watch
 SMALL_BYTES = 1 << 16  # norms and biases: moving them costs more than keeping them
 
 
-class RestingPlace:
+class OffloadStorage:
     """Takes weights of layers and leaves shells on the meta device, which have their shape and dtype.
 
     With a `store` what comes from no file rests in files there, else in main memory. Weights of fewer bytes than
@@ -44,13 +44,13 @@ class RestingPlace:
             return False
         if not is_sure and not _is_streamable(layer, name, parameter):
             return False
-        twin = self._shells.get(id(parameter))
-        if twin is None:
+        tied = self._shells.get(id(parameter))
+        if tied is None:
             source = self.keep(parameter.data)
             shell = shell_of(parameter)
             self._shells[id(parameter)] = (parameter, shell)
         else:
-            source, shell = self._source_of(twin[1]), twin[1]
+            source, shell = self._source_of(tied[1]), tied[1]
         self._place(layer, name, shell, source)
         return True
 

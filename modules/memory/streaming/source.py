@@ -48,7 +48,7 @@ class Source(Protocol):
         """The weight's."""
 
     def read_into(self, target: Tensor) -> None:
-        """Write the bytes into `target`, uint8 [size] on the processor. Any thread may call it."""
+        """Write the bytes into `target`, uint8 [size] on the CPU. Any thread may call it."""
 
     def read_runs(self, runs: Runs, target: Tensor) -> None:
         """Write a part of the bytes, run after run, into `target`, as `read_into`."""
@@ -60,7 +60,7 @@ def size_bytes(source: Source) -> int:
 
 
 def read(source: Source) -> Tensor:
-    """The weight in memory of its own, on the processor, in the dtype in which it rests."""
+    """The weight in memory of its own, on the CPU, in the dtype in which it rests."""
     tensor = torch.empty(source.shape, dtype=source.dtype)
     if tensor.numel():
         source.read_into(as_bytes(tensor))

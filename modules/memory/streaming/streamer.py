@@ -15,11 +15,11 @@ from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
 from modules.memory.layer import SCALE_SUFFIX, Part, stored_state
 from modules.memory.streaming.groups import Group, Slot
-from modules.memory.streaming.offload_storage import RestingPlace, shell_of
+from modules.memory.streaming.offload_storage import OffloadStorage, shell_of
 from modules.memory.streaming.order import Order
 from modules.memory.streaming.parts import PartGroups, Parts
 from modules.memory.streaming.source import as_bytes, read, size_bytes
-from modules.memory.streaming.transfer import Link, Parcel
+from modules.memory.streaming.transfer import CopyEngine, Transfer
 
 
 @dataclass
@@ -29,7 +29,7 @@ class StreamCounts:
     uses: int = 0  # a group was needed that was not the one before
     ready: int = 0  # ... and was there, or on its way
     moved_bytes: int = 0
-    most_bytes: int = 0  # that were there or on their way at one time
+    max_bytes: int = 0  # that were there or on their way at one time
     no_room: int = 0  # groups that should have come ahead, for which there was no memory
     wasted: int = 0  # groups brought in ahead that were not needed
 
@@ -40,17 +40,19 @@ class Streamer:
     Threads may share it; a group that one of them lets go stays valid for the others as long as they hold its tensors.
     """
 
-    def __init__(self, groups: Sequence[Group], link: Link, place: RestingPlace, ahead_bytes: int, kept_bytes: int):
+    def __init__(
+        self, groups: Sequence[Group], copy_engine: CopyEngine, place: OffloadStorage, ahead_bytes: int, kept_bytes: int
+    ):
         """`ahead_bytes`: what may be under way beside the present group. `kept_bytes`: groups of so many bytes
         together stay once they are there."""
         self.counts = StreamCounts()
         self.failed = False  # weights cannot be had any more
-        self._link = link
+        self._copy_engine = copy_engine
         self._place = place
-        self._elsewhere: dict[Group, Link] = {}  # groups that go by another link than the others
+        self._elsewhere: dict[Group, CopyEngine] = {}  # groups that go by another link than the others
         self._order = Order()
         self._live: dict[Group, _Live] = {}
-        self._coming: dict[Group, list[Parcel]] = {}
+        self._coming: dict[Group, list[Transfer]] = {}
         self._current: Group | None = None
         kept = set()
         for group in groups:
@@ -132,7 +134,7 @@ class Streamer:
         return (id(layer), name) in self._slots
 
     def read(self, layer: nn.Module, name: str) -> Tensor:
-        """A parameter as it rests, on the processor, in its own dtype; disturbs nothing that is under way."""
+        """A parameter as it rests, on the CPU, in its own dtype; disturbs nothing that is under way."""
         slot, _ = self._slots[id(layer), name]
         parameter = layer._parameters[name]
         assert parameter is not None
@@ -145,7 +147,7 @@ class Streamer:
         return sum(group.size_bytes for group in {*self._live, *self._coming})
 
     @property
-    def rest_bytes(self) -> int:
+    def offloaded_bytes(self) -> int:
         """Of all that is streamed, as it rests; tied weights count once."""
         return sum({id(slot.source): size_bytes(slot.source) for slot, _ in self._slots.values()}.values())
 
@@ -180,28 +182,28 @@ class Streamer:
 
         return back
 
-    def redirect(self, groups: Sequence[Group], link: Link) -> Callable[[], None]:
+    def redirect(self, groups: Sequence[Group], copy_engine: CopyEngine) -> Callable[[], None]:
         """Bring these groups by another link (to another device) from now on; returns the way back, which closes it."""
         with self._lock:
             self._drop(self._parts.remove_all())
             for group in groups:
                 self._forget(group)
-                self._elsewhere[group] = link
+                self._elsewhere[group] = copy_engine
 
         def back() -> None:
             with self._lock:
                 self._drop(self._parts.remove_all())
-                for group in [group for group, other in self._elsewhere.items() if other is link]:
+                for group in [group for group, other in self._elsewhere.items() if other is copy_engine]:
                     self._forget(group)
                     del self._elsewhere[group]
-            link.close()
+            copy_engine.close()
 
         return back
 
     def close(self) -> None:
         """Let go and wait for what is under way. Nothing can be fetched afterwards."""
         self.let_go()
-        self._link.close()
+        self._copy_engine.close()
         self._place.close()
 
     # -- moving ------------------------------------------------------------------------------------------------------
@@ -282,9 +284,9 @@ class Streamer:
 
     # -- on their way ------------------------------------------------------------------------------------------------
 
-    def _send(self, group: Group, ahead: bool) -> list[Parcel]:
-        link = self._elsewhere.get(group, self._link)
-        return [link.send(piece, ahead) for piece in group.pieces]
+    def _send(self, group: Group, ahead: bool) -> list[Transfer]:
+        copy_engine = self._elsewhere.get(group, self._copy_engine)
+        return [copy_engine.send(piece, ahead) for piece in group.pieces]
 
     def _use(self, group: Group) -> None:
         """Have a group there, let go of what is not needed next, and begin to bring what is."""
@@ -297,7 +299,7 @@ class Streamer:
                 self.counts.wasted += other in self._coming
                 self._forget(other)
         if group not in self._live:
-            self._arrive(group)
+            self._keep_effect(group)
         self._current = group
         for coming in chain:
             if coming not in self._live and coming not in self._coming:
@@ -306,14 +308,14 @@ class Streamer:
                 except (torch.OutOfMemoryError, MemoryError):
                     self.counts.no_room += 1
                     break  # it comes when it is used: what is ahead of use is no reason to fail
-        self.counts.most_bytes = max(self.counts.most_bytes, self.live_bytes)
+        self.counts.max_bytes = max(self.counts.max_bytes, self.live_bytes)
 
-    def _arrive(self, group: Group) -> None:
+    def _keep_effect(self, group: Group) -> None:
         try:
-            parcels = self._coming.pop(group, None)
-            if parcels is None:
-                parcels = self._send(group, ahead=False)
-            flats = [parcel.wait() for parcel in parcels]
+            transfers = self._coming.pop(group, None)
+            if transfers is None:
+                transfers = self._send(group, ahead=False)
+            flats = [transfer.wait() for transfer in transfers]
         except FeatherweightError:
             self.failed = True
             raise
@@ -339,15 +341,15 @@ class Streamer:
         return chain
 
     def _forget(self, group: Group) -> None:
-        for parcel in self._coming.pop(group, ()):
-            parcel.discard()
+        for transfer in self._coming.pop(group, ()):
+            transfer.discard()
         live = self._live.pop(group, None)
         if live is not None:
             flats, live.flats = live.flats, []
             live.tensors.clear()
-            link = self._elsewhere.get(group, self._link)
+            copy_engine = self._elsewhere.get(group, self._copy_engine)
             while flats:
-                link.release(flats.pop())
+                copy_engine.release(flats.pop())
         if self._current is group:
             self._current = None
 

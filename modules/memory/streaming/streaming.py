@@ -24,9 +24,9 @@ from modules.memory.formats.names import dtype_name
 from modules.memory.layer import STATE, manage, stored_state
 from modules.memory.moving import move
 from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
-from modules.memory.streaming.offload_storage import RestingPlace
+from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streamer import StreamCounts, Streamer
-from modules.memory.streaming.transfer import Link, ReadingLink, StreamLink, pin
+from modules.memory.streaming.transfer import CopyEngine, ReadingCopyEngine, StreamCopyEngine, pin
 
 WITH_STREAMS = ("cuda", "xpu")
 
@@ -35,15 +35,15 @@ WITH_STREAMS = ("cuda", "xpu")
 class StreamOptions:
     """How weights move.
 
-    `blocks_per_group` and `largest_block_bytes`: see `make_groups`. `ahead_bytes` may be under way beside the group
+    `blocks_per_group` and `max_block_bytes`: see `make_groups`. `ahead_bytes` may be under way beside the group
     in use (None: as much as the largest group has; 0: nothing). Groups of `kept_bytes` in all stay on the device.
-    On cards: `pinned_bytes` of weights rest in page-locked memory and are copied without the processor's help
+    On cards: `pinned_bytes` of weights rest in page-locked memory and are copied without the CPU's help
     (None: all; the rest goes through two pinned buffers), `own_stream` copies while the device computes,
     `record_stream` is for several threads that compute in streams of their own.
     """
 
     blocks_per_group: int = 1
-    largest_block_bytes: int | None = None
+    max_block_bytes: int | None = None
     ahead_bytes: int | None = None
     kept_bytes: int = 0
     pinned_bytes: int | None = 0
@@ -79,9 +79,9 @@ class StreamHandle:
         return self.streamer.groups
 
     @property
-    def rest_bytes(self) -> int:
+    def offloaded_bytes(self) -> int:
         """Bytes of all streamed weights, as they rest."""
-        return self.streamer.rest_bytes
+        return self.streamer.offloaded_bytes
 
     @property
     def live_bytes(self) -> int:
@@ -92,7 +92,7 @@ class StreamHandle:
         """Free the device of all streamed weights; the next use brings them back."""
         self.streamer.let_go()
 
-    def make_finer(self, name: str, level: Level, largest_block_bytes: int | None = None) -> Callable[[], None] | None:
+    def make_finer(self, name: str, level: Level, max_block_bytes: int | None = None) -> Callable[[], None] | None:
         """Stream one component at this level from now on, with nothing of any brought ahead of its use and nothing
         kept; returns the way back, None where it is done so already, or more finely."""
         order, before = list(Level), self.levels
@@ -101,7 +101,7 @@ class StreamHandle:
             return None
         groups = self.groups
         if now < wanted:
-            groups = tuple(regrouped(groups, name, self.components[name], level, largest_block_bytes))
+            groups = tuple(regrouped(groups, name, self.components[name], level, max_block_bytes))
         regroup_back = self.streamer.regroup(groups)
         self.levels = {**before, name: level}
 
@@ -116,7 +116,7 @@ class StreamHandle:
         streamed there; returns the way back."""
         inside = {id(layer) for layer in self.components[name].modules()}
         groups = [group for group in self.groups if id(group.slots[0].layer) in inside]
-        redirect_back = self.streamer.redirect(groups, ReadingLink(device))
+        redirect_back = self.streamer.redirect(groups, ReadingCopyEngine(device))
         move_back = move(self.components[name], device, dtype)
 
         def back() -> None:
@@ -165,8 +165,8 @@ def stream(
     device: torch.device,
     level: Level | Mapping[str, Level] = Level.LAYER,
     options: StreamOptions | None = None,
-    place: RestingPlace | None = None,
-    link: Link | None = None,
+    place: OffloadStorage | None = None,
+    copy_engine: CopyEngine | None = None,
 ) -> StreamHandle:
     """Stream the weights of some modules to `device`; what is small, and all buffers, lie there for good.
 
@@ -178,27 +178,27 @@ def stream(
     named = {"": components} if isinstance(components, nn.Module) else dict(components)
     levels = dict.fromkeys(named, level) if isinstance(level, Level) else dict(level)
     options = options or StreamOptions()
-    place = place or RestingPlace()
+    place = place or OffloadStorage()
     _refuse(named.values(), place)
     for root in named.values():
         for layer in root.modules():
             for name in layer._parameters:
                 place.take(layer, name)
             _move_rest(layer, device)
-    groups = make_groups(named, place.sources, levels, options.blocks_per_group, options.largest_block_bytes)
+    groups = make_groups(named, place.sources, levels, options.blocks_per_group, options.max_block_bytes)
     place.finish()
     ahead = options.ahead_bytes
     if ahead is None:
         ahead = max((group.size_bytes for group in groups if not group.alone), default=0)
-    streamer = Streamer(groups, link or _link(device, options, ahead), place, ahead, options.kept_bytes)
+    streamer = Streamer(groups, copy_engine or _copy_engine(device, options, ahead), place, ahead, options.kept_bytes)
     handle = StreamHandle(named, device, streamer, levels)
     _attach(handle)
-    if device.type in WITH_STREAMS and options.own_stream and link is None:
+    if device.type in WITH_STREAMS and options.own_stream and copy_engine is None:
         pin(groups, options.pinned_bytes)
     return handle
 
 
-def _refuse(roots: Iterable[nn.Module], place: RestingPlace) -> None:
+def _refuse(roots: Iterable[nn.Module], place: OffloadStorage) -> None:
     for root in roots:
         for path, layer in root.named_modules():
             state = stored_state(layer)
@@ -223,10 +223,10 @@ def _move_rest(layer: nn.Module, device: torch.device) -> None:
             layer._buffers[name] = buffer.to(device)
 
 
-def _link(device: torch.device, options: StreamOptions, spare_bytes: int) -> Link:
+def _copy_engine(device: torch.device, options: StreamOptions, spare_bytes: int) -> CopyEngine:
     if device.type in WITH_STREAMS and options.own_stream:
-        return StreamLink(device, options.record_stream)
-    return ReadingLink(device, spare_bytes)
+        return StreamCopyEngine(device, options.record_stream)
+    return ReadingCopyEngine(device, spare_bytes)
 
 
 def _attach(handle: StreamHandle) -> None:

@@ -19,7 +19,7 @@ from modules.memory.streaming.source import RamSource, size_bytes
 log = logging.getLogger(__name__)
 
 
-class Parcel(Protocol):
+class Transfer(Protocol):
     """A piece on its way."""
 
     def wait(self) -> Tensor:
@@ -29,24 +29,24 @@ class Parcel(Protocol):
         """It is not needed after all."""
 
 
-class Link(Protocol):
+class CopyEngine(Protocol):
     """Moves pieces to one device."""
 
     @property
     def device(self) -> torch.device: ...
 
-    def send(self, piece: Piece, ahead: bool) -> Parcel:
+    def send(self, piece: Piece, ahead: bool) -> Transfer:
         """Begin to bring a piece; `ahead` of its use, this returns before the bytes are read."""
 
     def release(self, flat: Tensor) -> None:
-        """What `Parcel.wait` gave is not needed any more, for work that is not queued yet."""
+        """What `Transfer.wait` gave is not needed any more, for work that is not queued yet."""
 
     def close(self) -> None:
         """Wait for what is under way, and free what is held."""
 
 
 def fill(piece: Piece, target: Tensor) -> None:
-    """Read the weights of a piece into `target`, uint8 on the processor."""
+    """Read the weights of a piece into `target`, uint8 on the CPU."""
     for slot, offset in zip(piece.slots, piece.offsets, strict=True):
         slot.source.read_into(target[offset : offset + size_bytes(slot.source)])
 
@@ -55,11 +55,11 @@ def _reader() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="featherweight-stream")
 
 
-# -- the processor: a thread reads the next piece while the present one computes ---------------------------------------
+# -- the CPU: a thread reads the next piece while the present one computes ---------------------------------------
 
 
-class ReadingLink:
-    """Reads into buffers in main memory, which is where the processor computes.
+class ReadingCopyEngine:
+    """Reads into buffers in main memory, which is where the CPU computes.
 
     With another `device` the bytes are copied there when they are needed, without a stream of its own.
     """
@@ -70,8 +70,8 @@ class ReadingLink:
         self._buffers = Buffers(spare_bytes)
         self._thread = _reader()
 
-    def send(self, piece: Piece, ahead: bool) -> Parcel:
-        """See `Link`."""
+    def send(self, piece: Piece, ahead: bool) -> Transfer:
+        """See `CopyEngine`."""
         if ahead:
             return _Read(self, self._thread.submit(self._read, piece))
         done: Future[Tensor] = Future()
@@ -79,12 +79,12 @@ class ReadingLink:
         return _Read(self, done)
 
     def release(self, flat: Tensor) -> None:
-        """See `Link`."""
+        """See `CopyEngine`."""
         if flat.device.type == "cpu":
             self._buffers.give_back(flat)
 
     def close(self) -> None:
-        """See `Link`."""
+        """See `CopyEngine`."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._buffers.clear()
 
@@ -96,15 +96,15 @@ class ReadingLink:
 
 @dataclass
 class _Read:
-    link: ReadingLink
+    copy_engine: ReadingCopyEngine
     done: Future[Tensor]
 
     def wait(self) -> Tensor:
         buffer = self.done.result()
-        if self.link.device.type == "cpu":
+        if self.copy_engine.device.type == "cpu":
             return buffer
-        flat = buffer.to(self.link.device)
-        self.link.release(buffer)
+        flat = buffer.to(self.copy_engine.device)
+        self.copy_engine.release(buffer)
         return flat
 
     def discard(self) -> None:
@@ -113,10 +113,10 @@ class _Read:
 
     def _drop(self, done: Future[Tensor]) -> None:
         if not done.cancelled() and done.exception() is None:
-            self.link.release(done.result())
+            self.copy_engine.release(done.result())
 
 
-# -- graphics cards: a stream of its own -------------------------------------------------------------------------------
+# -- GPUs: a stream of its own -------------------------------------------------------------------------------
 
 
 class DeviceModule(Protocol):
@@ -132,7 +132,7 @@ def pinned_memory(count: int) -> Tensor:
     return torch.empty(count, dtype=torch.uint8, pin_memory=True)
 
 
-class StreamLink:
+class StreamCopyEngine:
     """Copies on a stream of its own, while the present stream computes; the host waits for neither.
 
     Pieces that rest in pinned memory (`Piece.host`) are copied at once; others are read into one of two pinned
@@ -157,34 +157,34 @@ class StreamLink:
         self._thread = _reader()
         self._staging = [_Staging(pin), _Staging(pin)]
 
-    def send(self, piece: Piece, ahead: bool) -> Parcel:
-        """See `Link`."""
+    def send(self, piece: Piece, ahead: bool) -> Transfer:
+        """See `CopyEngine`."""
         with self._backend.stream(self._side), torch.inference_mode(False):
             flat = torch.empty(piece.size_bytes, dtype=torch.uint8, device=self.device)
         freed = self._backend.current_stream(self.device).record_event()
-        parcel = _Copied(self, flat)
+        transfer = _Copied(self, flat)
         if piece.host is not None:
-            parcel.copied = self._copy(piece.host, flat, freed)
+            transfer.copied = self._copy(piece.host, flat, freed)
         elif ahead:
-            parcel.reading = self._thread.submit(self._read_and_copy, piece, flat, freed)
+            transfer.reading = self._thread.submit(self._read_and_copy, piece, flat, freed)
         else:
             # Also in the thread: the staging buffers are its own.
-            parcel.copied = self._thread.submit(self._read_and_copy, piece, flat, freed).result()
-        return parcel
+            transfer.copied = self._thread.submit(self._read_and_copy, piece, flat, freed).result()
+        return transfer
 
     def release(self, flat: Tensor) -> None:
-        """See `Link`."""
+        """See `CopyEngine`."""
         if self._record_stream:
             flat.record_stream(self._backend.current_stream(self.device))
 
     def close(self) -> None:
-        """See `Link`."""
+        """See `CopyEngine`."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         for staging in self._staging:
-            staging.settle()
+            staging.freeze_gc()
         self._staging.clear()
 
-    def arrive(self, flat: Tensor, copied: Any) -> Tensor:
+    def keep_effect(self, flat: Tensor, copied: Any) -> Tensor:
         """Make the present stream, not the host, wait for a copy."""
         self._backend.current_stream(self.device).wait_event(copied)
         return flat
@@ -206,7 +206,7 @@ class StreamLink:
 
 @dataclass
 class _Copied:
-    link: StreamLink
+    copy_engine: StreamCopyEngine
     flat: Tensor
     copied: Any = None
     reading: Future[Any] | None = None
@@ -214,7 +214,7 @@ class _Copied:
     def wait(self) -> Tensor:
         if self.reading is not None:
             self.copied = self.reading.result()
-        return self.link.arrive(self.flat, self.copied)
+        return self.copy_engine.keep_effect(self.flat, self.copied)
 
     def discard(self) -> None:
         # Its memory belongs to the side stream, on which the copy is queued: whoever gets it next comes after.
@@ -232,13 +232,13 @@ class _Staging:
 
     def of(self, count: int) -> Tensor:
         """At least `count` bytes."""
-        self.settle()
+        self.freeze_gc()
         if self._buffer is None or self._buffer.numel() < count:
             self._buffer = None  # the old one is freed before the new one is made
             self._buffer = _pinned_or_not(count, self._pin)
         return self._buffer[:count]
 
-    def settle(self) -> None:
+    def freeze_gc(self) -> None:
         """Wait until nothing is copied out of it any more."""
         if self.copied is not None:
             self.copied.synchronize()
@@ -246,7 +246,7 @@ class _Staging:
 
 
 def _pinned_or_not(count: int, pin: Callable[[int], Tensor]) -> Tensor:
-    """Without page-locked memory a card copies with the processor's help: slower, and right all the same."""
+    """Without page-locked memory a card copies with the CPU's help: slower, and right all the same."""
     try:
         return pin(count)
     except RuntimeError as error:  # systems allow a share of main memory only; some (WSL, containers) very little

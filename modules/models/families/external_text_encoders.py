@@ -22,7 +22,7 @@ HIGHEST = 4  # folders above the checkpoint in which `FOLDERS` are looked for
 
 
 @dataclass(frozen=True)
-class Companion:
+class ExternalTextEncoder:
     """An encoder: the name of its file, or with `any_ending` how that begins, the beginning of its names in a whole
     checkpoint, and a tensor of the checkpoints that want it."""
 
@@ -33,10 +33,10 @@ class Companion:
     is_optional: bool = False
 
 
-COMPANIONS = (
-    Companion("clip_l", CLIP_L_PREFIX, wanted_by=SIGN),
-    Companion("clip_g", CLIP_G_PREFIX, wanted_by=SIGN),
-    Companion("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
+EXTERNAL_ENCODERS = (
+    ExternalTextEncoder("clip_l", CLIP_L_PREFIX, wanted_by=SIGN),
+    ExternalTextEncoder("clip_g", CLIP_G_PREFIX, wanted_by=SIGN),
+    ExternalTextEncoder("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
 )
 OPTIONAL_LEVELS = (T5_LEVEL,)
 """The beginnings of the names of encoders that can be left out, and of what lies beside them in whole checkpoints."""
@@ -44,10 +44,10 @@ OWN_T5_TOKENIZER = "tokenizer_3/tokenizer.json"  # in a folder of diffusers
 T5_TOKENIZERS = ("t5_tokenizer.json", "t5xxl/tokenizer.json")
 
 
-class WithCompanions(Closing):
+class WithExternalEncoders(Closing):
     """A `TensorSource` over a checkpoint and the files of its text encoders. Closes them all."""
 
-    def __init__(self, file: TensorSource, companions: Mapping[Path, str]) -> None:
+    def __init__(self, file: TensorSource, external_encoders: Mapping[Path, str]) -> None:
         """`companions`: files, and the beginning that their names get. Raises `CheckpointError` for a damaged one."""
         self.path = file.path
         self.metadata = file.metadata
@@ -56,7 +56,7 @@ class WithCompanions(Closing):
             self._origins: dict[str, tuple[TensorSource, str]] = {key: (file, key) for key in file.entries}
             entries: dict[str, TensorEntry] = dict(file.entries)
             self.has_offsets = file.has_offsets
-            for path, prefix in companions.items():
+            for path, prefix in external_encoders.items():
                 other = stack.enter_context(open_tensors(path))
                 self.has_offsets &= other.has_offsets
                 for key, entry in other.entries.items():
@@ -76,13 +76,15 @@ class WithCompanions(Closing):
         return file.read(key, into)
 
 
-def with_companions(file: TensorSource, with_optional: bool = False) -> TensorSource:
+def with_external_encoders(file: TensorSource, with_optional: bool = False) -> TensorSource:
     """`file` with the text encoders that it lacks and that lie near, optional ones only where they are asked for;
     `file` itself where none is needed or found."""
-    wanted = [item for item in COMPANIONS if item.wanted_by in file.entries and (with_optional or not item.is_optional)]
+    wanted = [
+        item for item in EXTERNAL_ENCODERS if item.wanted_by in file.entries and (with_optional or not item.is_optional)
+    ]
     missing = [item for item in wanted if not any(key.startswith(f"{item.prefix}.") for key in file.entries)]
     found = {path: item.prefix for item in missing if (path := _find(file.path, item)) is not None}
-    return WithCompanions(file, found) if found else file
+    return WithExternalEncoders(file, found) if found else file
 
 
 def t5_tokenizer_file(checkpoint: Path) -> Path:
@@ -103,7 +105,7 @@ def t5_tokenizer_file(checkpoint: Path) -> Path:
     )
 
 
-def _find(checkpoint: Path, item: Companion) -> Path | None:
+def _find(checkpoint: Path, item: ExternalTextEncoder) -> Path | None:
     """The file `STEM.safetensors` in a folder for text encoders, the nearest to the checkpoint; with `any_ending` else
     the first `STEM*.safetensors` there."""
     for folder in _folders(checkpoint):

@@ -48,21 +48,21 @@ class TextTowerRecipe:
     """How one text encoder is used.
 
     `layer_from_end` says which hidden states count, 1 being the last layer's; None: as the clip skip setting says, and
-    with `skips_by_wish` that decides where the setting "Clip skip SDXL" is on. `final_norm` applies the final layer
+    with `skips_by_options` that decides where the setting "Clip skip SDXL" is on. `final_norm` applies the final layer
     norm to them. `pad_id` fills chunks up after the end token (None: with the end token); `pooled` begins the vector
     with the projected output at the end token.
     """
 
     component: str
     layer_from_end: int | None = None
-    skips_by_wish: bool = False
+    skips_by_options: bool = False
     final_norm: bool = True
     pad_id: int | None = None
     pooled: bool = False
 
 
 @dataclass(frozen=True)
-class NetworkInputSizes:
+class DenoiserInputSizes:
     """What a network takes: channels of x, width of the tokens it attends to, width of the vector (None: takes none),
     and how many latents of a side lie in one of its patches."""
 
@@ -77,7 +77,7 @@ class OptionalEncoder:
     """A text encoder that the models of a family can do without: one is read where a setting asks for it and a file
     holds it.
 
-    `setting` is the key of that setting and `field` what pictures made with the encoder say of it. `tokenizer` gives
+    `setting` is the key of that setting and `field` what images made with the encoder say of it. `tokenizer` gives
     the file of its tokenizer for a checkpoint, or raises `CheckpointError` that says which one belongs where;
     `missing` is what a user reads after the checkpoint's name, where no file holds the encoder.
     """
@@ -106,7 +106,7 @@ class ConditioningRecipe:
     sizes: SizeVector = SizeVector.NONE
     zero_empty_negative: bool = False  # a negative prompt without text becomes zeros
     joins_pooled: bool = False  # the vector begins with the pooled outputs of all towers, and not of the last alone
-    followed_by: OptionalEncoder | None = None
+    extra_encoder: OptionalEncoder | None = None
     """The text encoder whose tokens follow those of the towers, as many as they have; zeros where the model has none.
     The towers' features are then filled up with zeros to the network's width."""
 
@@ -150,11 +150,11 @@ class ModelFamily(Protocol):
     ) -> tuple[Component, ...]:
         """The empty modules to fill. `config_folders` are searched for a text model's folder that the YAML names."""
 
-    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+    def run(self, adapter: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
         """The network's prediction for x [B,C,h,w], of its shape, at `timesteps` [B]; `crossattn` [B,tokens,width],
         `vector` [B,V] for families that have one."""
 
-    def input_sizes(self, network: Any) -> NetworkInputSizes:
+    def input_sizes(self, adapter: Any) -> DenoiserInputSizes:
         """What this network takes."""
 
     def is_ignored(self, key: str) -> bool:

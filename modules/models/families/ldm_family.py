@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, ConditioningRecipe, Header, NetworkInputSizes
+from modules.models.families.family import Component, ConditioningRecipe, DenoiserInputSizes, Header
 from modules.models.families.ldm_parts import (
     V_KEY,
     is_left_over,
@@ -64,13 +64,13 @@ class LdmFamily:
             vae_component(architecture.vae),
         )
 
-    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+    def run(self, adapter: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
         """See `ModelFamily`."""
-        return run_unet(network, x, timesteps, crossattn, vector)
+        return run_unet(adapter, x, timesteps, crossattn, vector)
 
-    def input_sizes(self, network: Any) -> NetworkInputSizes:
+    def input_sizes(self, adapter: Any) -> DenoiserInputSizes:
         """See `ModelFamily`."""
-        return unet_inputs(network)
+        return unet_inputs(adapter)
 
     def is_ignored(self, key: str) -> bool:
         """See `ModelFamily`."""

@@ -8,10 +8,10 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import Tensor
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
-from modules.models.families.family import Component, Header, NetworkInputSizes
+from modules.models.families.family import Component, DenoiserInputSizes, Header
 from modules.models.layouts.keymaps import ldm_unet, ldm_vae
 from modules.models.ldm_upsample import use_ldm_upsampling
-from modules.models.meta_init import hollow
+from modules.models.meta_init import on_meta
 
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
@@ -44,7 +44,7 @@ def unet_component(architecture: UNetArchitecture) -> Component:
         architecture.attention_levels,
         architecture.middle_depth > 0,
     )
-    with hollow():
+    with on_meta():
         return Component(
             "unet",
             build_unet(architecture),
@@ -56,7 +56,7 @@ def unet_component(architecture: UNetArchitecture) -> Component:
 
 def vae_component(architecture: VaeArchitecture) -> Component:
     """The autoencoder on the meta device."""
-    with hollow():
+    with on_meta():
         return Component(
             "vae",
             build_vae(architecture),
@@ -118,11 +118,11 @@ def run_unet(unet: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector:
     return output
 
 
-def unet_inputs(unet: Any) -> NetworkInputSizes:
+def unet_inputs(unet: Any) -> DenoiserInputSizes:
     """See `ModelFamily.input_sizes`."""
     config = unet.config
     vector = config.projection_class_embeddings_input_dim
-    return NetworkInputSizes(config.in_channels, config.cross_attention_dim, vector)
+    return DenoiserInputSizes(config.in_channels, config.cross_attention_dim, vector)
 
 
 def prediction_in(metadata: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Stable Diffusion 3 and 3.5 (Esser et al. 2024, arXiv:2403.03206): a transformer that sees picture and text side by
+"""Stable Diffusion 3 and 3.5 (Esser et al. 2024, arXiv:2403.03206): a transformer that sees image and text side by
 side and predicts a flow.
 
 CLIP-L and OpenCLIP bigG stand side by side, filled up to the width of T5, whose tokens follow; without T5 zeros do, as
@@ -17,8 +17,8 @@ from modules.models.families.family import (
     FAMILIES,
     Component,
     ConditioningRecipe,
+    DenoiserInputSizes,
     Header,
-    NetworkInputSizes,
     TextTowerRecipe,
 )
 from modules.models.families.ldm_parts import is_left_over, vae_component
@@ -44,7 +44,7 @@ class StableDiffusion3:
             TextTowerRecipe("text_encoder_2", layer_from_end=2, final_norm=False, pad_id=0, pooled=True),
         ),
         joins_pooled=True,
-        followed_by=T5,
+        extra_encoder=T5,
     )
 
     def detects(self, header: Header) -> bool:
@@ -64,11 +64,11 @@ class StableDiffusion3:
             vae_component(architecture.vae),
         )
 
-    def run(self, network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
-        return run_transformer(network, x, timesteps, crossattn, vector)
+    def run(self, adapter: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+        return run_transformer(adapter, x, timesteps, crossattn, vector)
 
-    def input_sizes(self, network: Any) -> NetworkInputSizes:
-        return transformer_inputs(network)
+    def input_sizes(self, adapter: Any) -> DenoiserInputSizes:
+        return transformer_inputs(adapter)
 
     def is_ignored(self, key: str) -> bool:
         return is_left_over(key) or key.startswith(UNUSED) or is_unused_of_t5(key)

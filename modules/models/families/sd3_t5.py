@@ -12,7 +12,7 @@ from modules.models.families.external_text_encoders import t5_tokenizer_file
 from modules.models.families.family import Component, Header, OptionalEncoder
 from modules.models.layouts.keymaps.mmdit import PREFIX, T5_LEVEL, T5_PREFIX
 from modules.models.layouts.keymaps.sd3_text import t5_keymap
-from modules.models.meta_init import hollow
+from modules.models.meta_init import on_meta
 
 BLOCK = re.compile(rf"^{re.escape(T5_PREFIX)}\.encoder\.block\.(\d+)\.")
 FIRST = f"{T5_PREFIX}.encoder.block.0.layer"
@@ -35,7 +35,7 @@ def t5_components(header: Header) -> tuple[Component, ...]:
     context = header.get(f"{PREFIX}.context_embedder.weight")
     if context is not None and context.shape[-1] != config.d_model:
         raise CheckpointError(f"its T5 is {config.d_model} wide, and its transformer takes {context.shape[-1]}. {HINT}")
-    with hollow():
+    with on_meta():
         module = T5EncoderModel(config)
     del module.shared  # the same table as the encoder's
     return (Component(T5.component, module, t5_keymap(), (f"{T5_PREFIX}.",), HINT),)

@@ -7,7 +7,7 @@ from modules.models.families.family import Component, Header
 from modules.models.families.text_parts import CHANNELS_PER_HEAD, END_TOKEN
 from modules.models.layouts.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX
 from modules.models.layouts.keymaps.sd3_text import CLIP_L_PROJECTION, clip_g_keymap, clip_l_keymap
-from modules.models.meta_init import hollow
+from modules.models.meta_init import on_meta
 
 HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
 
@@ -16,7 +16,7 @@ def encoder_components(header: Header) -> tuple[Component, ...]:
     """Raises `CheckpointError` that names the file that is missing."""
     projects = f"{CLIP_L_PROJECTION}.weight" in header
     kind = CLIPTextModelWithProjection if projects else CLIPTextModel
-    with hollow():
+    with on_meta():
         clip_l = kind(_config(header, CLIP_L_PREFIX, "clip_l.safetensors", "quick_gelu"))
         clip_g = CLIPTextModelWithProjection(_config(header, CLIP_G_PREFIX, "clip_g.safetensors", "gelu"))
     return (

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.families.family import Component, Header, NetworkInputSizes
+from modules.models.families.family import Component, DenoiserInputSizes, Header
 from modules.models.layouts.keymaps.mmdit import PREFIX, SIGN, mmdit_keymap
-from modules.models.meta_init import hollow
+from modules.models.meta_init import on_meta
 
 CHANNELS_PER_HEAD = 64
 BLOCK = re.compile(rf"^{re.escape(PREFIX)}\.joint_blocks\.(\d+)\.")
@@ -18,7 +18,7 @@ MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."
 
 
 def transformer_component(header: Header, latent_side: int) -> Component:
-    """The transformer; `latent_side` is that of the pictures it was trained on."""
+    """The transformer; `latent_side` is that of the images it was trained on."""
     blocks = {int(match[1]) for key in header if (match := BLOCK.match(key))}
     layers = max(blocks, default=-1) + 1
     dual = tuple(n for n in sorted(blocks) if f"{PREFIX}.joint_blocks.{n}.x_block.attn2.proj.weight" in header)
@@ -31,7 +31,7 @@ def transformer_component(header: Header, latent_side: int) -> Component:
     except (KeyError, ValueError, IndexError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     heads = max(width // CHANNELS_PER_HEAD, 1)
-    with hollow():
+    with on_meta():
         module = SD3Transformer2DModel(
             sample_size=latent_side,
             patch_size=patch,
@@ -50,21 +50,21 @@ def transformer_component(header: Header, latent_side: int) -> Component:
     return Component("unet", module, mmdit_keymap(layers, frozenset(dual)), (f"{PREFIX}.",), MISSING_HINT)
 
 
-def run_transformer(network: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+def run_transformer(adapter: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
     """The velocity, see `ModelFamily.run`. Latents of an odd side are continued by their last row or column for it.
 
-    Raises `InvalidValueError` for a picture that is larger than the model's table of positions.
+    Raises `InvalidValueError` for an image that is larger than the model's table of positions.
     """
-    config = network.config
+    config = adapter.config
     height, width = x.shape[-2:]
     patch, most = int(config.patch_size), int(config.patch_size * config.pos_embed_max_size)
     if max(height, width) > most:
         raise InvalidValueError(
-            f"This model makes pictures of at most {most} latents a side ({most * 8} pixels), and {max(height, width)} "
+            f"This model makes images of at most {most} latents a side ({most * 8} pixels), and {max(height, width)} "
             "were asked for. Choose a smaller size; hires fix with an upscaler on pixels goes no further either."
         )
     x = F.pad(x, (0, -width % patch, 0, -height % patch), mode="replicate")
-    output: Tensor = network(
+    output: Tensor = adapter(
         x,  # not by name: token merging looks at it
         encoder_hidden_states=crossattn,
         pooled_projections=vector,
@@ -74,7 +74,7 @@ def run_transformer(network: Any, x: Tensor, timesteps: Tensor, crossattn: Tenso
     return output[..., :height, :width]
 
 
-def transformer_inputs(network: Any) -> NetworkInputSizes:
+def transformer_inputs(adapter: Any) -> DenoiserInputSizes:
     """See `ModelFamily.input_sizes`."""
-    config = network.config
-    return NetworkInputSizes(config.in_channels, config.joint_attention_dim, config.pooled_projection_dim)
+    config = adapter.config
+    return DenoiserInputSizes(config.in_channels, config.joint_attention_dim, config.pooled_projection_dim)

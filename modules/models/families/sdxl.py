@@ -23,7 +23,7 @@ from modules.models.families.text_parts import clip_component, open_clip_compone
 CLIP_L_PREFIX = "conditioner.embedders.0.transformer"
 BIG_G_PREFIX = "conditioner.embedders.1.model"
 REFINER_BIG_G_PREFIX = "conditioner.embedders.0.model"
-CLIP_L = TextTowerRecipe("text_encoder", layer_from_end=2, skips_by_wish=True, final_norm=False)
+CLIP_L = TextTowerRecipe("text_encoder", layer_from_end=2, skips_by_options=True, final_norm=False)
 BIG_G = TextTowerRecipe("text_encoder_2", layer_from_end=2, final_norm=False, pad_id=0, pooled=True)
 
 

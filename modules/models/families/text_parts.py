@@ -8,7 +8,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header
 from modules.models.layouts.keymaps import clip_text, open_clip_text
-from modules.models.meta_init import hollow
+from modules.models.meta_init import on_meta
 
 CHANNELS_PER_HEAD = 64  # of CLIP's and OpenCLIP's text towers
 END_TOKEN = 49407
@@ -24,7 +24,7 @@ def clip_component(
     """CLIP-L as transformers names it, at `prefix`; of very old files without the level `text_model`."""
     has_level = not any(key.startswith(f"{prefix}.embeddings.") for key in header)
     config = _named_config(config_folder, config_folders) or _clip_config(header, prefix, has_level)
-    with hollow():
+    with on_meta():
         module = CLIPTextModel(config)
     return Component(name, module, clip_text.clip_text_keymap(has_level, prefix), (f"{prefix}.",), MISSING_HINT)
 
@@ -32,7 +32,7 @@ def clip_component(
 def open_clip_component(name: str, header: Header, prefix: str, with_projection: bool) -> Component:
     """OpenCLIP's text model at `prefix`, as `OpenClipLayout` presents it."""
     config = _open_clip_config(header, prefix)
-    with hollow():
+    with on_meta():
         module = CLIPTextModelWithProjection(config) if with_projection else CLIPTextModel(config)
     keymap = open_clip_text.open_clip_keymap(prefix, int(config.num_hidden_layers), with_projection)
     return Component(name, module, keymap, (f"{prefix}.",), MISSING_HINT, IN_PROJECTION, TEXT_PROJECTION)

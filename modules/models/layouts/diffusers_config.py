@@ -37,13 +37,13 @@ def refined(folder: Path, known: LdmArchitecture) -> LdmArchitecture:
 
     Raises `CheckpointError` that names a setting at odds with the tensors, or beyond what is computed here.
     """
-    network = settings_of(folder, UNET if known.unet is not None else TRANSFORMER)
-    size = network.get("sample_size")
+    adapter = settings_of(folder, UNET if known.unet is not None else TRANSFORMER)
+    size = adapter.get("sample_size")
     side = size if isinstance(size, int) else known.latent_side
     is_flow = known.noise_schedule.flow_shift is not None
     return replace(
         known,
-        unet=None if known.unet is None else _unet(folder, network, known.unet),
+        unet=None if known.unet is None else _unet(folder, adapter, known.unet),
         latent=_latent(folder, known),
         noise_schedule=(flow_schedule if is_flow else _schedule)(folder, known.noise_schedule),
         latent_side=side,

@@ -12,9 +12,9 @@ from pathlib import Path
 from modules.errors import CheckpointError
 
 MODEL_INDEX = "model_index.json"
-NETWORKS = ("text_encoder", "text_encoder_2", "text_encoder_3", "transformer", "unet", "vae")
+ADAPTERS = ("text_encoder", "text_encoder_2", "text_encoder_3", "transformer", "unet", "vae")
 """The folders that are read; others (tokenizers, safety checkers) are left alone."""
-CONFIGS = (*(f"{network}/config.json" for network in NETWORKS), "scheduler/scheduler_config.json")
+CONFIGS = (*(f"{adapter}/config.json" for adapter in ADAPTERS), "scheduler/scheduler_config.json")
 STEMS = ("diffusion_pytorch_model", "model", "pytorch_model")
 ENDINGS = (".safetensors", ".bin")
 VARIANTS = ("", ".fp16")
@@ -27,9 +27,9 @@ def is_diffusers_folder(path: Path) -> bool:
     return (path / MODEL_INDEX).is_file()
 
 
-def networks_in(folder: Path) -> tuple[str, ...]:
+def adapters_in(folder: Path) -> tuple[str, ...]:
     """Names of the networks that a folder has."""
-    return tuple(name for name in NETWORKS if (folder / name).is_dir())
+    return tuple(name for name in ADAPTERS if (folder / name).is_dir())
 
 
 def part_folders(folder: Path) -> tuple[Path, ...]:
@@ -37,9 +37,9 @@ def part_folders(folder: Path) -> tuple[Path, ...]:
     try:
         index = json.loads((folder / MODEL_INDEX).read_bytes())
     except (OSError, ValueError):
-        return tuple(folder / name for name in NETWORKS)
+        return tuple(folder / name for name in ADAPTERS)
     names = index if isinstance(index, dict) else {}
-    return tuple(folder / name for name in {*NETWORKS, *names} if not name.startswith("_") and (folder / name).is_dir())
+    return tuple(folder / name for name in {*ADAPTERS, *names} if not name.startswith("_") and (folder / name).is_dir())
 
 
 def weight_files(part: Path) -> tuple[Path, ...]:
@@ -71,11 +71,11 @@ def weight_files(part: Path) -> tuple[Path, ...]:
 def files_read(folder: Path) -> tuple[Path, ...]:
     """All files that a model is loaded from, weights and settings, by name; of a damaged folder what is there."""
     found = [folder / name for name in CONFIGS if (folder / name).is_file()]
-    for network in networks_in(folder):
+    for adapter in adapters_in(folder):
         try:
-            found += weight_files(folder / network)
+            found += weight_files(folder / adapter)
         except CheckpointError:  # said when the model is loaded
-            found += [folder / network / name for name in _names_in(folder / network) if name.endswith(ENDINGS)]
+            found += [folder / adapter / name for name in _names_in(folder / adapter) if name.endswith(ENDINGS)]
     return tuple(sorted(found))
 
 

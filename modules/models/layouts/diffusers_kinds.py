@@ -37,7 +37,7 @@ OPTIONAL_PARTS = (T5_PART,)
 
 
 @dataclass(frozen=True)
-class FolderKind:
+class FolderLayout:
     """`names` and `checks` are by part. `lacks_last_layer`: the first text model is without the layer that the original
     does not use."""
 
@@ -48,7 +48,7 @@ class FolderKind:
     lacks_last_layer: bool = False
 
 
-def kind_of(parts: Parts) -> FolderKind:
+def kind_of(parts: Parts) -> FolderLayout:
     """The first of `KINDS` that has these parts."""
     return next(kind for kind in KINDS if kind.detects(parts))
 
@@ -97,21 +97,21 @@ def _is_sd2(parts: Parts) -> bool:
 _CHECK_CLIP = partial(check_text, activation="quick_gelu")
 _CHECK_OPEN_CLIP = partial(check_text, activation="gelu")
 KINDS = (
-    FolderKind(
+    FolderLayout(
         is_sd3,
         {part: partial(sd3_map, part) for part in (TRANSFORMER, FIRST, SECOND, T5_PART)},
         {TRANSFORMER: check_transformer, FIRST: _CHECK_CLIP, SECOND: _CHECK_OPEN_CLIP, T5_PART: check_t5},
         is_flow=True,
     ),
-    FolderKind(_is_refiner, {SECOND: partial(_projected_open_clip, prefix=REFINER_TEXT)}, {SECOND: _CHECK_OPEN_CLIP}),
-    FolderKind(
+    FolderLayout(_is_refiner, {SECOND: partial(_projected_open_clip, prefix=REFINER_TEXT)}, {SECOND: _CHECK_OPEN_CLIP}),
+    FolderLayout(
         _is_xl,
         {FIRST: partial(_clip, prefix=SDXL_FIRST), SECOND: partial(_projected_open_clip, prefix=SDXL_SECOND)},
         {FIRST: _CHECK_CLIP, SECOND: _CHECK_OPEN_CLIP},
     ),
-    FolderKind(
+    FolderLayout(
         _is_sd2, {FIRST: partial(_open_clip, prefix=SD2_TEXT)}, {FIRST: _CHECK_OPEN_CLIP}, lacks_last_layer=True
     ),
-    FolderKind(lambda parts: True, {FIRST: partial(_clip, prefix=SD1_TEXT)}, {FIRST: _CHECK_CLIP}),
+    FolderLayout(lambda parts: True, {FIRST: partial(_clip, prefix=SD1_TEXT)}, {FIRST: _CHECK_CLIP}),
 )
 """Tried in this order; SD1 is what none of the others is."""

@@ -17,7 +17,7 @@ from modules.errors import CheckpointError
 from modules.models.closing import Closing
 from modules.models.families.ldm_parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
 from modules.models.layouts.diffusers_config import prediction_of
-from modules.models.layouts.diffusers_folder import NETWORKS, networks_in, weight_files
+from modules.models.layouts.diffusers_folder import ADAPTERS, adapters_in, weight_files
 from modules.models.layouts.diffusers_kinds import OPTIONAL_PARTS, Header, kind_of
 from modules.models.layouts.diffusers_names import Named, left_out_layer, original_names
 from modules.models.layouts.diffusers_sd3 import SIGNS as SD3_SIGNS
@@ -87,7 +87,7 @@ class DiffusersLayout(Closing):
     def of_folder(cls, folder: Path, with_optional: bool = False) -> "DiffusersLayout":
         """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
         damaged files, and settings at odds with them."""
-        names = [name for name in networks_in(folder) if with_optional or name not in OPTIONAL_PARTS]
+        names = [name for name in adapters_in(folder) if with_optional or name not in OPTIONAL_PARTS]
         if "unet" not in names and TRANSFORMER not in names:
             raise CheckpointError(f"{folder.name}: has no folder unet or transformer. {KNOWN}")
         with ExitStack() as stack:
@@ -110,7 +110,7 @@ class DiffusersLayout(Closing):
         parts: dict[str, dict[str, tuple[TensorSource, str]]] = {}
         for key in file.entries:
             part, _, name = key.partition(".")
-            if part in NETWORKS and name:
+            if part in ADAPTERS and name:
                 parts.setdefault(part, {})[name] = (file, key)
         stack = ExitStack()
         stack.push(file)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from modules.errors import InvalidValueError
 from modules.models.closing import Closing
-from modules.models.families.external_text_encoders import OPTIONAL_LEVELS, with_companions
+from modules.models.families.external_text_encoders import OPTIONAL_LEVELS, with_external_encoders
 from modules.models.layouts.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.layouts.ema_names import restored_names
 from modules.models.reading.tensor_file import TensorEntry, TensorFile
@@ -54,7 +54,7 @@ class Origin:
     swapped: bool = False
 
     @property
-    def as_it_lies(self) -> bool:
+    def as_stored(self) -> bool:
         """Whether its numbers lie in the file in one row, in our order."""
         return not (self.transposed or self.swapped)
 
@@ -113,7 +113,7 @@ def open_checkpoint(path: Path, with_optional: bool = False, optional_beside: bo
     if is_diffusers_file(file.entries):
         file = DiffusersLayout.of_file(file)
     hidden = () if with_optional else OPTIONAL_LEVELS
-    return OpenClipLayout(with_companions(file, with_optional and optional_beside), hidden)
+    return OpenClipLayout(with_external_encoders(file, with_optional and optional_beside), hidden)
 
 
 class LayoutWriter:

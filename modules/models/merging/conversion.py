@@ -21,7 +21,7 @@ from modules.models.families.t5_kept import note_on_converting
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.loading import architecture_of, detect_family
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
-from modules.models.reading.matching import Assignment, plan_assignments
+from modules.models.reading.matching import Assignment, assign_tensors
 from modules.models.reading.tensor_source import TensorSource
 from modules.version import PROGRAM_VERSION
 
@@ -150,7 +150,7 @@ def save_as(
         raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
-        rest = rest_dtype(rules.storage)
+        rest = offload_dtype(rules.storage)
         report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for item in planned:
@@ -189,7 +189,7 @@ def plan_tensors(
     folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
     components = family.components(file.entries, architecture, folders)
     planned = []
-    for assignment in plan_assignments(file, components, family.is_ignored):
+    for assignment in assign_tensors(file, components, family.is_ignored):
         component = assignment.component
         path, _, name = assignment.key.rpartition(".")
         layer = component.module.get_submodule(path)
@@ -208,7 +208,7 @@ def plan_tensors(
     return family.label, planned
 
 
-def rest_dtype(storage: str) -> torch.dtype:
+def offload_dtype(storage: str) -> torch.dtype:
     """What tensors become that are not stored in 8 bits."""
     chosen = FORMATS.get(storage).dtype
     return chosen if chosen.itemsize > 1 else torch.float16

@@ -25,8 +25,8 @@ from modules.models.merging.conversion import (
     PlannedTensor,
     declare_planned,
     encode_planned,
+    offload_dtype,
     plan_tensors,
-    rest_dtype,
     scale_key_of,
 )
 from modules.models.merging.merged import MergedSource
@@ -184,7 +184,7 @@ def _declare(
     discard: re.Pattern[str] | None,
 ) -> tuple[Declared, list[str]]:
     """What will be written, scales included, and the names of the source's tensors among it."""
-    rest = rest_dtype(rules.storage)
+    rest = offload_dtype(rules.storage)
     names = [
         name
         for name in source.entries

@@ -50,7 +50,7 @@ RESERVED = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeWish:
+class MergeOptions:
     """The form as it was filled in; nothing is looked up yet. Models by title, name or hash."""
 
     primary: str
@@ -96,33 +96,33 @@ class MergeRequest:
         return next((path for path in found if path is not None), None)
 
 
-def resolve(wish: MergeWish, catalogue: CheckpointCatalogue, vaes: VaeCatalogue, folder: Path) -> MergeRequest:
+def resolve(options: MergeOptions, catalogue: CheckpointCatalogue, vaes: VaeCatalogue, folder: Path) -> MergeRequest:
     """Look everything up. The result goes to `folder` under the wished name.
 
     Raises `UnknownNameError` for models, methods, formats and VAE files that are not known, and `InvalidValueError`
     for a model that is not chosen and every other value that is not allowed, a taken name among them.
     """
-    method = _one_of(MergeMethod, "interpolation method", wish.method)
-    texts = (wish.primary, wish.secondary, wish.tertiary)[: method.models]
+    method = _one_of(MergeMethod, "interpolation method", options.method)
+    texts = (options.primary, options.secondary, options.tertiary)[: method.models]
     models = tuple(_model(catalogue, letter, text, method) for letter, text in zip("ABC", texts, strict=False))
-    if not (math.isfinite(wish.multiplier) and 0 <= wish.multiplier <= 1):
-        raise InvalidValueError(f"The multiplier is {wish.multiplier}. Allowed: 0 to 1.")
-    if wish.storage not in FORMAT_NAMES:
-        raise UnknownNameError.of("format", wish.storage, FORMAT_NAMES)
+    if not (math.isfinite(options.multiplier) and 0 <= options.multiplier <= 1):
+        raise InvalidValueError(f"The multiplier is {options.multiplier}. Allowed: 0 to 1.")
+    if options.storage not in FORMAT_NAMES:
+        raise UnknownNameError.of("format", options.storage, FORMAT_NAMES)
     request = MergeRequest(
         models=models,
         method=method,
-        multiplier=wish.multiplier,
-        storage=wish.storage,
-        target=folder / file_name(wish.name or default_name(method, models, wish.multiplier)),
-        custom_name=wish.name.strip(),
-        vae=_vae(vaes, wish.vae),
-        discard=_pattern(wish.discard),
-        config_source=_one_of(ConfigSource, "source of the configuration", wish.config_source),
-        save_metadata=wish.save_metadata,
-        add_recipe=wish.add_recipe,
-        copy_metadata=wish.copy_metadata,
-        metadata=_metadata(wish.metadata_json),
+        multiplier=options.multiplier,
+        storage=options.storage,
+        target=folder / file_name(options.name or default_name(method, models, options.multiplier)),
+        custom_name=options.name.strip(),
+        vae=_vae(vaes, options.vae),
+        discard=_pattern(options.discard),
+        config_source=_one_of(ConfigSource, "source of the configuration", options.config_source),
+        save_metadata=options.save_metadata,
+        add_recipe=options.add_recipe,
+        copy_metadata=options.copy_metadata,
+        metadata=_metadata(options.metadata_json),
     )
     refuse_taken(request)
     return request

@@ -35,7 +35,7 @@ class OpenFile(Closing):
         os.close(self._handle)
 
     def read_into(self, target: Tensor, begin: int, name: str) -> None:
-        """The bytes from `begin` on into all of `target`, contiguous and on the processor; `name` is for the error."""
+        """The bytes from `begin` on into all of `target`, contiguous and on the CPU; `name` is for the error."""
         view = memoryview(target.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
         while view:
             count = self._read_some(view, begin)
@@ -84,7 +84,7 @@ class FileRows:
 
     @property
     def can_be_mapped(self) -> bool:
-        """Whether the numbers are aligned in the file, as processors want them."""
+        """Whether the numbers are aligned in the file, as CPUs want them."""
         return self.begin % self.dtype.itemsize == 0
 
     def read(self, begin: int, end: int) -> Tensor:

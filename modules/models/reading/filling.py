@@ -1,7 +1,7 @@
 """Filling empty modules from a file, tensor by tensor: read, rename, encode, place, drop.
 
 Where the bytes lie in the file as the layer wants them, slices of them are read and encoded by one thread a core,
-ahead of their turn, so a load peaks at the size of the model as it is stored; elsewhere, and on a graphics card, at
+ahead of their turn, so a load peaks at the size of the model as it is stored; elsewhere, and on a GPU, at
 that and one tensor. With fp8 on, no 16-bit copy of the model ever exists. Tensors that are fp8 in the file are kept as
 they are, with the scale that stands beside them, see `modules.models.eight_bits`.
 """
@@ -25,7 +25,7 @@ from modules.models.families.family import Component
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.reading.matching import Assignment
 from modules.models.reading.offloading import ModelRest
-from modules.models.reading.preparing import FEW_AHEAD, Preparation, Work, as_dtype, mapped
+from modules.models.reading.preparing import MAX_AHEAD, Preparation, Work, as_dtype, mapped
 from modules.models.reading.tensor_source import TensorSource
 
 SMALLEST_TABLE_BYTES = 1 << 20
@@ -92,7 +92,7 @@ def fill(
     assignments = list(assignments)
     components = {item.component.name: item.component for item in assignments}
     targets = {name: placement(component) for name, component in components.items()}
-    ahead = None if all(target.rest is None for target in targets.values()) else FEW_AHEAD
+    ahead = None if all(target.rest is None for target in targets.values()) else MAX_AHEAD
     with Preparation() as preparation:
         steps = _steps(file, _slots(assignments, targets), preparation)
         for (slot, storage), ready in preparation.in_order(steps, ahead):
@@ -144,7 +144,7 @@ def _steps(
 def _work_ahead(
     file: TensorSource, slot: _Slot, storage: StorageFormat | None, preparation: Preparation
 ) -> Work | Encoded | None:
-    """What makes a plain weight ready for the processor, or the weight if there is nothing to make; None for others."""
+    """What makes a plain weight ready for the CPU, or the weight if there is nothing to make; None for others."""
     target = slot.target
     is_small = file.entries[slot.key].size_bytes < SMALLEST_AHEAD_BYTES
     if is_small or target.device.type != "cpu" or slot.assignment.scale_key is not None:

@@ -21,7 +21,7 @@ class Assignment:
     scale_key: str | None = None  # the original name of the scale that belongs to it
 
 
-def plan_assignments(
+def assign_tensors(
     file: TensorSource, components: Sequence[Component], is_ignored: Callable[[str], bool]
 ) -> list[Assignment]:
     """Match the file's tensors with the modules' parameters.

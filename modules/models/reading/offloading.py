@@ -16,25 +16,25 @@ from modules.devices import memory_info
 from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
 from modules.memory.streaming.blobs import BlobStore
-from modules.memory.streaming.offload_storage import SMALL_BYTES, RestingPlace
+from modules.memory.streaming.offload_storage import SMALL_BYTES, OffloadStorage
 from modules.memory.streaming.source import FileRegion, WatchedFile
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.reading.row_order import shape_in_row
 from modules.models.reading.tensor_source import TensorSource
-from modules.models.stream_plan import StreamPlan
+from modules.models.stream_layout import StreamLayout
 
-LARGEST_BLOCK_BYTES = 96 << 20
+MAX_BLOCK_BYTES = 96 << 20
 PINNED_SHARE = 3  # a third of the free main memory may be page-locked
 
 
 class ModelRest:
-    """The resting place of one model's weights."""
+    """The offload storage of one model's weights."""
 
-    def __init__(self, plan: StreamPlan, small_bytes: int = SMALL_BYTES) -> None:
+    def __init__(self, plan: StreamLayout, small_bytes: int = SMALL_BYTES) -> None:
         self.on_disk = plan.on_disk
         store = BlobStore(plan.folder, plan.quota_bytes) if plan.on_disk and plan.folder is not None else None
-        self.place = RestingPlace(store, small_bytes)
+        self.place = OffloadStorage(store, small_bytes)
 
     def leave(
         self, file: TensorSource, key: str, keymap: KeyMap, layer: nn.Module, name: str, dtype: torch.dtype
@@ -70,11 +70,11 @@ class ModelRest:
         watched = self.place.file(WatchedFile(entry.file or file.path))
         self.place.take_from_file(layer, name, FileRegion(watched, entry.begin, entry.dtype, shape), dtype)
 
-    def start(self, components: Mapping[str, nn.Module], plan: StreamPlan, device: torch.device) -> StreamHandle:
+    def start(self, components: Mapping[str, nn.Module], plan: StreamLayout, device: torch.device) -> StreamHandle:
         """All weights are at rest: stream them."""
         free = memory_info(device)["ram"].get("free")
         options = StreamOptions(
-            largest_block_bytes=LARGEST_BLOCK_BYTES,
+            max_block_bytes=MAX_BLOCK_BYTES,
             kept_bytes=plan.kept_bytes,
             pinned_bytes=free // PINNED_SHARE if isinstance(free, int) else 0,
         )

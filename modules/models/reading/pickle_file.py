@@ -2,9 +2,9 @@
 
 torch's weights-only unpickler builds tensors and plain containers and refuses every other object. What training code
 habitually left beside the weights (a Lightning callback, numpy numbers) would make it refuse most old checkpoints, so
-those names are answered with `Inert`, which takes everything and does nothing. Of files in torch's zip form the pickle
-alone is read at first; a tensor's bytes are read from their place when it is asked for, as those of a safetensors file
-are. Older files are read whole.
+those names are answered with `Placeholder`, which takes everything and does nothing. Of files in torch's zip form the
+pickle alone is read at first; a tensor's bytes are read from their place when it is asked for, as those of a
+safetensors file are. Older files are read whole.
 """
 
 import math
@@ -39,13 +39,14 @@ HARMLESS_NAMES = (
     "numpy.dtype",
     "_codecs.encode",
 )
-"""Objects that real checkpoints hold beside their weights. None of them is ever built: `Inert` takes their place."""
+"""Objects that real checkpoints hold beside their weights. None of them is ever built: `Placeholder` takes their
+place."""
 
 
-class Inert:
+class Placeholder:
     """Stands where a file has one of `HARMLESS_NAMES`: accepts any arguments and state, keeps none."""
 
-    def __new__(cls, *args: object) -> "Inert":
+    def __new__(cls, *args: object) -> "Placeholder":
         return super().__new__(cls)
 
     def __init__(self, *args: object) -> None:
@@ -127,7 +128,7 @@ def _opened(path: Path) -> BufferedReader:
 
 def _load(path: Path, is_zip: bool) -> object:
     """What the file holds; of one in zip form without the numbers, only with the places where they lie."""
-    allowed = [(Inert, name) for name in HARMLESS_NAMES]
+    allowed = [(Placeholder, name) for name in HARMLESS_NAMES]
     try:
         with torch.serialization.safe_globals(allowed):  # type: ignore[arg-type]
             return torch.load(path, map_location="meta" if is_zip else "cpu", weights_only=True)
@@ -147,7 +148,7 @@ def _load(path: Path, is_zip: bool) -> object:
 
 
 def _weights(content: object) -> Mapping[object, object]:
-    """The table of weights, out of the levels that training scripts put around it."""
+    """The table of weights, out of the levels that training scripts registered it."""
     for _ in range(MAX_LEVELS):
         if not isinstance(content, Mapping):
             break

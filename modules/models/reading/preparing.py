@@ -22,7 +22,7 @@ from modules.models.reading.tensor_source import TensorSource
 Step = TypeVar("Step")
 Work = Callable[[], Encoded]
 
-FEW_AHEAD = 2
+MAX_AHEAD = 2
 """Pieces of work that wait for each thread where what is made leaves the memory at its turn."""
 SMALLEST_MAPPED_BYTES = 1 << 20
 

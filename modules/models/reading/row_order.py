@@ -11,7 +11,7 @@ def shape_in_row(file: TensorSource, key: str, keymap: KeyMap) -> torch.Size | N
     """The shape of a weight of ours whose bytes lie in the file in one row, in our order; None: they do not."""
     if not file.has_offsets:
         return None
-    if isinstance(file, OpenClipLayout) and not file.origins[key].as_it_lies:
+    if isinstance(file, OpenClipLayout) and not file.origins[key].as_stored:
         return None
     entry = file.entries[key]
     if not entry.size_bytes:  # zeros that lie in no file

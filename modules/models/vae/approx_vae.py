@@ -1,4 +1,4 @@
-"""The smallest decoder there is, for previews: eight convolutions from latents to pictures of twice the latents' size.
+"""The smallest decoder there is, for previews: eight convolutions from latents to images of twice the latents' size.
 
 The reference UI's `VAE-approx` networks; sizes follow from the tensors.
 """
@@ -25,7 +25,7 @@ class ApproxDecoder:
     layers: Sequence[tuple[Tensor, Tensor]]
 
     def run(self, latents: Tensor) -> Tensor:
-        """Scaled latents [B,C,h,w] to pictures [B,3,2h,2w] in about -1..1, float32, on the latents' device."""
+        """Scaled latents [B,C,h,w] to images [B,3,2h,2w] in about -1..1, float32, on the latents' device."""
         self.layers = [(weight.to(latents.device), bias.to(latents.device)) for weight, bias in self.layers]
         border = sum(weight.shape[-1] // 2 for weight, _ in self.layers)
         x = F.interpolate(latents.float(), scale_factor=float(ENLARGES))

@@ -44,7 +44,7 @@ class VaeInfo:
 
 
 @dataclass(frozen=True)
-class VaeWish:
+class VaeOptions:
     """The settings that ask for a VAE: "Automatic", "None" (the one inside the checkpoint) or a file's name.
     `overrides`: a chosen one goes before what the checkpoint itself prefers."""
 
@@ -52,7 +52,7 @@ class VaeWish:
     overrides: bool = True
 
     @classmethod
-    def of(cls, settings: Settings) -> "VaeWish":
+    def of(cls, settings: Settings) -> "VaeOptions":
         """Read from the settings of a job."""
         return cls(settings.text("sd_vae") or AUTOMATIC, settings.flag("sd_vae_overrides_per_model_preferences"))
 
@@ -96,7 +96,7 @@ class VaeCatalogue:
         """What the setting may be."""
         return [AUTOMATIC, BUILT_IN, *(info.name for info in self.entries)]
 
-    def choose(self, wish: VaeWish, checkpoint: CheckpointInfo) -> VaeInfo | None:
+    def choose(self, options: VaeOptions, checkpoint: CheckpointInfo) -> VaeInfo | None:
         """The file to use with a checkpoint, with its hash if that is known; None means the VAE inside it.
 
         In this order: the fixed one, a chosen one that overrides, what NAME.json beside the checkpoint prefers, a
@@ -106,14 +106,14 @@ class VaeCatalogue:
         fixed = self._described_fixed()
         if fixed is not None:
             return self._with_known_hash(fixed)
-        is_chosen = wish.name != AUTOMATIC
+        is_chosen = options.name != AUTOMATIC
         preferred = _preference(checkpoint)
-        if is_chosen and wish.overrides:
-            name: str | None = wish.name
+        if is_chosen and options.overrides:
+            name: str | None = options.name
         elif preferred == BUILT_IN or preferred in self._entries:
             name = preferred
         else:
-            name = self._near(checkpoint) or (wish.name if is_chosen else BUILT_IN)
+            name = self._near(checkpoint) or (options.name if is_chosen else BUILT_IN)
         return None if name in (None, BUILT_IN) else self._with_known_hash(self._get(str(name)))
 
     def _described_fixed(self) -> VaeInfo | None:

@@ -20,7 +20,7 @@ TILE_AFTER_OOM_PX = 512
 
 @dataclass(frozen=True)
 class VaeRules:
-    """`tile_px`: area of a tile, by its side in the picture; 0: one piece. `after_nan`: the dtypes to try in turn.
+    """`tile_px`: area of a tile, by its side in the image; 0: one piece. `after_nan`: the dtypes to try in turn.
     `tiles_after_oom`: once more in tiles when memory does not last; False where the caller sees to that."""
 
     tile_px: int = 0
@@ -38,23 +38,23 @@ class VaeRunner:
     rules: VaeRules = field(default_factory=VaeRules)
 
     def decode(self, vae: Any, latent: Tensor) -> Tensor:
-        """Latents [B,C,h,w], not scaled, to pictures [B,3,H,W], float32. NaN in every dtype: `NumericalError`."""
+        """Latents [B,C,h,w], not scaled, to images [B,3,H,W], float32. NaN in every dtype: `NumericalError`."""
         return self._finite(vae, lambda tile: self._decode(vae, latent, tile), "produced")
 
-    def moments(self, vae: Any, pictures: Tensor) -> Tensor:
-        """Pictures [B,3,H,W] to mean and log variance [B,2C,h,w] of latents, not scaled, float32."""
-        return self._finite(vae, lambda tile: self._moments(vae, pictures, tile), "made of a picture")
+    def moments(self, vae: Any, images: Tensor) -> Tensor:
+        """Images [B,3,H,W] to mean and log variance [B,2C,h,w] of latents, not scaled, float32."""
+        return self._finite(vae, lambda tile: self._moments(vae, images, tile), "made of an image")
 
     def _decode(self, vae: Any, latent: Tensor, tile: int) -> Tensor:
         latent = latent.to(self.device, self.dtype)
         decoded: Tensor = decode_tiled(vae, latent, tile) if tile else vae.decode(latent, return_dict=False)[0]
         return decoded.float()
 
-    def _moments(self, vae: Any, pictures: Tensor, tile: int) -> Tensor:
-        pictures = pictures.to(self.device, self.dtype)
-        if tile and max(pictures.shape[-2:]) > tile * self.downscale:
-            return encode_tiled(vae, pictures, tile).float()
-        moments: Tensor = vae.encode(pictures).latent_dist.parameters
+    def _moments(self, vae: Any, images: Tensor, tile: int) -> Tensor:
+        images = images.to(self.device, self.dtype)
+        if tile and max(images.shape[-2:]) > tile * self.downscale:
+            return encode_tiled(vae, images, tile).float()
+        moments: Tensor = vae.encode(images).latent_dist.parameters
         return moments.float()
 
     def _finite(self, vae: Any, run: Callable[[int], Tensor], did: str) -> Tensor:

@@ -2,7 +2,7 @@
 
 Whole maps rest in main memory. Each convolution reads a tile with the border it needs, from its neighbours, and writes
 a tile; each group norm uses mean and variance of the whole map, summed up while its tiles were written. So there is
-no seam to hide, nothing is computed twice, and pictures are those of the whole network up to rounding. What works at
+no seam to hide, nothing is computed twice, and images are those of the whole network up to rounding. What works at
 the size of the latent, with the attention of the middle, runs as a whole.
 """
 
@@ -20,9 +20,9 @@ SMALLEST_TILE = 16  # latents
 
 
 def decode_tiled(vae: Any, latent: Tensor, tile: int) -> Tensor:
-    """`latent` [B,4,h,w] as the VAE takes it, to pictures [B,3,8h,8w] on the same device.
+    """`latent` [B,4,h,w] as the VAE takes it, to images [B,3,8h,8w] on the same device.
 
-    A tile has the area of `tile` latents a side (at least 16), counted at the size of the picture. What is no larger
+    A tile has the area of `tile` latents a side (at least 16), counted at the size of the image. What is no larger
     is decoded as a whole, with the very numbers of an untiled run.
     """
     tile = max(tile, SMALLEST_TILE)
@@ -44,19 +44,19 @@ def decode_tiled(vae: Any, latent: Tensor, tile: int) -> Tensor:
     return tiles.convolve(feature_map, decoder.conv_out, prepare).data.to(device)
 
 
-def encode_tiled(vae: Any, pictures: Tensor, tile: int) -> Tensor:
-    """Pictures [B,3,H,W] (multiples of 8) to the VAE's moments [B,8,h,w]: mean and log variance, not scaled."""
+def encode_tiled(vae: Any, images: Tensor, tile: int) -> Tensor:
+    """Images [B,3,H,W] (multiples of 8) to the VAE's moments [B,8,h,w]: mean and log variance, not scaled."""
     encoder = vae.encoder
     scale = 2 ** sum(block.downsamplers is not None for block in encoder.down_blocks)
-    tiles = Tiles(pictures.device, max(tile, SMALLEST_TILE) * scale)
-    feature_map = tiles.convolve(tiles.of(pictures), encoder.conv_in)
+    tiles = Tiles(images.device, max(tile, SMALLEST_TILE) * scale)
+    feature_map = tiles.convolve(tiles.of(images), encoder.conv_in)
     for block in encoder.down_blocks:
         for resnet in block.resnets:
             feature_map = _residual(tiles, feature_map, resnet)
         for downsampler in block.downsamplers or ():
             # Down here the network pads below and to the right only.
             feature_map = tiles.convolve(feature_map, downsampler.conv, before=downsampler.padding)
-    x = encoder.mid_block(feature_map.data.to(pictures.device))
+    x = encoder.mid_block(feature_map.data.to(images.device))
     x = encoder.conv_out(encoder.conv_act(encoder.conv_norm_out(x)))
     moments: Tensor = vae.quant_conv(x) if vae.quant_conv is not None else x
     return moments

@@ -1,7 +1,7 @@
 """Tiny autoencoders (TAESD, Ollin Boer Bohan 2023): stand-ins for a VAE's decoder and encoder that cost a fraction.
 
 They work on scaled latents, as the UNet has them, and are plain rows of convolutions, so that sizes follow from the
-tensors and tiles with a border give exactly the whole picture.
+tensors and tiles with a border give exactly the whole image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diffusers.models.autoencoders.vae import DecoderTiny, EncoderTiny
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, NumericalError
-from modules.models.meta_init import hollow
+from modules.models.meta_init import on_meta
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 from modules.models.vae.running import VaeRunner
@@ -55,7 +55,7 @@ class TinySizes:
 
 
 class TinyHalf:
-    """A decoder or an encoder, on the processor in the file's dtype until it is first run."""
+    """A decoder or an encoder, on the CPU in the file's dtype until it is first run."""
 
     def __init__(self, half: str, module: nn.Module, sizes: TinySizes, name: str) -> None:
         self.half = half
@@ -64,7 +64,7 @@ class TinyHalf:
         self.name = name  # of the file
 
     def run(self, x: Tensor, runner: VaeRunner) -> Tensor:
-        """Scaled latents [B,C,h,w] to pictures [B,3,H,W] in about -1..1, or pictures to scaled latents; float32.
+        """Scaled latents [B,C,h,w] to images [B,3,H,W] in about -1..1, or images to scaled latents; float32.
 
         Device, dtype and tiles are those of `runner`, so that what memory recovery does to the VAE reaches this too.
         Raises `NumericalError` for NaN.
@@ -96,7 +96,7 @@ class TinyHalf:
         return result
 
     def _wraps(self) -> bool:
-        """Whether pictures are to tile: a border then lies at the other side of the picture, which needs the whole."""
+        """Whether images are to tile: a border then lies at the other side of the image, which needs the whole."""
         return any(isinstance(m, nn.Conv2d) and m.padding_mode == "circular" for m in self.module.modules())
 
     def _whole(self, x: Tensor) -> Tensor:
@@ -120,25 +120,25 @@ def read_tiny(path: Path, half: str, latent_channels: int, factor: int) -> TinyH
     latents of another kind than those with `latent_channels` channels and `factor` pixels a side.
     """
     with open_tensors(path) as file:
-        tiny, names = _sketched(file, half, latent_channels, factor)
+        tiny, names = _on_meta(file, half, latent_channels, factor)
         state = {f"layers.{name}": file.read(original) for name, original in names.items()}
     tiny.module.load_state_dict(state, assign=True)
     tiny.module.requires_grad_(False)
     return tiny
 
 
-def sketch_tiny(path: Path, half: str, latent_channels: int, factor: int) -> TinyHalf:
+def build_meta_tiny(path: Path, half: str, latent_channels: int, factor: int) -> TinyHalf:
     """The same without weights, on the meta device: only the header of a safetensors file is read."""
     with open_tensors(path) as file:
-        return _sketched(file, half, latent_channels, factor)[0]
+        return _on_meta(file, half, latent_channels, factor)[0]
 
 
-def _sketched(file: TensorSource, half: str, latent_channels: int, factor: int) -> tuple[TinyHalf, dict[str, str]]:
+def _on_meta(file: TensorSource, half: str, latent_channels: int, factor: int) -> tuple[TinyHalf, dict[str, str]]:
     """A half on the meta device, and the file's name of each of its tensors, by ours."""
     path, names = file.path, _layer_names(file.entries, half)
     try:
         sizes = sizes_of({ours: file.entries[name] for ours, name in names.items()}, half)
-        with hollow():
+        with on_meta():
             module = build_tiny(sizes, half)
     except (ValueError, KeyError, IndexError) as error:
         raise CheckpointError(f"{path.name}: is no tiny {half} of the TAESD kind: {error}.") from error

@@ -1,8 +1,8 @@
 """Precisions beside each other: the same prompts and seeds in several storage formats, with what they win and lose.
 
-For every format a picture of each prompt, how far it is from the first format's (PSNR, SSIM, the largest difference
-of latents at each step), seconds a step, bytes of the weights, and the peak of memory: on a graphics card of what its
-allocator gave, on the processor of the whole program.
+For every format an image of each prompt, how far it is from the first format's (PSNR, SSIM, the largest difference
+of latents at each step), seconds a step, bytes of the weights, and the peak of memory: on a GPU of what its
+allocator gave, on the CPU of the whole program.
 `modules.processing.comparison.report_page` shows it.
 """
 
@@ -24,7 +24,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Events
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.record.result import Picture
+from modules.processing.record.result import GeneratedImage
 from modules.processing.request import Txt2ImgRequest
 from modules.sampling.types import StepInfo
 
@@ -40,7 +40,7 @@ class Row:
 
     storage: str  # as asked for
     label: str = ""  # for people: how the weights really lay in memory
-    pictures: list[Image.Image] = field(default_factory=list)
+    images: list[Image.Image] = field(default_factory=list)
     latents: list[list[Tensor]] = field(default_factory=list)
     psnr_db: list[float] = field(default_factory=list)
     ssim: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Row:
 
     @property
     def mean_psnr_db(self) -> float:
-        """Over the prompts; infinite where all pictures are equal."""
+        """Over the prompts; infinite where all images are equal."""
         return statistics.fmean(self.psnr_db) if self.psnr_db else float("inf")
 
     @property
@@ -74,7 +74,7 @@ def compare(
     output: Output,
     events: Events,
 ) -> list[Row]:
-    """Make the pictures; the first format is what the others are measured against. `UNSTORED` means fp8 off.
+    """Make the images; the first format is what the others are measured against. `UNSTORED` means fp8 off.
 
     Seeds of the request must be fixed. Raises what txt2img raises, `UnknownNameError` for a format, `Interrupted` when
     it was stopped; nothing is saved. Other jobs may run between two formats, not within one.
@@ -113,32 +113,32 @@ def check_storages(storages: Sequence[str]) -> None:
 
 
 def _make(row: Row, wanted: Txt2ImgRequest, engine: Engine, output: Output, events: Events) -> None:
-    """One picture of a row, with what can be measured meanwhile."""
-    events.phase(f"{row.storage}, picture {len(row.pictures) + 1}")
+    """One image of a row, with what can be measured meanwhile."""
+    events.phase(f"{row.storage}, image {len(row.images) + 1}")
     watch = _Watch(events)
     result = txt2img(wanted, engine, output, watch)
     if result.interrupted or not result.samples:
         raise Interrupted("The comparison was stopped; nothing was kept.")
-    row.pictures.append(result.samples[0].image)
+    row.images.append(result.samples[0].image)
     row.latents.append(watch.latents)
     row.step_seconds += watch.step_seconds
     if result.peak_memory_bytes is not None:
         row.peak_memory_bytes = max(row.peak_memory_bytes or 0, result.peak_memory_bytes)
     model = engine.status.model
-    assert model is not None, "a picture was made without a model"
+    assert model is not None, "an image was made without a model"
     row.weight_bytes, row.fp16_bytes = model.stored_bytes + model.streamed_bytes, model.fp16_bytes
     row.label = model.storage
 
 
 def psnr_db(candidate: Image.Image, other: Image.Image) -> float:
-    """Peak signal to noise ratio in dB; infinite for equal pictures."""
+    """Peak signal to noise ratio in dB; infinite for equal images."""
     a, b = (np.asarray(image.convert("RGB"), dtype=np.float64) for image in (candidate, other))
     error = float(((a - b) ** 2).mean())
     return float("inf") if error == 0 else float(10 * np.log10(PEAK**2 / error))
 
 
 def ssim(candidate: Image.Image, other: Image.Image) -> float:
-    """Structural similarity of the grey values, over 8x8 windows (Wang et al. 2004); 1 for equal pictures."""
+    """Structural similarity of the grey values, over 8x8 windows (Wang et al. 2004); 1 for equal images."""
     a, b = (np.asarray(image.convert("L"), dtype=np.float64) for image in (candidate, other))
     windows = np.lib.stride_tricks.sliding_window_view
     x, y = (windows(grey, (SSIM_SIDE, SSIM_SIDE)).reshape(-1, SSIM_SIDE**2) for grey in (a, b))
@@ -151,7 +151,7 @@ def ssim(candidate: Image.Image, other: Image.Image) -> float:
 
 
 def as_json(rows: Sequence[Row], prompts: Sequence[str], title: str) -> dict[str, Any]:
-    """Everything but the pictures."""
+    """Everything but the images."""
     return {
         "model": title,
         "prompts": list(prompts),
@@ -173,9 +173,9 @@ def as_json(rows: Sequence[Row], prompts: Sequence[str], title: str) -> dict[str
 
 
 def _measure(row: Row, first: Row) -> None:
-    for index, picture in enumerate(row.pictures):
-        row.psnr_db.append(psnr_db(picture, first.pictures[index]))
-        row.ssim.append(ssim(picture, first.pictures[index]))
+    for index, image in enumerate(row.images):
+        row.psnr_db.append(psnr_db(image, first.images[index]))
+        row.ssim.append(ssim(image, first.images[index]))
         pairs = zip(row.latents[index], first.latents[index], strict=False)
         row.latent_differences.append([float((a - b).abs().max()) for a, b in pairs])
 
@@ -190,7 +190,7 @@ class _Watch:
 
     @property
     def step_seconds(self) -> list[float]:
-        """The time from each step to the next; the first step of a picture is not among them."""
+        """The time from each step to the next; the first step of an image is not among them."""
         return [
             later - earlier for earlier, later in zip(self._times, self._times[1:], strict=False) if later > earlier
         ]
@@ -218,5 +218,5 @@ class _Watch:
     def preview(self, image: Image.Image) -> None:
         self._events.preview(image)
 
-    def finished_picture(self, picture: Picture) -> None:
-        self._events.finished_picture(picture)
+    def finished_image(self, image: GeneratedImage) -> None:
+        self._events.finished_image(image)

@@ -1,6 +1,6 @@
-"""The comparison of precisions as a page of its own: a verdict, a table, the pictures, and how to read them.
+"""The comparison of precisions as a page of its own: a verdict, a table, the images, and how to read them.
 
-Everything is inside of the file (pictures as data), nothing is loaded from elsewhere, and no script runs.
+Everything is inside of the file (images as data), nothing is loaded from elsewhere, and no script runs.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from PIL import Image, ImageChops
 from modules.processing.comparison.compare import Row, as_json
 
 AMPLIFIED = 8
-MOST_COLUMNS = 6
+MAX_COLUMNS = 6
 CLOSENESS = (
     (40.0, "no difference to be seen"),
     (30.0, "small differences, hard to see"),
     (20.0, "details differ"),
-    (float("-inf"), "another picture"),
+    (float("-inf"), "another image"),
 )
-"""From this PSNR in dB on, in words; customary limits for pictures of 8 bits a channel."""
+"""From this PSNR in dB on, in words; customary limits for images of 8 bits a channel."""
 CHART_WIDTH, CHART_HEIGHT = 560, 160
 COLOURS = ("#777", "#2563eb", "#d97706", "#dc2626", "#059669", "#7c3aed", "#0891b2")
 
@@ -56,7 +56,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str, made_with: str = "") -> str:
-    """The page. `title` names the model, `made_with` says how the pictures were made (steps, size, seed)."""
+    """The page. `title` names the model, `made_with` says how the images were made (steps, size, seed)."""
     first = rows[0]
     data = json.dumps(as_json(rows, prompts, title)).replace("<", "\\u003c")
     return PAGE.format(
@@ -65,9 +65,9 @@ def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str, made_with: 
         verdict=html.escape(verdict(rows)),
         first=html.escape(_name(first)),
         table="\n".join(_table_row(row, first, any(row.peak_memory_bytes for row in rows)) for row in rows),
-        pictures="\n".join(_pictures_of(rows, index, prompt) for index, prompt in enumerate(prompts)),
+        images="\n".join(_images_of(rows, index, prompt) for index, prompt in enumerate(prompts)),
         chart=_chart(rows),
-        columns=min(len(rows), MOST_COLUMNS),
+        columns=min(len(rows), MAX_COLUMNS),
         peak_head="<th>Peak memory</th>" if any(row.peak_memory_bytes for row in rows) else "",
         data=data,
     )
@@ -96,11 +96,11 @@ svg text {{ fill: currentColor; font-size: 12px; }}
 {made_with}
 <p class="verdict">{verdict}</p>
 <table><thead><tr><th>Weights stored as</th><th>Memory for weights</th><th>Time a step</th>{peak_head}
-<th>Pictures, against {first}</th></tr></thead><tbody>
+<th>Images, against {first}</th></tr></thead><tbody>
 {table}
 </tbody></table>
-{pictures}
-<h2>Where the pictures part</h2>
+{images}
+<h2>Where the images part</h2>
 <p>The largest difference of the latents from those of {first}, step by step (mean over the prompts; latents are about
 1 in size).</p>
 {chart}
@@ -109,12 +109,12 @@ svg text {{ fill: currentColor; font-size: 12px; }}
 <dt>Memory for weights</dt><dd>What the model's weights take while it is loaded: megabytes (10<sup>6</sup> bytes), and
 the share of the first row's.</dd>
 <dt>Time a step</dt><dd>The median of all sampling steps, in milliseconds. A few percent either way are noise.</dd>
-<dt>Peak memory</dt><dd>The most that the graphics card held during a picture; left out where the device does not
+<dt>Peak memory</dt><dd>The most that the GPU held during an image; left out where the device does not
 count.</dd>
-<dt>PSNR</dt><dd>How close two pictures are, in decibels; higher is closer. From 40 dB on no difference can be seen,
-from 30 dB it is hard to see, below 20 dB it is another picture.</dd>
+<dt>PSNR</dt><dd>How close two images are, in decibels; higher is closer. From 40 dB on no difference can be seen,
+from 30 dB it is hard to see, below 20 dB it is another image.</dd>
 <dt>SSIM</dt><dd>How alike their structures are: 1 is equal, 0 unrelated.</dd>
-<dt>Another picture is not a worse one</dt><dd>Rounding the weights moves a picture as another seed would, a little:
+<dt>Another image is not a worse one</dt><dd>Rounding the weights moves an image as another seed would, a little:
 look whether it is still good, not only whether it is the same.</dd>
 </dl>
 <script type="application/json" id="data">{data}</script>
@@ -132,7 +132,7 @@ def _megabytes(count: int) -> str:
 
 def _closeness_of(row: Row) -> str:
     if row.mean_psnr_db == float("inf"):
-        return "its pictures are identical"
+        return "its images are identical"
     return f"{closeness(row.mean_psnr_db)} (PSNR {row.mean_psnr_db:.1f} dB)"
 
 
@@ -168,13 +168,11 @@ def _table_row(row: Row, first: Row, with_peak: bool) -> str:
     )
 
 
-def _pictures_of(rows: Sequence[Row], index: int, prompt: str) -> str:
+def _images_of(rows: Sequence[Row], index: int, prompt: str) -> str:
     first = rows[0]
-    figures = "".join(_figure(row, row.pictures[index], _caption(row, first, index)) for row in rows)
+    figures = "".join(_figure(row, row.images[index], _caption(row, first, index)) for row in rows)
     differences = "".join(
-        _figure(row, _difference(row.pictures[index], first.pictures[index]), "")
-        if row is not first
-        else "<span></span>"
+        _figure(row, _difference(row.images[index], first.images[index]), "") if row is not first else "<span></span>"
         for row in rows
     )
     more = (
@@ -186,10 +184,10 @@ def _pictures_of(rows: Sequence[Row], index: int, prompt: str) -> str:
     return f'<h2>{html.escape(prompt)}</h2><div class="row">{figures}</div>{more}'
 
 
-def _figure(row: Row, picture: Image.Image, caption: str) -> str:
+def _figure(row: Row, image: Image.Image, caption: str) -> str:
     name = html.escape(_name(row))
     return (
-        f'<figure><img src="{_data_uri(picture)}" alt="{name}"><figcaption><b>{name}</b>{caption}</figcaption></figure>'
+        f'<figure><img src="{_data_uri(image)}" alt="{name}"><figcaption><b>{name}</b>{caption}</figcaption></figure>'
     )
 
 
@@ -202,9 +200,9 @@ def _caption(row: Row, first: Row, index: int) -> str:
     return f"{closeness(value)}<br>PSNR {value:.1f} dB, SSIM {row.ssim[index]:.3f}"
 
 
-def _difference(picture: Image.Image, other: Image.Image) -> Image.Image:
-    """The absolute difference of two pictures, amplified; black where they are equal."""
-    difference = ImageChops.difference(picture.convert("RGB"), other.convert("RGB"))
+def _difference(image: Image.Image, other: Image.Image) -> Image.Image:
+    """The absolute difference of two images, amplified; black where they are equal."""
+    difference = ImageChops.difference(image.convert("RGB"), other.convert("RGB"))
     return difference.point(lambda level: min(level * AMPLIFIED, 255))
 
 
@@ -242,7 +240,7 @@ def _mean_of(lists: Sequence[Sequence[float]]) -> list[float]:
     return [sum(values) / len(values) for values in zip(*lists, strict=False)]
 
 
-def _data_uri(picture: Image.Image) -> str:
+def _data_uri(image: Image.Image) -> str:
     stream = io.BytesIO()
-    picture.save(stream, "PNG")
+    image.save(stream, "PNG")
     return f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"

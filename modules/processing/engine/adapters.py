@@ -1,4 +1,4 @@
-"""From the tags in a prompt to networks on the loaded model, and to what the picture says about them."""
+"""From the tags in a prompt to networks on the loaded model, and to what the image says about them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.adapters.catalogue import SHORT_HASH, NetworkCatalogue, NetworkInfo
+from modules.adapters.catalogue import SHORT_HASH, AdapterCatalogue, AdapterInfo
 from modules.adapters.tags import LoraTag, plain_name
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.processing.engine.hypernetwork_tag import HypernetworkKind
-from modules.processing.engine.tag_types import ActiveNetworks, NetworkJob, NetworkKind
-from modules.prompting.cache import NetworkUse
-from modules.prompting.extra_networks import NetworkTag, NetworkTags
+from modules.processing.engine.hypernetwork_tag import HypernetworkTag
+from modules.processing.engine.tag_types import ActiveAdapters, AdapterJob, TagType
+from modules.prompting.cache import AdapterUse
+from modules.prompting.extra_networks import PromptTag, PromptTags
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
-    from modules.adapters.adapter_file import Digests, NetworkFile
-    from modules.adapters.applying import LoraMode, NetworkApplier, Survival, Use
+    from modules.adapters.adapter_file import AdapterFile, Digests
+    from modules.adapters.applying import AdapterApplier, LoraMode, Retention, Use
     from modules.adapters.embeddings import Embedding, EmbeddingStore
     from modules.models.loaded import LoadedModel
     from modules.models.precision import PrecisionPlan
@@ -31,10 +31,10 @@ AUTOMATIC = "Automatic"
 
 
 @dataclass(frozen=True)
-class Arrived:
+class EffectKept:
     """How much of a network arrived in the weights when it was last used: 1 is all of it.
 
-    `noise` and the `worst` layers are those of all networks of that picture together, see `Survival`.
+    `noise` and the `worst` layers are those of all networks of that image together, see `Retention`.
     """
 
     retention: float
@@ -44,22 +44,22 @@ class Arrived:
 
 
 @dataclass(frozen=True)
-class PutOn:
-    """What `Networks.put_on` did. `hashes` are those of the files by the networks' names, `missing` the names that no
+class LoadedAdapters:
+    """What `Adapters.put_on` did. `hashes` are those of the files by the networks' names, `missing` the names that no
     file answers to, `embeddings` the words that came inside of the files. `mode_matters`: the infotext should say it.
     """
 
-    uses: tuple[NetworkUse, ...] = ()
+    uses: tuple[AdapterUse, ...] = ()
     mode: str = ""
     mode_matters: bool = False
     hashes: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    survival: Survival | None = None
+    retention: Retention | None = None
     embeddings: Mapping[str, Embedding] = field(default_factory=dict)
 
 
-class Networks:
+class Adapters:
     """Finds, reads and applies networks. One for the program; call `activate` with the engine's lock held."""
 
     def __init__(
@@ -67,29 +67,29 @@ class Networks:
         folders: tuple[Path, ...] = (),
         embeddings: Path | None = None,
         hypernetworks: Path | None = None,
-        kinds: Iterable[NetworkKind] = (),
+        kinds: Iterable[TagType] = (),
     ) -> None:
         """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks; kinds of tags beside that of
         hypernetworks."""
-        self._kinds: list[NetworkKind] = [HypernetworkKind(), *kinds]
-        self.catalogue = NetworkCatalogue(folders)
-        self.hypernetworks = NetworkCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
+        self._kinds: list[TagType] = [HypernetworkTag(), *kinds]
+        self.catalogue = AdapterCatalogue(folders)
+        self.hypernetworks = AdapterCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
         self._embeddings_folder = embeddings
         self._embeddings: EmbeddingStore | None = None
-        self._files: OrderedDict[str, NetworkFile] = OrderedDict()
-        self.arrived: dict[Path, Arrived] = {}
+        self._files: OrderedDict[str, AdapterFile] = OrderedDict()
+        self.effect_kept: dict[Path, EffectKept] = {}
 
-    def add_kinds(self, kinds: Iterable[NetworkKind]) -> None:
+    def add_kinds(self, kinds: Iterable[TagType]) -> None:
         """Have the tags of these kinds do something."""
         self._kinds += kinds
 
-    def activate(self, model: LoadedModel, tags: NetworkTags, settings: Settings) -> ActiveNetworks:
+    def activate(self, model: LoadedModel, tags: PromptTags, settings: Settings) -> ActiveAdapters:
         """Put exactly the networks of these tags on the model; what is there already stays.
 
         A tag of a kind that nobody knows is left out with a notice. Raises `FeatherweightError` where a kind with tags
         in the prompt fails; one without tags that fails costs a notice and nothing else.
         """
-        job = NetworkJob(model, settings, self)
+        job = AdapterJob(model, settings, self)
         known: set[str] = set()
         for kind in self._kinds:
             names = (kind.name, *kind.aliases)
@@ -98,7 +98,7 @@ class Networks:
             said = len(job.uses)
             self._activate_kind(kind, job, wanted)
             if len(job.uses) == said:  # then what is encoded may depend on anything in the tags
-                job.uses += [NetworkUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
+                job.uses += [AdapterUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
         unknown = [f"<{name}:...>" for name in tags if name not in known]
         if unknown:
             job.notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
@@ -106,21 +106,21 @@ class Networks:
 
     def deactivate(self, model: LoadedModel, settings: Settings) -> None:
         """The model has done its part in a job."""
-        job = NetworkJob(model, settings, self)
+        job = AdapterJob(model, settings, self)
         for kind in self._kinds:
             try:
                 kind.deactivate(job)
-            except Exception:  # somebody else's code must not cost the pictures that are made
+            except Exception:  # somebody else's code must not cost the images that are made
                 log.exception("The end of <%s:...> failed", kind.name)
 
     def knows(self, name: str) -> bool:
         """Whether there is a network of the LoRA family of this name, alias or hash."""
         return self.catalogue.find(name) is not None
 
-    def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> PutOn:
+    def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> LoadedAdapters:
         """Have exactly these networks of the LoRA family on the model, in the mode of its precision plan.
 
-        Those that no file answers to are left out and named in the result. Raises `NetworkError` for a file that
+        Those that no file answers to are left out and named in the result. Raises `AdapterError` for a file that
         cannot be used on this model; the model is then without networks.
         """
         from modules.adapters.applying import LoraMode, Use
@@ -139,15 +139,15 @@ class Networks:
         applier = self._applier(model)
         if not uses:
             applier.remove()
-            return PutOn(missing=tuple(missing))
+            return LoadedAdapters(missing=tuple(missing))
         mode = lora_mode(model.plan)
         applier.apply(uses, self._files, mode, model.plan.cache_fp16_weight)
         self._forget({use.file_hash for use in uses})
-        self._note_survival(infos, applier.survival, mode)
-        rounds = mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC) and applier.survival is not None
-        return PutOn(
+        self._note_retention(infos, applier.retention, mode)
+        rounds = mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC) and applier.retention is not None
+        return LoadedAdapters(
             uses=tuple(
-                NetworkUse(
+                AdapterUse(
                     name=use.name,
                     file_hash=use.file_hash,
                     te_multiplier=use.te_strength,
@@ -160,21 +160,21 @@ class Networks:
             mode_matters=model.plan.is_low_precision or model.plan.lora_mode != AUTOMATIC,
             hashes=hashes,
             missing=tuple(missing),
-            notices=((_weak(applier.survival),) if rounds and applier.survival else ()) + tuple(applier.notices),
-            survival=applier.survival,
+            notices=((_weak(applier.retention),) if rounds and applier.retention else ()) + tuple(applier.notices),
+            retention=applier.retention,
             embeddings=self._bundled(uses),
         )
 
     @staticmethod
-    def digests(catalogue: NetworkCatalogue, info: NetworkInfo) -> Digests:
-        """The sums of a file's bytes; raises `NetworkError` for one that cannot be read."""
-        from modules.adapters.adapter_file import NetworkError
+    def digests(catalogue: AdapterCatalogue, info: AdapterInfo) -> Digests:
+        """The sums of a file's bytes; raises `AdapterError` for one that cannot be read."""
+        from modules.adapters.adapter_file import AdapterError
 
         try:
             return catalogue.digests(info)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise NetworkError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
+            raise AdapterError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
 
     @property
     def embeddings(self) -> EmbeddingStore:
@@ -187,7 +187,7 @@ class Networks:
         return self._embeddings
 
     @staticmethod
-    def _activate_kind(kind: NetworkKind, job: NetworkJob, tags: list[NetworkTag]) -> None:
+    def _activate_kind(kind: TagType, job: AdapterJob, tags: list[PromptTag]) -> None:
         from modules.memory.recovery import is_out_of_memory
 
         try:
@@ -217,21 +217,21 @@ class Networks:
                 )
         return found
 
-    def _note_survival(self, infos: list[NetworkInfo], survival: Survival | None, mode: LoraMode) -> None:
+    def _note_retention(self, infos: list[AdapterInfo], retention: Retention | None, mode: LoraMode) -> None:
         """Keep for lists how much of each network arrived, and log what is new."""
-        measured = survival.networks if survival is not None else ()
+        measured = retention.adapters if retention is not None else ()
         for info, (name, kept) in zip(infos, measured, strict=True):
-            assert survival is not None
-            arrived = Arrived(kept, mode.value, survival.noise, survival.worst)
-            if self.arrived.get(info.path) != arrived:
+            assert retention is not None
+            effect_kept = EffectKept(kept, mode.value, retention.noise, retention.worst)
+            if self.effect_kept.get(info.path) != effect_kept:
                 log.info("LoRA %s: %.1f %% arrived (%s).", name, kept * 100, mode.value)
-            self.arrived[info.path] = arrived
+            self.effect_kept[info.path] = effect_kept
 
-    def _load(self, info: NetworkInfo, content: str) -> None:
-        from modules.adapters.adapter_file import read_network
+    def _load(self, info: AdapterInfo, content: str) -> None:
+        from modules.adapters.adapter_file import read_adapter_file
 
         if content not in self._files:
-            self._files[content] = read_network(info.path)
+            self._files[content] = read_adapter_file(info.path)
         self._files.move_to_end(content)
 
     def _forget(self, in_use: set[str]) -> None:
@@ -240,20 +240,20 @@ class Networks:
             del self._files[content]
 
     @staticmethod
-    def _applier(model: LoadedModel) -> NetworkApplier:
+    def _applier(model: LoadedModel) -> AdapterApplier:
         """The model's own; it lives and dies with it."""
-        from modules.adapters.applying import NetworkApplier
+        from modules.adapters.applying import AdapterApplier
         from modules.adapters.targets import TargetTable
-        from modules.models.master import FileMaster
+        from modules.models.full_precision import FullPrecisionFile
         from modules.models.precision import ComputeMode
 
-        if model.networks is None:
+        if model.adapters is None:
             parts = {
                 part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"
             }
             autocast = model.plan.compute_dtype if model.plan.mode is ComputeMode.AUTOCAST else None
-            model.networks = NetworkApplier(TargetTable(parts), FileMaster(model), model.device, autocast)
-        applier: NetworkApplier = model.networks
+            model.adapters = AdapterApplier(TargetTable(parts), FullPrecisionFile(model), model.device, autocast)
+        applier: AdapterApplier = model.adapters
         return applier
 
 
@@ -266,11 +266,11 @@ def lora_mode(plan: PrecisionPlan) -> LoraMode:
     return LoraMode.EXACT if plan.is_low_precision else LoraMode.MERGE
 
 
-def _weak(survival: Survival) -> str:
-    name, share = min(survival.networks, key=lambda item: item[1])
-    least = f", of {name} {share:.0%}" if len(survival.networks) > 1 else ""
+def _weak(retention: Retention) -> str:
+    name, share = min(retention.adapters, key=lambda item: item[1])
+    least = f", of {name} {share:.0%}" if len(retention.adapters) > 1 else ""
     return (
-        f"{survival.retention:.0%} of the networks' effect survived rounding into 8 bits{least} "
-        f"(noise {survival.noise:.0%}). "
+        f"{retention.retention:.0%} of the networks' effect survived rounding into 8 bits{least} "
+        f"(noise {retention.noise:.0%}). "
         "LoRA mode exact keeps all of it."
     )

@@ -69,7 +69,7 @@ def attention_of(settings: Settings, machine: Machine, model: LoadedModel) -> At
 def using_attention(modules: Iterable[nn.Module], attention: Attention | None) -> Iterator[None]:
     """While open, every attention layer of diffusers' usual kind in `modules` computes by `attention`.
 
-    Afterwards, also after an exception, each has the processor object that it had. None touches nothing.
+    Afterwards, also after an exception, each has the CPU object that it had. None touches nothing.
     """
     layers: list[Any] = []
     if attention is not None:
@@ -94,7 +94,7 @@ def is_replaceable(layer: nn.Module) -> bool:
 
 
 def is_joint(layer: nn.Module) -> bool:
-    """Whether it is an attention of SD3's, over picture and text."""
+    """Whether it is an attention of SD3's, over image and text."""
     processor = getattr(layer, "processor", None)
     return isinstance(processor, JointProcessor) or type(processor).__name__ == "JointAttnProcessor2_0"
 

@@ -21,12 +21,12 @@ def wanted_checkpoint(request: Txt2ImgRequest, catalogue: CheckpointCatalogue) -
 
 
 def stored_checkpoint(settings: Settings, catalogue: CheckpointCatalogue) -> Wanted:
-    """The checkpoint in the settings; where that is gone the first there is, with a notice. The setting stays, for the
-    day when the file is back."""
+    """The checkpoint in the settings; where that is missing the first there is, with a notice. The setting stays, for
+    the day when the file is back."""
     name = settings.text("sd_model_checkpoint")
     if not name or catalogue.find(name) is not None:
         return Wanted(name or None)
     if not catalogue.entries:
         return Wanted()
     first = catalogue.default(None).title
-    return Wanted(first, f"The checkpoint {name!r} of the settings is gone; {first} was used. Choose another one.")
+    return Wanted(first, f"The checkpoint {name!r} of the settings is missing; {first} was used. Choose another one.")

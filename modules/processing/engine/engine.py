@@ -21,10 +21,17 @@ from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.reading.hashing import BackgroundHasher, HashProgress
 from modules.models.vae.files import VaeCatalogue, VaeInfo
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
-from modules.processing.engine.adapters import Networks
-from modules.processing.engine.model_shelf import SPARE_BYTES, KeepWish, KeptModel, ModelShelf, free_bytes, move_weights
-from modules.processing.engine.precision import Machine, PrecisionWish, resolve
-from modules.processing.engine.streaming_options import StreamWish, finer_wishes
+from modules.processing.engine.adapters import Adapters
+from modules.processing.engine.model_shelf import (
+    SPARE_BYTES,
+    KeepOptions,
+    KeptModel,
+    ModelShelf,
+    free_bytes,
+    move_weights,
+)
+from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
+from modules.processing.engine.streaming_options import StreamOptions, finer_options
 from modules.processing.memory_estimate.status import EngineState, EngineStatus, ModelFacts
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
@@ -46,34 +53,34 @@ STREAMED = "{} did not fit into memory; its weights are streamed (Stream weights
 
 
 class Engine:
-    """Holds the model in use, and of those used before as many as `KeepWish` allows. All methods are thread safe; those
-    that load or compute wait for the lock."""
+    """Holds the model in use, and of those used before as many as `KeepOptions` allows. All methods are thread safe;
+    those that load or compute wait for the lock."""
 
     def __init__(
         self,
         catalogue: CheckpointCatalogue,
         configs_dir: Path,
         find_machine: Callable[[], Machine],
-        current_wish: Callable[[], PrecisionWish] = PrecisionWish,
+        current_options: Callable[[], PrecisionOptions] = PrecisionOptions,
         hashing: bool = True,
         default_yaml: Path | None = None,
-        networks: Networks | None = None,
+        adapters: Adapters | None = None,
         vaes: VaeCatalogue | None = None,
         upscalers: Upscalers | None = None,
-        current_keep: Callable[[], KeepWish] = KeepWish,
+        current_keep: Callable[[], KeepOptions] = KeepOptions,
         tiny_vaes: TinyVaeFolders | None = None,
     ) -> None:
-        """`find_machine` is called once, on first use, because asking a device means importing torch; `current_wish`
+        """`find_machine` is called once, on first use, because asking a device means importing torch; `current_options`
         whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
         self.catalogue = catalogue
         self.lock = threading.RLock()
-        self.networks = networks or Networks(())
+        self.adapters = adapters or Adapters(())
         self.vaes = vaes or VaeCatalogue()
         self.tiny_vaes = tiny_vaes or TinyVaeFolders()
         self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
         self._configs_dir = configs_dir
         self._find_machine = find_machine
-        self._current_wish = current_wish
+        self._current_options = current_options
         self._current_keep = current_keep
         self._shelf = ModelShelf()
         self._hashing = hashing
@@ -83,11 +90,11 @@ class Engine:
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
         self._last: str | None = None
-        self._finer: dict[tuple[object, ...], StreamWish] = {}  # for models that did not fit as they were wished for
+        self._finer: dict[tuple[object, ...], StreamOptions] = {}  # for models that did not fit as they were wished for
         self._loading: list[threading.Thread] = []
         self._closed = False
         self._on_loaded: list[Callable[[LoadedModel], object]] = []
-        self._status = EngineStatus(EngineState.EMPTY, "No model is loaded yet; the first picture loads one.")
+        self._status = EngineStatus(EngineState.EMPTY, "No model is loaded yet; the first image loads one.")
 
     @property
     def status(self) -> EngineStatus:
@@ -110,47 +117,48 @@ class Engine:
 
     def hashed(self, info: CheckpointInfo) -> CheckpointInfo:
         """A checkpoint with its sha256, which is taken in the background from the moment its model is loaded; waits
-        until it is there. As it is, where no hashes are wanted or its file is gone."""
+        until it is there. As it is, where no hashes are wanted or its file is missing."""
         return self._hasher.finish(info) if self._hashing else info
 
     def on_loaded(self, callback: Callable[[LoadedModel], object]) -> None:
         """Have `callback` called with each model that was read from its file; under the lock, so it must be quick."""
         self._on_loaded.append(callback)
 
-    def model(self, wanted: str | None, wish: PrecisionWish | None = None) -> LoadedModel:
+    def model(self, wanted: str | None, options: PrecisionOptions | None = None) -> LoadedModel:
         """The model of this checkpoint (None or empty: the first there is), in the precision that is wished for.
 
         What is loaded already is used again; where weights would have to lie differently in memory, the file is read
-        again, so that nothing is ever rounded twice. An old model is dropped, or set aside as far as `KeepWish` and the
-        memory allow, before the new one is read. Raises
-        `UnknownNameError`, `InvalidValueError` or `CheckpointError`; after the last the engine is without a model,
-        and says so.
+        again, so that nothing is ever rounded twice. An old model is dropped, or set aside as far as `KeepOptions`
+        and the memory allow, before the new one is read. Raises `UnknownNameError`, `InvalidValueError` or
+        `CheckpointError`; after the last the engine is without a model, and says so.
         """
         with self.lock:
             began = time.monotonic()
             info = self.catalogue.default(wanted)
-            if info.has_changed and info.path.exists():  # one that is gone goes on working for as long as it is loaded
+            if (
+                info.has_changed and info.path.exists()
+            ):  # one that is missing goes on working for as long as it is loaded
                 self.catalogue.refresh()
                 info = self.catalogue.default(wanted)
             self._last = wanted
-            wish = wish or self._current_wish()
-            vae = self.vaes.choose(wish.vae, info)
+            options = options or self._current_options()
+            vae = self.vaes.choose(options.vae, info)
             keep = self._current_keep()
-            if self._shelf.trim(keep.limit - 1) | self._shelf.trim_bytes(keep.most_bytes(self.machine.device)):
+            if self._shelf.trim(keep.limit - 1) | self._shelf.trim_bytes(keep.max_bytes(self.machine.device)):
                 self._release()
-            if self._model is not None and self._is_usable(self._model, info, wish, vae):
+            if self._model is not None and self._is_usable(self._model, info, options, vae):
                 return self._model
             kept = self._shelf.take(info.path)
             self._set_aside(info, keep)
             if kept is not None:
                 plan = kept.model.plan
-                if self._is_usable(kept.model, info, wish, vae):
+                if self._is_usable(kept.model, info, options, vae):
                     return self._take_back(kept, began, same_plan=kept.model.plan == plan)
                 kept = None
                 self._release()
             self._status = EngineStatus(EngineState.LOADING, f"Loading {info.name} ...")
             try:
-                self._model = self._load_with_room(info, wish, vae, keep)
+                self._model = self._load_with_room(info, options, vae, keep)
             except FeatherweightError as error:
                 self._status = EngineStatus(EngineState.FAILED, str(error))
                 raise
@@ -165,8 +173,10 @@ class Engine:
                 callback(self._model)
             return self._model
 
-    def _is_usable(self, model: LoadedModel, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> bool:
-        """Whether the loaded model will do for this checkpoint and wish; takes over what needs no reload."""
+    def _is_usable(
+        self, model: LoadedModel, info: CheckpointInfo, options: PrecisionOptions, vae: VaeInfo | None
+    ) -> bool:
+        """Whether the loaded model will do for this checkpoint and options; takes over what needs no reload."""
         if model.info.path != info.path:
             return False
         if model.info.mtime_ns != info.mtime_ns:
@@ -179,7 +189,7 @@ class Engine:
         if model.streaming is not None and model.streaming.streamer.failed:
             log.info("%s is loaded again: its weights could not be streamed any more.", info.name)
             return False
-        plan = self._plan(info, wish, model.family)
+        plan = self._plan(info, options, model.family)
         if plan.load_key != model.plan.load_key:
             log.info("%s is loaded again: from %s to %s.", info.name, model.plan.label, plan.label)
             return False
@@ -188,11 +198,11 @@ class Engine:
         model.plan = plan
         return True
 
-    def fitting(self, info: CheckpointInfo, wish: PrecisionWish) -> PrecisionWish:
-        """The wish as this checkpoint is loaded by it: with weights streamed where *Automatic* found that they do not
-        fit."""
-        finer = self._finer.get(_fit_key(info, wish))
-        return wish if finer is None else replace(wish, streaming=finer)
+    def fitting(self, info: CheckpointInfo, options: PrecisionOptions) -> PrecisionOptions:
+        """The options as this checkpoint is loaded by it: with weights streamed where *Automatic* found that they do
+        not fit."""
+        finer = self._finer.get(_fit_key(info, options))
+        return options if finer is None else replace(options, streaming=finer)
 
     def kept_bytes(self, info: CheckpointInfo) -> tuple[int, int]:
         """Bytes of the models that are set aside, but this checkpoint's: on the device that computes, and in main
@@ -200,12 +210,12 @@ class Engine:
         count = self._shelf.bytes_but(info.path)
         return (0, count) if self._moves(self._current_keep()) else (count, 0)
 
-    def conditioner(self, wanted: str | None, wish: PrecisionWish | None = None) -> Conditioner:
+    def conditioner(self, wanted: str | None, options: PrecisionOptions | None = None) -> Conditioner:
         """The prompt encoder of this checkpoint's model, with its cache."""
         with self.lock:
             from modules.processing.pipeline.conditioning import Conditioner
 
-            model = self.model(wanted, wish)
+            model = self.model(wanted, options)
             if self._conditioner is None:
                 self._conditioner = Conditioner(model, model.plan.fingerprint)
             return self._conditioner
@@ -227,7 +237,7 @@ class Engine:
 
     def list_embeddings(self) -> dict[str, dict[str, Any]]:
         """Textual inversion embeddings as the API shows them: "loaded" with their facts, "skipped" with the reason."""
-        store = self.networks.embeddings
+        store = self.adapters.embeddings
         store.refresh()
         model = self._model
         widths = [] if model is None else model.text_widths
@@ -247,14 +257,14 @@ class Engine:
         }
 
     def unload(self) -> None:
-        """Free the model and the upscaler; the next picture loads them again."""
+        """Free the model and the upscaler; the next image loads them again."""
         with self.lock:
             self.upscalers.release()
             self._finer.clear()
             self._drop()
             if self._shelf.clear():
                 self._release()
-            self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next picture loads it again.")
+            self._status = EngineStatus(EngineState.EMPTY, "The model was unloaded; the next image loads it again.")
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Free everything and load nothing in the background any more; waits for a load that has begun."""
@@ -282,33 +292,33 @@ class Engine:
         except Exception:
             log.exception("loading failed")
 
-    def _load(self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None) -> LoadedModel:
+    def _load(self, info: CheckpointInfo, options: PrecisionOptions, vae: VaeInfo | None) -> LoadedModel:
         from modules.models.loading import load_model
 
         return load_model(
             info,
             self._configs_dir,
-            lambda family: self._plan(info, wish, family),
+            lambda family: self._plan(info, options, family),
             self._default_yaml,
             vae,
             self.catalogue.cache,
         )
 
-    def _plan(self, info: CheckpointInfo, wish: PrecisionWish, family: ModelFamily) -> PrecisionPlan:
+    def _plan(self, info: CheckpointInfo, options: PrecisionOptions, family: ModelFamily) -> PrecisionPlan:
         """The plan for a checkpoint; says where weights are streamed though nobody asked for it."""
-        fitting = self.fitting(info, wish)
+        fitting = self.fitting(info, options)
         plan = resolve(fitting, self.machine, family)
-        if fitting is wish:
+        if fitting is options:
             return plan
         return replace(plan, notes=(*plan.notes, STREAMED.format(info.name, fitting.streaming.weights)))
 
     def _load_with_room(
-        self, info: CheckpointInfo, wish: PrecisionWish, vae: VaeInfo | None, keep: KeepWish
+        self, info: CheckpointInfo, options: PrecisionOptions, vae: VaeInfo | None, keep: KeepOptions
     ) -> LoadedModel:
         """Load, after models set aside have made room where they lie on the device; if memory runs out all the same,
         once more without them, and then (unless the user has chosen) with weights streamed, ever more finely. Raises
         `MemoryShortageError` when that does not help."""
-        from modules.memory.recovery import Recovery, Rung, Step
+        from modules.memory.recovery import Fallback, Recovery, Step
 
         device = self.machine.device
         if not self._moves(keep):
@@ -319,34 +329,34 @@ class Engine:
             self._shelf.clear()
             self._release()
 
-        key, wishes = _fit_key(info, wish), finer_wishes(wish.streaming, self.machine.streaming)
+        key, options_list = _fit_key(info, options), finer_options(options.streaming, self.machine.streaming)
 
-        def climb() -> Step | None:
+        def apply() -> Step | None:
             now = self._finer.get(key)
-            left = wishes if now is None else wishes[wishes.index(now) + 1 :]
+            left = options_list if now is None else options_list[options_list.index(now) + 1 :]
             if not left:
                 return None
             self._finer[key] = left[0]
             return Step(f"with weights streamed ({left[0].weights})", lambda: None)
 
-        rung = Rung("streamed weights", frozenset({"load"}), climb)
+        fallback = Fallback("streamed weights", frozenset({"load"}), apply)
         try:
-            return Recovery((rung,), free, advice=NO_ROOM).run("load", lambda: self._load(info, wish, vae))
+            return Recovery((fallback,), free, advice=NO_ROOM).run("load", lambda: self._load(info, options, vae))
         except BaseException:
             self._finer.pop(key, None)  # what did not help is not kept: the next time there may be more room
             raise
 
-    def _moves(self, keep: KeepWish) -> bool:
+    def _moves(self, keep: KeepOptions) -> bool:
         """Whether models that are set aside leave the device."""
         return keep.in_main_memory and self.machine.device.type != "cpu"
 
-    def _set_aside(self, wanted: CheckpointInfo, keep: KeepWish) -> None:
+    def _set_aside(self, wanted: CheckpointInfo, keep: KeepOptions) -> None:
         """Keep the model for later if it is another file's than the wanted one, and there is room; else drop it."""
         model = self._model
         if model is None:
             return
         device = self.machine.device
-        most = keep.most_bytes(device)
+        most = keep.max_bytes(device)
         room = keep.limit > 1 and model.info.path != wanted.path and model.streaming is None
         room = room and (most is None or model.stored_bytes <= most)
         if room and self._moves(keep):
@@ -399,12 +409,12 @@ class Engine:
             device=str(model.device),
             default_size_px=model.default_size_px,
             streaming=plan.streaming.label if plan.streaming else "",
-            streamed_bytes=model.streaming.rest_bytes if model.streaming else 0,
+            streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,
         )
         return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
 
 
-def _fit_key(info: CheckpointInfo, wish: PrecisionWish) -> tuple[object, ...]:
+def _fit_key(info: CheckpointInfo, options: PrecisionOptions) -> tuple[object, ...]:
     """What a model's size in memory depends on."""
-    return info.path, info.mtime_ns, replace(wish, lora_mode="", cache_fp16_weight=False)
+    return info.path, info.mtime_ns, replace(options, lora_mode="", cache_fp16_weight=False)

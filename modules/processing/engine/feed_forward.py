@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from modules.errors import InvalidValueError
-from modules.memory.attention import MOST_SCORE_BYTES, MiB, free_bytes
+from modules.memory.attention import MAX_SCORE_BYTES, MiB, free_bytes
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 
 CHOICES = ("Off", "Automatic", "2", "4", "8")
@@ -33,15 +33,15 @@ def split_options(setting: str) -> SplitOptions | None:
 
 def _budget(device: torch.device) -> int:
     free = None if device.type == "cpu" else free_bytes(device)
-    return MOST_SCORE_BYTES if free is None else max(MiB, free // 4)
+    return MAX_SCORE_BYTES if free is None else max(MiB, free // 4)
 
 
 @contextmanager
-def using_split_feed_forward(network: nn.Module, setting: str) -> Iterator[None]:
+def using_split_feed_forward(adapter: nn.Module, setting: str) -> Iterator[None]:
     """While open, the feed-forwards of `network` compute as the setting says; afterwards as before."""
     options = split_options(setting)
     if options is None:
         yield
         return
-    with split_feed_forward(network, options):
+    with split_feed_forward(adapter, options):
         yield

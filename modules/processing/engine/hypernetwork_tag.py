@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modules.adapters.tags import hypernetwork_tags, with_setting
-from modules.processing.engine.tag_types import NetworkJob
-from modules.prompting.extra_networks import NetworkTag
+from modules.processing.engine.tag_types import AdapterJob
+from modules.prompting.extra_networks import PromptTag
 
 
-class HypernetworkKind:
+class HypernetworkTag:
     """The kind of tags; the setting "Add hypernetwork to prompt" counts as one."""
 
     name = "hypernet"
     aliases: tuple[str, ...] = ()
 
-    def activate(self, job: NetworkJob, tags: Sequence[NetworkTag]) -> None:
+    def activate(self, job: AdapterJob, tags: Sequence[PromptTag]) -> None:
         from modules.adapters.hypernetworks import HypernetworkHooks, read_hypernetwork
 
-        model, settings, files = job.model, job.settings, job.networks.hypernetworks
+        model, settings, files = job.model, job.settings, job.adapters.hypernetworks
         strength = settings.number("extra_networks_default_multiplier")
         tags = with_setting(tags, settings.text("sd_hypernetwork"), strength)
         wanted, problems = hypernetwork_tags({self.name: list(tags)}, lambda name: files.find(name) is not None)
@@ -29,11 +29,11 @@ class HypernetworkKind:
             if info is None:
                 job.notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
                 continue
-            content = job.networks.digests(files, info).content
+            content = job.adapters.digests(files, info).content
             chosen.append((content, read_hypernetwork(info.path), tag.te_strength))
         if model.hypernetworks is None:
             model.hypernetworks = HypernetworkHooks(model.unet)
         model.hypernetworks.apply(chosen)
 
-    def deactivate(self, job: NetworkJob) -> None:
+    def deactivate(self, job: AdapterJob) -> None:
         return

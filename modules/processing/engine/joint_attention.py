@@ -1,4 +1,4 @@
-"""SD3's attention, in which the tokens of picture and text see each other (Esser et al. 2024, arXiv:2403.03206)."""
+"""SD3's attention, in which the tokens of image and text see each other (Esser et al. 2024, arXiv:2403.03206)."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class JointProcessor:
     def __call__(
         self, attn: Any, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None, **rest: Any
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Tokens of the picture [B,T,C], and of the text [B,S,C] where those are given, to the same shapes."""
+        """Tokens of the image [B,T,C], and of the text [B,S,C] where those are given, to the same shapes."""
         if rest.get("attention_mask") is not None:
             result: Tensor | tuple[Tensor, Tensor] = self.own(attn, hidden_states, encoder_hidden_states, **rest)
             return result
@@ -35,8 +35,8 @@ class JointProcessor:
             key = torch.cat([key, heads(attn.add_k_proj(text), attn.norm_added_k)], dim=2)
             value = torch.cat([value, heads(attn.add_v_proj(text))], dim=2)
         out = self.attention(query, key, value).transpose(1, 2).flatten(2)
-        picture: Tensor = attn.to_out[1](attn.to_out[0](out[:, : x.shape[1]]))
+        image: Tensor = attn.to_out[1](attn.to_out[0](out[:, : x.shape[1]]))
         if text is None:
-            return picture
+            return image
         words = out[:, x.shape[1] :]
-        return picture, words if attn.context_pre_only else attn.to_add_out(words)
+        return image, words if attn.context_pre_only else attn.to_add_out(words)

@@ -10,7 +10,7 @@ from modules.models.loaded import LoadedModel
 from modules.processing.engine.attention import attention_of, using_attention
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import using_split_feed_forward
-from modules.processing.engine.precision import PrecisionWish
+from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.engine.tiny_vae import using_tiny_vae
 from modules.processing.engine.vae_rules import vae_rules_of
@@ -65,15 +65,15 @@ class ModelInUse:
             return
         self._let_go()
         settings, engine = self._request.settings, self._engine
-        wish = PrecisionWish.of(settings)
-        model = engine.model(wanted, wish)
-        self._model, self._conditioner = model, engine.conditioner(wanted, wish)
+        options = PrecisionOptions.of(settings)
+        model = engine.model(wanted, options)
+        self._model, self._conditioner = model, engine.conditioner(wanted, options)
         model.vae_runner.rules = vae_rules_of(settings)
         way = attention_of(settings, engine.machine, model)
         for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_optional(model)):
             self._notices[note] = None
         contexts = self._contexts
-        contexts.callback(engine.networks.deactivate, model, settings)
+        contexts.callback(engine.adapters.deactivate, model, settings)
         contexts.enter_context(using_tiny_vae(model, self._request, engine.tiny_vaes))
         contexts.enter_context(circular_padding(model.modules, self._request.tiling))
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
@@ -130,7 +130,7 @@ class ModelInUse:
 
 def _note_on_optional(model: LoadedModel) -> list[str]:
     """That the setting for an encoder which the family can do without has no effect, if it has none."""
-    optional = model.family.recipe.followed_by
+    optional = model.family.recipe.extra_encoder
     if optional is None or not model.plan.with_optional or model.has_optional:
         return []
     return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]

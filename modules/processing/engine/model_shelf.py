@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARE_BYTES = 1 << 30
-"""What is left free beside a model that is to be loaded: for its first picture, and for other programs."""
+"""What is left free beside a model that is to be loaded: for its first image, and for other programs."""
 
 
 @dataclass(frozen=True)
-class KeepWish:
+class KeepOptions:
     """The settings that say how many models are in memory at once, the one in use among them, and whether the others
     leave the device for main memory; and how many bytes the others may have there (None: as much as is free)."""
 
     limit: int = 1
     in_main_memory: bool = True
-    most_main_bytes: int | None = None
-    most_device_bytes: int | None = None
+    max_main_bytes: int | None = None
+    max_device_bytes: int | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> KeepWish:
+    def of(cls, settings: Settings) -> KeepOptions:
         """Read from the settings."""
         return cls(
             settings.whole("sd_checkpoints_limit"),
@@ -45,9 +45,9 @@ class KeepWish:
             _bytes(settings.number("sd_checkpoints_vram_gb")),
         )
 
-    def most_bytes(self, device: torch.device) -> int | None:
+    def max_bytes(self, device: torch.device) -> int | None:
         """How many bytes models may have that are not in use, with this device."""
-        return self.most_main_bytes if self.in_main_memory or device.type == "cpu" else self.most_device_bytes
+        return self.max_main_bytes if self.in_main_memory or device.type == "cpu" else self.max_device_bytes
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from modules.devices import DeviceFlags, choose_device, compute_dtype, has_fp8_matmul, is_gtx_16xx, works
 from modules.errors import InvalidValueError
-from modules.models.vae.files import VAE_KEYS, VaeWish
+from modules.models.vae.files import VAE_KEYS, VaeOptions
 from modules.processing.engine.attention_options import AttentionFlags
 from modules.processing.engine.streaming_options import (
     STREAM_KEYS,
     StreamFlags,
     StreamingFlags,
-    StreamWish,
-    stream_plan,
+    StreamOptions,
+    stream_layout,
 )
 from modules.settings.values import Settings
 
@@ -88,7 +88,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class PrecisionWish:
+class PrecisionOptions:
     """The settings that decide how a model is loaded: its precision, whose VAE it gets, and which encoders
     that it can do without (`optional`: keys of their settings)."""
 
@@ -100,13 +100,13 @@ class PrecisionWish:
     compute_dtype: str = AUTOMATIC
     compute_mode: str = AUTOMATIC
     lora_mode: str = AUTOMATIC
-    vae: VaeWish = field(default_factory=VaeWish)
-    streaming: StreamWish = field(default_factory=StreamWish)
+    vae: VaeOptions = field(default_factory=VaeOptions)
+    streaming: StreamOptions = field(default_factory=StreamOptions)
     optional: frozenset[str] = frozenset()
     map_files: bool = True
 
     @classmethod
-    def of(cls, settings: Settings) -> PrecisionWish:
+    def of(cls, settings: Settings) -> PrecisionOptions:
         """Read from the settings of a job."""
         return cls(
             fp8_storage=settings.text("fp8_storage"),
@@ -117,8 +117,8 @@ class PrecisionWish:
             compute_dtype=settings.text("compute_dtype"),
             compute_mode=settings.text("compute_mode"),
             lora_mode=settings.text("lora_mode"),
-            vae=VaeWish.of(settings),
-            streaming=StreamWish.of(settings),
+            vae=VaeOptions.of(settings),
+            streaming=StreamOptions.of(settings),
             optional=optional_encoders(settings),
             map_files=not settings.flag("disable_mmap_load_safetensors"),
         )
@@ -151,7 +151,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machin
     )
 
 
-def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> PrecisionPlan:
+def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) -> PrecisionPlan:
     """The plan for a model of `family` (None: not known yet, taken for a small one).
 
     Raises `InvalidValueError` for a skip pattern that is no regular expression, and for a compute dtype that the
@@ -160,34 +160,36 @@ def resolve(wish: PrecisionWish, machine: Machine, family: Family | None) -> Pre
     from modules.models.precision import PrecisionPlan
 
     notes = []
-    optional = family.recipe.followed_by if family is not None else None
+    optional = family.recipe.extra_encoder if family is not None else None
     is_large = family is not None and family.is_large
-    wanted = wish.fp8_storage == ON or (wish.fp8_storage == ON_FOR_LARGE and is_large)
+    wanted = options.fp8_storage == ON or (options.fp8_storage == ON_FOR_LARGE and is_large)
     if wanted and machine.device.type == "mps":
         wanted = False
         notes.append("Apple GPUs have no fp8: FP8 weight has no effect, the model stays in 16 bits.")
-    if wish.compute_mode == FP8_MATMUL:
-        notes += _notes_on_fp8_matmul(wish, machine, wanted)
-    dtype = _dtype(wish, machine)
-    rules = storage_rules(wish.fp8_format, wish.fp8_skip)  # also where it is off: a bad pattern is an error at once
+    if options.compute_mode == FP8_MATMUL:
+        notes += _notes_on_fp8_matmul(options, machine, wanted)
+    dtype = _dtype(options, machine)
+    rules = storage_rules(
+        options.fp8_format, options.fp8_skip
+    )  # also where it is off: a bad pattern is an error at once
     storage = rules.storage if wanted else None
     return PrecisionPlan(
         device=machine.device,
         compute_dtype=dtype,
         vae_dtype=machine.vae_dtype,
-        mode=_mode(wish, machine, storage, dtype),
+        mode=_mode(options, machine, storage, dtype),
         unet_storage=storage,
-        text_storage=storage if wish.fp8_text_encoder else None,
+        text_storage=storage if options.fp8_text_encoder else None,
         skip=rules.skip.texts if wanted else (),
-        extra_skip=wish.fp8_skip if wanted else (),
-        lora_mode=wish.lora_mode,
-        fp8_wish=wish.fp8_storage if wanted else OFF,
-        cache_fp16_weight=wish.cache_fp16_weight and wanted,
-        dtype_is_chosen=wish.compute_dtype != AUTOMATIC,
+        extra_skip=options.fp8_skip if wanted else (),
+        lora_mode=options.lora_mode,
+        fp8_options=options.fp8_storage if wanted else OFF,
+        cache_fp16_weight=options.cache_fp16_weight and wanted,
+        dtype_is_chosen=options.compute_dtype != AUTOMATIC,
         check_nan=machine.check_nan,
-        streaming=stream_plan(wish.streaming, machine.streaming, machine.device, is_large),
-        with_optional=optional is not None and optional.setting in wish.optional,
-        map_files=wish.map_files,
+        streaming=stream_layout(options.streaming, machine.streaming, machine.device, is_large),
+        with_optional=optional is not None and optional.setting in options.optional,
+        map_files=options.map_files,
         notes=tuple(notes),
     )
 
@@ -219,46 +221,46 @@ def check_patterns(patterns: tuple[str, ...]) -> None:
             ) from error
 
 
-def _dtype(wish: PrecisionWish, machine: Machine) -> torch.dtype:
+def _dtype(options: PrecisionOptions, machine: Machine) -> torch.dtype:
     import torch
 
     names: dict[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-    if wish.compute_dtype == AUTOMATIC:
+    if options.compute_dtype == AUTOMATIC:
         return machine.dtype
-    dtype = names[wish.compute_dtype]
+    dtype = names[options.compute_dtype]
     if not works(machine.device, dtype):
         raise InvalidValueError(
-            f"Compute dtype {wish.compute_dtype}: this device ({machine.device.type}) cannot compute in it. "
+            f"Compute dtype {options.compute_dtype}: this device ({machine.device.type}) cannot compute in it. "
             "Choose Automatic in Settings > Optimizations."
         )
     return dtype
 
 
-def _notes_on_fp8_matmul(wish: PrecisionWish, machine: Machine, fp8_is_on: bool) -> list[str]:
+def _notes_on_fp8_matmul(options: PrecisionOptions, machine: Machine, fp8_is_on: bool) -> list[str]:
     """Why the compute mode FP8 matmul has no effect, if it has none."""
     if not machine.fp8_matmul:
         return [
             "Compute mode FP8 matmul has no effect here: it needs an NVIDIA card of compute capability 8.9 or newer. "
             "Weights are decoded in each layer."
         ]
-    if fp8_is_on and wish.fp8_format not in FP8_MATMUL_FORMATS:
-        return [f"Compute mode FP8 matmul has no effect with {wish.fp8_format}: it takes e4m3 weights."]
+    if fp8_is_on and options.fp8_format not in FP8_MATMUL_FORMATS:
+        return [f"Compute mode FP8 matmul has no effect with {options.fp8_format}: it takes e4m3 weights."]
     return []
 
 
-def _mode(wish: PrecisionWish, machine: Machine, storage: str | None, dtype: torch.dtype) -> ComputeMode:
+def _mode(options: PrecisionOptions, machine: Machine, storage: str | None, dtype: torch.dtype) -> ComputeMode:
     """Autocast for plain formats where the device has it, else a cast in each layer."""
     import torch
 
     from modules.memory.formats import FORMATS
     from modules.models.precision import ComputeMode
 
-    if storage is None and wish.compute_mode == AUTOMATIC:
+    if storage is None and options.compute_mode == AUTOMATIC:
         return ComputeMode.PLAIN
-    if wish.compute_mode == FP8_MATMUL and not (machine.fp8_matmul and storage in FP8_MATMUL_FORMATS):
+    if options.compute_mode == FP8_MATMUL and not (machine.fp8_matmul and storage in FP8_MATMUL_FORMATS):
         return ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL
-    if wish.compute_mode != AUTOMATIC:
-        return ComputeMode(wish.compute_mode.lower())
+    if options.compute_mode != AUTOMATIC:
+        return ComputeMode(options.compute_mode.lower())
     assert storage is not None
     can_autocast = machine.device.type == "cuda" and not machine.no_autocast and machine.precision == "autocast"
     if can_autocast and dtype != torch.float32 and not FORMATS.get(storage).scaled:

@@ -1,8 +1,8 @@
-"""What a job does when memory runs out: the rungs for a diffusion model, and what is said about those it climbed.
+"""What a job does when memory runs out: the fallbacks for a diffusion model, and what is said about those it climbed.
 
 In the order of what they cost: the other networks wait in main memory, attention in slices, feed-forwards in slices,
 the batch in pieces, the VAE and the upscaler in tiles, weights streamed by blocks and then by layers, and in the end
-the processor. None of them changes what is computed, only in which pieces and where.
+the CPU. None of them changes what is computed, only in which pieces and where.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from modules.memory.attention import Attention
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
 from modules.memory.query_slices import in_slices
-from modules.memory.recovery import FREED, Recovery, Rung, Step
+from modules.memory.recovery import FREED, Fallback, Recovery, Step
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
@@ -33,14 +33,14 @@ STAGES = {
     "networks": "putting the networks on",
     "text": "encoding the prompts",
     "denoise": "denoising",
-    "encode": "encoding a picture",
-    "decode": "decoding the picture",
-    "enlarge": "enlarging the picture",
-    "save": "making the picture",
+    "encode": "encoding an image",
+    "decode": "decoding the image",
+    "enlarge": "enlarging the image",
+    "save": "making the image",
 }
-SLICES = 64  # of pictures, heads and queries together
+SLICES = 64  # of images, heads and queries together
 TOKENS_AT_ONCE = 512
-LARGEST_BLOCK_BYTES = 256 << 20
+MAX_BLOCK_BYTES = 256 << 20
 TILE_SIDES_PX = (512, 256, 128)
 UPSCALER_TILES_PX = (256, 128, 64)
 ADVICE = (
@@ -69,17 +69,17 @@ def recovering(
         gc.collect()
         release_memory(model.device)
 
-    rungs = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
+    fallbacks = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
     if leave and model.streaming is None:  # streamed networks leave the device by themselves
-        rungs.insert(0, turns.rung())
+        fallbacks.insert(0, turns.fallback())
     for level in (Level.BLOCK, Level.LAYER):
-        rungs.append(streams.rung(("unet",), "UNet", level, "denoise"))
-    rungs.append(streams.rung(tuple(model.text_encoders), "text encoder", Level.LAYER, "text"))
+        fallbacks.append(streams.fallback(("unet",), "UNet", level, "denoise"))
+    fallbacks.append(streams.fallback(tuple(model.text_encoders), "text encoder", Level.LAYER, "text"))
     if leave:
-        rungs += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
+        fallbacks += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
     before = (model.recovery, model.vae_runner.rules)
     model.vae_runner.rules = replace(model.vae_runner.rules, tiles_after_oom=False)
-    recovery = Recovery(rungs, free, turns.begin, ADVICE)
+    recovery = Recovery(fallbacks, free, turns.begin, ADVICE)
     model.recovery = recovery
     try:
         yield recovery
@@ -94,7 +94,7 @@ def recovering(
 
 def recovery_names(recovery: Recovery) -> str | None:
     """What was done, for the infotext: "query slices, half batch"; None where freeing memory was all, or nothing."""
-    names = dict.fromkeys(item.rung for item in recovery.taken if item.rung != FREED)
+    names = dict.fromkeys(item.fallback for item in recovery.taken if item.fallback != FREED)
     return ", ".join(names) or None
 
 
@@ -109,11 +109,11 @@ def recovery_notices(recovery: Recovery) -> list[str]:
     ]
 
 
-def _slices(model: LoadedModel, attention: Attention | None) -> Rung:
+def _slices(model: LoadedModel, attention: Attention | None) -> Fallback:
     """Attention a slice at a time."""
     is_on = False
 
-    def climb() -> Step | None:
+    def apply() -> Step | None:
         nonlocal is_on
         if is_on:
             return None
@@ -122,14 +122,14 @@ def _slices(model: LoadedModel, attention: Attention | None) -> Rung:
         stack.enter_context(using_attention((model.unet, model.vae), in_slices(attention or _sdp, SLICES)))
         return Step(f"with attention in {SLICES} slices", stack.close)
 
-    return Rung("query slices", frozenset({"denoise", "decode", "encode"}), climb)
+    return Fallback("query slices", frozenset({"denoise", "decode", "encode"}), apply)
 
 
-def _chunks(model: LoadedModel) -> Rung:
+def _chunks(model: LoadedModel) -> Fallback:
     """Feed-forwards some tokens at a time, which changes no number."""
     is_on = False
 
-    def climb() -> Step | None:
+    def apply() -> Step | None:
         nonlocal is_on
         if is_on:
             return None
@@ -137,14 +137,14 @@ def _chunks(model: LoadedModel) -> Rung:
         handle = split_feed_forward(model.unet, SplitOptions(token_chunk=TOKENS_AT_ONCE))
         return Step(f"with feed-forwards on {TOKENS_AT_ONCE} tokens at a time", handle.remove)
 
-    return Rung("split feed-forward", frozenset({"denoise"}), climb)
+    return Fallback("split feed-forward", frozenset({"denoise"}), apply)
 
 
-def _halves(model: LoadedModel) -> Rung:
+def _halves(model: LoadedModel) -> Fallback:
     """The batch (prompts and negative prompts together) in 2, 4, ... pieces, down to one row each."""
     runner = model.unet_runner
 
-    def climb() -> Step | None:
+    def apply() -> Step | None:
         if runner.pieces >= runner.rows:
             return None
         old, runner.pieces = runner.pieces, min(runner.pieces * 2, runner.rows)
@@ -154,14 +154,14 @@ def _halves(model: LoadedModel) -> Rung:
 
         return Step(f"with the batch in {runner.pieces} pieces", undo)
 
-    return Rung("halved batch", frozenset({"denoise"}), climb)
+    return Fallback("halved batch", frozenset({"denoise"}), apply)
 
 
-def _tiles(model: LoadedModel) -> Rung:
+def _tiles(model: LoadedModel) -> Fallback:
     """The VAE in tiles, and in smaller ones."""
     runner = model.vae_runner
 
-    def climb() -> Step | None:
+    def apply() -> Step | None:
         smaller = [side for side in TILE_SIDES_PX if not 0 < runner.rules.tile_px <= side]
         if not smaller:
             return None
@@ -173,11 +173,11 @@ def _tiles(model: LoadedModel) -> Rung:
 
         return Step(f"with the VAE in tiles of {smaller[0]} pixels", undo)
 
-    return Rung("tiled VAE", frozenset({"decode", "encode"}), climb)
+    return Fallback("tiled VAE", frozenset({"decode", "encode"}), apply)
 
 
 class _Streams:
-    """Networks whose weights come piece by piece: those that were streamed all along, more finely, and on devices that
+    """Adapters whose weights come piece by piece: those that were streamed all along, more finely, and on devices that
     can be left those that lay there."""
 
     def __init__(self, model: LoadedModel, leave: bool) -> None:
@@ -189,10 +189,10 @@ class _Streams:
         """What streams a component now."""
         return self._own.get(name, self._model.streaming)
 
-    def rung(self, names: Sequence[str], whose: str, level: Level, stage: str) -> Rung:
+    def fallback(self, names: Sequence[str], whose: str, level: Level, stage: str) -> Fallback:
         """Stream these components, used in this stage, at least as finely as `level`."""
 
-        def climb() -> Step | None:
+        def apply() -> Step | None:
             undos = [undo for undo in (self._make_finer(name, level) for name in names) if undo is not None]
 
             def undo() -> None:
@@ -202,15 +202,15 @@ class _Streams:
 
             return Step(f"with the {whose}'s {level.value}s streamed", undo) if undos else None
 
-        return Rung(f"streamed {level.value}s", frozenset({stage}), climb)
+        return Fallback(f"streamed {level.value}s", frozenset({stage}), apply)
 
     def _make_finer(self, name: str, level: Level) -> Callable[[], None] | None:
         handle = self.handle(name)
         if handle is not None:
-            return handle.make_finer(name, level, LARGEST_BLOCK_BYTES)
+            return handle.make_finer(name, level, MAX_BLOCK_BYTES)
         if not self._leave:
             return None
-        options = StreamOptions(ahead_bytes=0, largest_block_bytes=LARGEST_BLOCK_BYTES)
+        options = StreamOptions(ahead_bytes=0, max_block_bytes=MAX_BLOCK_BYTES)
         own = stream({name: self._part(name)}, self._model.device, level, options)
         self._own[name] = own
 
@@ -221,7 +221,7 @@ class _Streams:
         return undo
 
     def on_cpu(self, name: str, dtype: torch.dtype) -> Callable[[], None]:
-        """Have a component compute on the processor; returns the way back."""
+        """Have a component compute on the CPU; returns the way back."""
         handle = self.handle(name)
         return move(self._part(name), CPU, dtype) if handle is None else handle.compute_on(name, CPU, dtype)
 
@@ -229,13 +229,13 @@ class _Streams:
         return next(part.module for part in self._model.components if part.name == name)
 
 
-def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
+def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
     runner = model.unet_runner
 
-    def climb() -> Step | None:
+    def apply() -> Step | None:
         if runner.device is not None:
             return None
-        dtype = _dtype_on_cpu(model.plan.rest_dtype)
+        dtype = _dtype_on_cpu(model.plan.offload_dtype)
         back = streams.on_cpu("unet", dtype)
         runner.device, runner.dtype = CPU, dtype
 
@@ -243,16 +243,16 @@ def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
             runner.device = runner.dtype = None
             back()
 
-        return Step("on the processor", undo)
+        return Step("on the CPU", undo)
 
-    return Rung("processor", frozenset({"denoise"}), climb)
+    return Fallback("processor", frozenset({"denoise"}), apply)
 
 
-def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
+def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
     runner = model.vae_runner
     is_there = False
 
-    def climb() -> Step | None:
+    def apply() -> Step | None:
         nonlocal is_there
         if is_there:
             return None
@@ -265,31 +265,31 @@ def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Rung:
             runner.device, runner.dtype = old
             back()
 
-        return Step("with the VAE on the processor", undo)
+        return Step("with the VAE on the CPU", undo)
 
-    return Rung("VAE on the processor", frozenset({"decode", "encode"}), climb)
+    return Fallback("VAE on the CPU", frozenset({"decode", "encode"}), apply)
 
 
-def _upscaler_tiles(limits: UpscalerLimits) -> Rung:
+def _upscaler_tiles(limits: UpscalerLimits) -> Fallback:
     """The upscaler on smaller squares."""
 
-    def climb() -> Step | None:
+    def apply() -> Step | None:
         smaller = [side for side in UPSCALER_TILES_PX if side < limits.used_px]
         if not smaller:
             return None
-        old, limits.most_px = limits.most_px, smaller[0]
+        old, limits.max_px = limits.max_px, smaller[0]
         limits.used_px = smaller[0]  # where the next attempt fails before it gets that far
 
         def undo() -> None:
-            limits.most_px = old
+            limits.max_px = old
 
         return Step(f"with the upscaler in tiles of {smaller[0]} pixels", undo)
 
-    return Rung("tiled upscaler", frozenset({"enlarge"}), climb)
+    return Fallback("tiled upscaler", frozenset({"enlarge"}), apply)
 
 
-def _upscaler_on_cpu(limits: UpscalerLimits) -> Rung:
-    def climb() -> Step | None:
+def _upscaler_on_cpu(limits: UpscalerLimits) -> Fallback:
+    def apply() -> Step | None:
         if limits.on_cpu:
             return None
         limits.on_cpu = True
@@ -297,13 +297,13 @@ def _upscaler_on_cpu(limits: UpscalerLimits) -> Rung:
         def undo() -> None:
             limits.on_cpu = False
 
-        return Step("with the upscaler on the processor", undo)
+        return Step("with the upscaler on the CPU", undo)
 
-    return Rung("upscaler on the processor", frozenset({"enlarge"}), climb)
+    return Fallback("upscaler on the CPU", frozenset({"enlarge"}), apply)
 
 
 def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:
-    """float16 has no fast kernels on processors, and float32 holds all of its numbers."""
+    """float16 has no fast kernels on CPUs, and float32 holds all of its numbers."""
     return torch.float32 if dtype == torch.float16 else dtype
 
 
@@ -315,14 +315,14 @@ class _Turns:
         self._is_on = False
         self._waiting: dict[str, Callable[[], None]] = {}  # by component: the way back
 
-    def rung(self) -> Rung:
-        def climb() -> Step | None:
+    def fallback(self) -> Fallback:
+        def apply() -> Step | None:
             if self._is_on:
                 return None
             self._is_on = True
             return Step("with the other networks in main memory", self._all_back)
 
-        return Rung("networks take turns", frozenset(STAGES), climb)
+        return Fallback("networks take turns", frozenset(STAGES), apply)
 
     def begin(self, stage: str) -> None:
         """Have on the device what the stage needs and nothing else."""
@@ -337,7 +337,7 @@ class _Turns:
             del self._waiting[name]
 
     def _parts(self) -> dict[str, nn.Module]:
-        """Without what computes on the processor already."""
+        """Without what computes on the CPU already."""
         model = self._model
         on_cpu = set()
         if model.unet_runner.device is not None:

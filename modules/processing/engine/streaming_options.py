@@ -11,7 +11,7 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     import torch
 
-    from modules.models.stream_plan import StreamPlan
+    from modules.models.stream_layout import StreamLayout
 
 AUTOMATIC, OFF = "Automatic", "Off"
 LEVELS = {"Parts": "component", "Blocks": "block", "Layers": "layer"}
@@ -56,7 +56,7 @@ class StreamFlags:
 
 
 @dataclass(frozen=True)
-class StreamWish:
+class StreamOptions:
     """What the settings say."""
 
     weights: str = AUTOMATIC
@@ -64,39 +64,41 @@ class StreamWish:
     quota_gb: float = 50.0
 
     @classmethod
-    def of(cls, settings: Settings) -> StreamWish:
+    def of(cls, settings: Settings) -> StreamOptions:
         """Read from the settings of a job."""
         return cls(
             settings.text("stream_weights"), settings.number("stream_keep_gb"), settings.number("offload_quota_gb")
         )
 
 
-def finer_wishes(wish: StreamWish, flags: StreamFlags) -> tuple[StreamWish, ...]:
+def finer_options(options: StreamOptions, flags: StreamFlags) -> tuple[StreamOptions, ...]:
     """What *Automatic* may go on to where a model does not fit, from whole parts to layers, beyond what the command
     line asks for already; nothing where the user has chosen."""
-    if wish.weights != AUTOMATIC:
+    if options.weights != AUTOMATIC:
         return ()
     words = tuple(LEVELS)
     if flags.level is not None and not flags.large_only:
         words = words[list(LEVELS.values()).index(flags.level) + 1 :]
-    return tuple(replace(wish, weights=word) for word in words)
+    return tuple(replace(options, weights=word) for word in words)
 
 
-def stream_plan(wish: StreamWish, flags: StreamFlags, device: torch.device, is_large: bool) -> StreamPlan | None:
+def stream_layout(
+    options: StreamOptions, flags: StreamFlags, device: torch.device, is_large: bool
+) -> StreamLayout | None:
     """The plan for a model on `device`; None: all of it lies there. The setting wins over the command line."""
-    if wish.weights == AUTOMATIC:
+    if options.weights == AUTOMATIC:
         level = None if flags.large_only and not is_large else flags.level
     else:
-        level = LEVELS.get(wish.weights)
+        level = LEVELS.get(options.weights)
     if level is None:
         return None
     from modules.memory.streaming.groups import Level
-    from modules.models.stream_plan import StreamPlan
+    from modules.models.stream_layout import StreamLayout
 
-    return StreamPlan(
+    return StreamLayout(
         level=Level(level),
         on_disk=flags.on_disk or device.type in SHARED_MEMORY,
         folder=flags.folder,
-        kept_bytes=round(wish.keep_gb * GB),
-        quota_bytes=round(wish.quota_gb * GB),
+        kept_bytes=round(options.keep_gb * GB),
+        quota_bytes=round(options.quota_gb * GB),
     )

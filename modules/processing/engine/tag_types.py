@@ -7,63 +7,63 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from modules.prompting.cache import NetworkUse
-from modules.prompting.extra_networks import NetworkTag
+from modules.prompting.cache import AdapterUse
+from modules.prompting.extra_networks import PromptTag
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
-    from modules.adapters.applying import Survival
+    from modules.adapters.applying import Retention
     from modules.adapters.embeddings import Embedding
     from modules.models.loaded import LoadedModel
-    from modules.processing.engine.adapters import Networks
+    from modules.processing.engine.adapters import Adapters
 
 
 @dataclass(frozen=True)
-class ActiveNetworks:
+class ActiveAdapters:
     """What is on the model for a job: for the conditioning cache, the infotext and the user."""
 
-    uses: tuple[NetworkUse, ...] = ()
+    uses: tuple[AdapterUse, ...] = ()
     mode: str = ""
     fields: dict[str, object] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
-    survival: Survival | None = None
+    retention: Retention | None = None
     embeddings: dict[str, Embedding] = field(default_factory=dict)
     unrecorded: frozenset[str] = frozenset()  # of these embeddings, those whose hashes are not written
 
 
 @dataclass
-class NetworkJob:
+class AdapterJob:
     """A job while its networks are put on the model: what a kind of tags may look at, and where it says what it did.
 
     `uses` and `mode` are part of what keys the cache of encoded prompts; the tags themselves are so without being
-    named here. `fields` go into the infotext, `notices` beside the picture, `embeddings` are words for this job.
+    named here. `fields` go into the infotext, `notices` beside the image, `embeddings` are words for this job.
     """
 
     model: LoadedModel
     settings: Settings
-    networks: Networks
-    uses: list[NetworkUse] = field(default_factory=list)
+    adapters: Adapters
+    uses: list[AdapterUse] = field(default_factory=list)
     mode: str = ""
     fields: dict[str, object] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
-    survival: Survival | None = None
+    retention: Retention | None = None
     embeddings: dict[str, Embedding] = field(default_factory=dict)
     unrecorded: set[str] = field(default_factory=set)
 
-    def active(self) -> ActiveNetworks:
+    def active(self) -> ActiveAdapters:
         """All of it, frozen."""
-        return ActiveNetworks(
+        return ActiveAdapters(
             tuple(self.uses),
             self.mode,
             dict(self.fields),
             tuple(self.notices),
-            self.survival,
+            self.retention,
             dict(self.embeddings),
             frozenset(self.unrecorded),
         )
 
 
-class NetworkKind(Protocol):
+class TagType(Protocol):
     """What is done with the tags of one kind. `aliases` are other names of the same kind."""
 
     @property
@@ -72,9 +72,9 @@ class NetworkKind(Protocol):
     @property
     def aliases(self) -> tuple[str, ...]: ...
 
-    def activate(self, job: NetworkJob, tags: Sequence[NetworkTag]) -> None:
+    def activate(self, job: AdapterJob, tags: Sequence[PromptTag]) -> None:
         """Bring the model to where exactly these tags hold on it; with none, to where it was without any. Called with
         the engine's lock held, before each batch's prompts are encoded and whenever another model takes its turn."""
 
-    def deactivate(self, job: NetworkJob) -> None:
+    def deactivate(self, job: AdapterJob) -> None:
         """`job.model` has done its part in the job. What can stay on it for the next one may."""

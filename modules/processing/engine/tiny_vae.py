@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from modules.models.loaded import LoadedModel
 from modules.models.vae.tiny_vae import TinyHalf, TinyVae, read_tiny
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
-from modules.processing.engine.vae_options import TINY, encodes_pictures
+from modules.processing.engine.vae_options import TINY, encodes_images
 from modules.processing.pipeline.tiling import circular_padding
 from modules.processing.request import Txt2ImgRequest
 
@@ -21,7 +21,7 @@ def using_tiny_vae(model: LoadedModel, request: Txt2ImgRequest, folders: TinyVae
     tiny = TinyVae()
     if settings.text("sd_vae_decode_method") == TINY:
         tiny.decoder = read_half(model, DECODER, folders)
-    if settings.text("sd_vae_encode_method") == TINY and encodes_pictures(request):
+    if settings.text("sd_vae_encode_method") == TINY and encodes_images(request):
         tiny.encoder = read_half(model, ENCODER, folders)
     halves = [half.module for half in (tiny.decoder, tiny.encoder) if half is not None]
     before = model.tiny_vae

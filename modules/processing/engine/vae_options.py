@@ -6,6 +6,6 @@ from modules.processing.request import Txt2ImgRequest
 FULL, TINY, APPROX = "Full", "TAESD", "Approx NN"
 
 
-def encodes_pictures(request: Txt2ImgRequest) -> bool:
-    """Whether a picture becomes a latent on the way: where hires fix enlarges pixels."""
+def encodes_images(request: Txt2ImgRequest) -> bool:
+    """Whether an image becomes a latent on the way: where hires fix enlarges pixels."""
     return request.hires is not None and request.hires.upscaler not in LATENT_UPSCALE_MODES

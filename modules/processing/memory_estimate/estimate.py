@@ -1,4 +1,5 @@
-"""What a job will need, before it runs: its stages rehearsed without memory, corrected by what jobs before it took."""
+"""What a job will need, before it runs: its stages estimated by a dry run without memory, corrected by what jobs
+before it took."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from modules.errors import FeatherweightError
 from modules.memory.planning import Corrections
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
-from modules.processing.engine.precision import PrecisionWish, optional_encoders, resolve
+from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
 from modules.processing.engine.vae_options import FULL, TINY
 from modules.processing.engine.vae_rules import vae_rules_of
 from modules.processing.pipeline.hires_size import hires_size
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     import torch
 
     from modules.memory.attention import Attention
-    from modules.memory.dry_run import Rehearsal
+    from modules.memory.dry_run import DryRun
     from modules.memory.timeline import MemoryRecord
-    from modules.models.meta_model import ModelSketch
+    from modules.models.meta_model import MetaModel
     from modules.models.precision import PrecisionPlan
     from modules.models.reading.catalogue import CheckpointInfo
     from modules.processing.engine.engine import Engine
@@ -38,23 +39,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEPT_SKETCHES = 2
-KEPT_REHEARSALS = 256
+MAX_META_MODELS = 2
+MAX_DRY_RUNS = 256
 TOKENS = 77
 REPLACING = ("load", "text", "decode")
 """Stages that a model which takes another's place in the middle of a job has, besides the passes it makes."""
 IN_MAIN_MEMORY = ("load", "networks", "save")
-"""Stages whose temporaries are in main memory, wherever the model computes: files are read, pictures are made."""
+"""Stages whose temporaries are in main memory, wherever the model computes: files are read, images are made."""
 CLIENT_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
 KERNELS_ON_TOP = {"cpu": 0.35}
-"""Before anything was learnt: convolutions on the processor copy what they read into another layout."""
+"""Before anything was learnt: convolutions on the CPU copy what they read into another layout."""
 
 
 @dataclass(frozen=True)
 class StageNeed:
     """The most memory during one stage, weights and program included, in bytes: `needs_bytes` of the device that
-    computes, `main_bytes` of main memory. On the processor these are the same."""
+    computes, `main_bytes` of main memory. On the CPU these are the same."""
 
     stage: str
     needs_bytes: int
@@ -62,10 +63,10 @@ class StageNeed:
 
 
 @dataclass(frozen=True)
-class MemoryPlan:
+class MemoryEstimate:
     """What a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
 
-    On the processor that is main memory, with everything that the program holds; with a graphics card
+    On the CPU that is main memory, with everything that the program holds; with a GPU
     `main_available_bytes` is what there is of main memory beside it. `learnt_from` counts the jobs of this kind that
     the numbers rest on. None: not known.
     """
@@ -109,7 +110,7 @@ class _Case:
     """Everything that the memory of a job's stages depends on. `stages`: those that this model takes part in; None:
     all."""
 
-    sketch: ModelSketch
+    meta_model: MetaModel
     plan: PrecisionPlan
     attention: str
     upcast: bool
@@ -117,7 +118,7 @@ class _Case:
     stages: frozenset[str] | None = None
 
 
-class Planner:
+class MemoryEstimator:
     """Plans jobs and learns from them. Thread safe; plans one at a time. Never waits for a running job."""
 
     def __init__(self, engine: Engine, configs_dir: Path, learnt: Path | None = None, yaml: Path | None = None) -> None:
@@ -127,16 +128,16 @@ class Planner:
         self._yaml = yaml
         self._corrections = Corrections(learnt)
         self._lock = threading.Lock()
-        self._rehearsal: Rehearsal | None = None
-        self._sketches: OrderedDict[tuple[Path, int, frozenset[str]], ModelSketch] = OrderedDict()
-        self._rehearsed: OrderedDict[tuple[object, ...], int] = OrderedDict()
+        self._dry_run: DryRun | None = None
+        self._meta_models: OrderedDict[tuple[Path, int, frozenset[str]], MetaModel] = OrderedDict()
+        self._dry_run_of: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._program_bytes: int | None = None
         self._turn = threading.Lock()
         self._learning: threading.Thread | None = None
-        self._lesson: tuple[Txt2ImgRequest, Result] | None = None  # the next, in the background
+        self._observation: tuple[Txt2ImgRequest, Result] | None = None  # the next, in the background
         self._closed = False
 
-    def plan(self, request: Txt2ImgRequest, available_bytes: int | None = None) -> MemoryPlan:
+    def plan(self, request: Txt2ImgRequest, available_bytes: int | None = None) -> MemoryEstimate:
         """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
 
         Raises `FeatherweightError` for a checkpoint that is not there or cannot be used.
@@ -144,7 +145,7 @@ class Planner:
         with self._lock:
             cases = self._cases(request)
             case, device = cases[0], cases[0].plan.device
-            weights = sum(sum(sizes.values()) for sizes in case.sketch.weights(case.plan).values())
+            weights = sum(sum(sizes.values()) for sizes in case.meta_model.weights(case.plan).values())
             needs: dict[str, StageNeed] = {}
             for each in cases:
                 for need in self._needs(each):
@@ -152,7 +153,7 @@ class Planner:
             free = available(device) if available_bytes is None else available_bytes
             main = None if device.type == "cpu" else available(_main_memory())
             count = self._corrections.count(_keys(case, "denoise")[0])
-            return MemoryPlan(describe(device), tuple(needs.values()), weights, free, count, main)
+            return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
 
     def _needs(self, case: _Case) -> Iterator[StageNeed]:
         """Stage by stage, for one of a job's models."""
@@ -172,9 +173,9 @@ class Planner:
 
     def _held(self, case: _Case, stage: str) -> tuple[int, int]:
         """Bytes of weights, of models that are set aside too: on the device that computes, and in main memory."""
-        on_device, in_main = self._engine.kept_bytes(case.sketch.info)
-        on_device += case.sketch.resident_bytes(case.plan, stage)
-        return on_device, in_main + case.sketch.resting_bytes(case.plan)
+        on_device, in_main = self._engine.kept_bytes(case.meta_model.info)
+        on_device += case.meta_model.resident_bytes(case.plan, stage)
+        return on_device, in_main + case.meta_model.resting_bytes(case.plan)
 
     def learn(self, request: Txt2ImgRequest, result: Result) -> None:
         """Compare a finished job with its plan. Jobs that were interrupted, had to recover or used several checkpoints
@@ -206,7 +207,7 @@ class Planner:
         """The same in the background, so that the next job need not wait; what goes wrong is logged. Where jobs come
         faster than they can be learnt from, the latest counts."""
         with self._turn:
-            self._lesson = (request, result)
+            self._observation = (request, result)
             if self._learning is None and not self._closed:
                 self._learning = threading.Thread(target=self._learn_quietly, name="featherweight-plan", daemon=True)
                 self._learning.start()
@@ -222,7 +223,7 @@ class Planner:
     def _learn_quietly(self) -> None:
         while True:
             with self._turn:
-                lesson, self._lesson = self._lesson, None
+                lesson, self._observation = self._observation, None
                 if lesson is None:
                     self._learning = None
                     return
@@ -247,7 +248,7 @@ class Planner:
             return self._program_bytes
         return self._corrections.correct((_program_key(device),), 0, CLIENT_BYTES)
 
-    # -- what is to be rehearsed -----------------------------------------------------------------------------------
+    # -- what is to be estimated by a dry run --------------------------------------------------------------------------
 
     def _cases(self, request: Txt2ImgRequest) -> list[_Case]:
         """The job's model, and those that take its place for a while: a refiner, a hires checkpoint."""
@@ -260,16 +261,16 @@ class Planner:
             found.append(self._case(request, request.refiner_checkpoint, (*REPLACING, *refined)))
         if request.hires is not None and request.hires.checkpoint:
             found.append(self._case(request, request.hires.checkpoint, (*REPLACING, "denoise larger")))
-        first = found[0].sketch.info.path
-        return [case for case in found if case is found[0] or case.sketch.info.path != first]
+        first = found[0].meta_model.info.path
+        return [case for case in found if case is found[0] or case.meta_model.info.path != first]
 
     def _case(self, request: Txt2ImgRequest, checkpoint: str | None, stages: Iterable[str] | None = None) -> _Case:
         from modules.processing.engine.attention import choose_attention
 
         settings, machine = request.settings, self._engine.machine
         info = self._engine.catalogue.default(checkpoint)
-        sketch = self._sketch(info, optional_encoders(settings))
-        plan = resolve(self._engine.fitting(info, PrecisionWish.of(settings)), machine, sketch.family)
+        meta_model = self._meta_model(info, optional_encoders(settings))
+        plan = resolve(self._engine.fitting(info, PrecisionOptions.of(settings)), machine, meta_model.family)
         choice = choose_attention(
             settings.text("cross_attention_optimization"),
             settings.flag("upcast_attn"),
@@ -278,37 +279,37 @@ class Planner:
             plan.compute_dtype,
         )
         taking_part = None if stages is None else frozenset(stages)
-        return _Case(sketch, plan, choice.name, settings.flag("upcast_attn"), request, taking_part)
+        return _Case(meta_model, plan, choice.name, settings.flag("upcast_attn"), request, taking_part)
 
-    def _sketch(self, info: CheckpointInfo, optional: frozenset[str]) -> ModelSketch:
-        from modules.models.meta_model import sketch_model
+    def _meta_model(self, info: CheckpointInfo, optional: frozenset[str]) -> MetaModel:
+        from modules.models.meta_model import build_meta_model
 
         key = (info.path, info.mtime_ns, optional)
-        if key not in self._sketches:
-            self._sketches[key] = sketch_model(info, self._configs_dir, self._yaml, optional)
-            while len(self._sketches) > KEPT_SKETCHES:
-                self._sketches.popitem(last=False)
-        self._sketches.move_to_end(key)
-        return self._sketches[key]
+        if key not in self._meta_models:
+            self._meta_models[key] = build_meta_model(info, self._configs_dir, self._yaml, optional)
+            while len(self._meta_models) > MAX_META_MODELS:
+                self._meta_models.popitem(last=False)
+        self._meta_models.move_to_end(key)
+        return self._meta_models[key]
 
     def _stages(self, case: _Case) -> dict[str, int]:
         """Bytes of temporaries by stage."""
-        request, scale = case.request, case.sketch.downscale
+        request, scale = case.request, case.meta_model.downscale
         width, height = request.size_px
         rows = request.batch_size * (2 if request.settings.flag("batch_cond_uncond") else 1)
-        found = {"load": case.sketch.largest_tensor_bytes}
-        networks = self._network_bytes(request)
-        if networks:
-            found["networks"] = networks
+        found = {"load": case.meta_model.max_tensor_bytes}
+        adapters = self._adapter_bytes(request)
+        if adapters:
+            found["networks"] = adapters
         found["text"] = self._text_bytes(case)
-        scratch = case.sketch.scratch_bytes(case.plan, "unet")
-        found["denoise"] = networks + scratch + self._denoise_bytes(case, rows, height // scale, width // scale)
+        scratch = case.meta_model.scratch_bytes(case.plan, "unet")
+        found["denoise"] = adapters + scratch + self._denoise_bytes(case, rows, height // scale, width // scale)
         if request.hires is not None:
             small, target = (height // scale, width // scale), hires_size(width, height, request.hires, scale).target
             width, height = (side // scale * scale for side in target)
             large = (height // scale, width // scale)
-            second = [networks + scratch + self._denoise_bytes(case, rows, *large)]
-            if request.hires.upscaler not in LATENT_UPSCALE_MODES:  # between the passes it is a picture
+            second = [adapters + scratch + self._denoise_bytes(case, rows, *large)]
+            if request.hires.upscaler not in LATENT_UPSCALE_MODES:  # between the passes it is an image
                 second += [self._decoder_bytes(case, *small), self._encoder_bytes(case, *large)]
             found["denoise larger"] = max(second)
         small = (request.size_px[1] // scale, request.size_px[0] // scale)
@@ -317,11 +318,11 @@ class Planner:
         found["save"] = 3 * width * height * (4 + 4 + 1)
         return found
 
-    def _network_bytes(self, request: Txt2ImgRequest) -> int:
+    def _adapter_bytes(self, request: Txt2ImgRequest) -> int:
         """The files of the networks that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
         names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
-        found = (self._engine.networks.catalogue.find(name) for name in names)
+        found = (self._engine.adapters.catalogue.find(name) for name in names)
         return sum(2 * info.size_bytes for info in found if info is not None)
 
     @staticmethod
@@ -329,14 +330,14 @@ class Planner:
         """The widest layer of a text encoder over a chunk of tokens: small, whatever the prompt."""
         from torch import nn
 
-        encoders = (item.module for item in case.sketch.components if item.name.startswith("text_encoder"))
+        encoders = (item.module for item in case.meta_model.components if item.name.startswith("text_encoder"))
         layers = (layer for encoder in encoders for layer in encoder.modules() if isinstance(layer, nn.Linear))
         widest = max((layer.out_features for layer in layers), default=0)
         return 4 * case.request.batch_size * TOKENS * widest * case.plan.compute_dtype.itemsize
 
     def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
-        key = ("denoise", *_model_key(case), case.plan.rest_dtype, rows, height, width, _split(case))
-        return self._remember(key, lambda: self._rehearse_unet(case, rows, height, width))
+        key = ("denoise", *_model_key(case), case.plan.offload_dtype, rows, height, width, _split(case))
+        return self._remember(key, lambda: self._dry_run_unet(case, rows, height, width))
 
     def _preview_bytes(self, case: _Case, height: int, width: int) -> int:
         """Of a preview between two steps; none where they are made from the latents directly."""
@@ -345,7 +346,9 @@ class Planner:
         if not settings.flag("live_previews_enable"):
             return 0
         if method == TINY:
-            is_there = self._engine.tiny_vaes.find(DECODER, case.sketch.info, case.sketch.family.tiny_vae) is not None
+            is_there = (
+                self._engine.tiny_vaes.find(DECODER, case.meta_model.info, case.meta_model.family.tiny_vae) is not None
+            )
             return self._tiny_bytes(case, height, width, DECODER) if is_there else 0
         may_be_full = case.plan.streaming is None or settings.flag("live_preview_allow_lowvram_full")
         return self._vae_bytes(case, height, width) if method == FULL and may_be_full else 0
@@ -362,88 +365,88 @@ class Planner:
 
     def _tiny_bytes(self, case: _Case, height: int, width: int, half: str) -> int:
         """With the weights, which are not among the model's."""
-        path = self._engine.tiny_vaes.get(half, case.sketch.info, case.sketch.family.tiny_vae)
-        tile = vae_rules_of(case.request.settings).tile_px // case.sketch.downscale
+        path = self._engine.tiny_vaes.get(half, case.meta_model.info, case.meta_model.family.tiny_vae)
+        tile = vae_rules_of(case.request.settings).tile_px // case.meta_model.downscale
         key = ("tiny", path, path.stat().st_mtime_ns, case.plan.device, case.plan.vae_dtype, height, width, tile, half)
-        run = self._remember(key, lambda: self._rehearse_tiny(case, path, height, width, tile, half))
+        run = self._remember(key, lambda: self._dry_run_tiny(case, path, height, width, tile, half))
         return path.stat().st_size + run
 
     def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
-        tile = vae_rules_of(case.request.settings).tile_px // case.sketch.downscale
+        tile = vae_rules_of(case.request.settings).tile_px // case.meta_model.downscale
         key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile, encode)
-        return self._remember(key, lambda: self._rehearse_vae(case, height, width, tile, encode))
+        return self._remember(key, lambda: self._dry_run_vae(case, height, width, tile, encode))
 
     def _remember(self, key: tuple[object, ...], run: Callable[[], int]) -> int:
-        if key not in self._rehearsed:
-            self._rehearsed[key] = run()
-            while len(self._rehearsed) > KEPT_REHEARSALS:
-                self._rehearsed.popitem(last=False)
-        return self._rehearsed[key]
+        if key not in self._dry_run_of:
+            self._dry_run_of[key] = run()
+            while len(self._dry_run_of) > MAX_DRY_RUNS:
+                self._dry_run_of.popitem(last=False)
+        return self._dry_run_of[key]
 
     # -- rehearsing ------------------------------------------------------------------------------------------------
 
-    def _rehearse_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
+    def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         import torch
 
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        rehearsal, unet, device = self._stage_hands(), case.sketch.module("unet"), case.plan.device
-        dtype = case.plan.rest_dtype
-        rehearsal.place(unet, device, dtype)
-        family = case.sketch.family
-        sizes, tokens = family.input_sizes(unet), TOKENS * (2 if family.recipe.followed_by else 1)
-        x = rehearsal.tensor(rows, sizes.channels, height, width, dtype=dtype, device=device)
-        times = rehearsal.tensor(rows, device=device)
-        context = rehearsal.tensor(rows, tokens, sizes.context_width, dtype=dtype, device=device)
+        dry_run, unet, device = self._stage_hands(), case.meta_model.module("unet"), case.plan.device
+        dtype = case.plan.offload_dtype
+        dry_run.place(unet, device, dtype)
+        family = case.meta_model.family
+        sizes, tokens = family.input_sizes(unet), TOKENS * (2 if family.recipe.extra_encoder else 1)
+        x = dry_run.tensor(rows, sizes.channels, height, width, dtype=dtype, device=device)
+        times = dry_run.tensor(rows, device=device)
+        context = dry_run.tensor(rows, tokens, sizes.context_width, dtype=dtype, device=device)
         vector = None
         if sizes.vector_width:
-            vector = rehearsal.tensor(rows, sizes.vector_width, dtype=dtype, device=device)
+            vector = dry_run.tensor(rows, sizes.vector_width, dtype=dtype, device=device)
 
         def run() -> object:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
                 return family.run(unet, x, times, context, vector).float()
 
         with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
-            return rehearsal.measure(run).get(device.type, 0)
+            return dry_run.measure(run).get(device.type, 0)
 
-    def _rehearse_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
+    def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
         from modules.models.vae.tiling import decode_tiled, encode_tiled
 
-        rehearsal, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
-        vae: Any = case.sketch.module("vae")
-        rehearsal.place(vae, device, dtype)
-        scale, whole = case.sketch.downscale, not tile or max(height, width) <= tile
-        latent = rehearsal.tensor(1, vae.config.latent_channels, height, width, dtype=dtype, device=device)
-        picture = rehearsal.tensor(1, 3, height * scale, width * scale, device=device)
+        dry_run, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        vae: Any = case.meta_model.module("vae")
+        dry_run.place(vae, device, dtype)
+        scale, whole = case.meta_model.downscale, not tile or max(height, width) <= tile
+        latent = dry_run.tensor(1, vae.config.latent_channels, height, width, dtype=dtype, device=device)
+        image = dry_run.tensor(1, 3, height * scale, width * scale, device=device)
 
         def decode() -> object:
             return (vae.decode(latent, return_dict=False)[0] if whole else decode_tiled(vae, latent, tile)).float()
 
-        def encode_picture() -> object:
-            pixels = picture.to(dtype)
+        def encode_image() -> object:
+            pixels = image.to(dtype)
             return vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile)
 
         with _attending(case, vae):
-            return rehearsal.measure(encode_picture if encode else decode).get(device.type, 0)
+            return dry_run.measure(encode_image if encode else decode).get(device.type, 0)
 
-    def _rehearse_tiny(self, case: _Case, path: Path, height: int, width: int, tile: int, half: str) -> int:
-        from modules.models.vae.tiny_vae import sketch_tiny
+    def _dry_run_tiny(self, case: _Case, path: Path, height: int, width: int, tile: int, half: str) -> int:
+        from modules.models.vae.tiny_vae import build_meta_tiny
 
-        rehearsal, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
-        scale = case.sketch.downscale
-        channels = case.sketch.architecture.vae.latent_channels
-        tiny = sketch_tiny(path, half, channels, scale)
-        rehearsal.place(tiny.module, device, dtype)
+        dry_run, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        scale = case.meta_model.downscale
+        channels = case.meta_model.architecture.vae.latent_channels
+        tiny = build_meta_tiny(path, half, channels, scale)
+        dry_run.place(tiny.module, device, dtype)
         shape = (1, channels, height, width) if half == DECODER else (1, 3, height * scale, width * scale)
-        x = rehearsal.tensor(*shape, dtype=dtype, device=device)
-        return rehearsal.measure(lambda: tiny.compute(x, tile).float()).get(device.type, 0)
+        x = dry_run.tensor(*shape, dtype=dtype, device=device)
+        return dry_run.measure(lambda: tiny.compute(x, tile).float()).get(device.type, 0)
 
-    def _stage_hands(self) -> Rehearsal:
-        if self._rehearsal is None:
-            from modules.memory.dry_run import Rehearsal
+    def _stage_hands(self) -> DryRun:
+        if self._dry_run is None:
+            from modules.memory.dry_run import DryRun
 
-            self._rehearsal = Rehearsal()
-        return self._rehearsal
+            self._dry_run = DryRun()
+        return self._dry_run
 
 
 @contextmanager
@@ -464,7 +467,7 @@ def _output_only(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) ->
 
 
 def _model_key(case: _Case) -> tuple[object, ...]:
-    return case.sketch.info.path, case.sketch.info.mtime_ns, case.plan.device, case.attention, case.upcast
+    return case.meta_model.info.path, case.meta_model.info.mtime_ns, case.plan.device, case.attention, case.upcast
 
 
 def _autocasts(plan: PrecisionPlan) -> bool:
@@ -485,7 +488,7 @@ def _keys(case: _Case, stage: str) -> tuple[str, ...]:
         own = f"{plan.unet_storage or 'plain'}/{streaming}"
         if stage.startswith("denoise") and _split(case) != "Off":
             own, kin = f"{own}/split {_split(case)}", f"{kin}/split {_split(case)}"
-    return f"{kin}/{case.sketch.family.label}/{case.attention}/{own}", kin
+    return f"{kin}/{case.meta_model.family.label}/{case.attention}/{own}", kin
 
 
 def _split(case: _Case) -> str:
@@ -505,7 +508,7 @@ def _main_memory() -> torch.device:
 
 
 def _main_bytes(stage: str, predicted: int) -> int:
-    """What a stage takes of main memory where a graphics card computes."""
+    """What a stage takes of main memory where a GPU computes."""
     return predicted if stage in IN_MAIN_MEMORY else 0
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modules.processing.engine.streaming_options import AUTOMATIC, LEVELS, OFF
-from modules.processing.memory_estimate.estimate import MemoryPlan
+from modules.processing.memory_estimate.estimate import MemoryEstimate
 from modules.processing.request import Txt2ImgRequest
 
-MOST_PROPOSALS = 3
+MAX_PROPOSALS = 3
 SMALLEST_SIDE_PX = 256
 SIDE_STEP_PX = 64
 DENOISING, PIXELS = "denoise", "pixels"
 """Where a change helps: while denoising, or where the VAE runs."""
 
-Plan = Callable[[Txt2ImgRequest], MemoryPlan]
+Plan = Callable[[Txt2ImgRequest], MemoryEstimate]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Change:
 
     @property
     def is_smaller(self) -> bool:
-        """Whether it makes a picture of another size."""
+        """Whether it makes an image of another size."""
         return "width" in self.fields
 
     @property
@@ -39,7 +39,7 @@ class Change:
         """What it sets. Of two changes that set the same, one takes the place of the other."""
         return frozenset((*self.settings, *self.fields))
 
-    def may_help(self, plan: MemoryPlan) -> bool:
+    def may_help(self, plan: MemoryEstimate) -> bool:
         """Whether the stage that needs the most could need less with it."""
         if self.helps == DENOISING:
             return plan.worst.startswith("denoise")
@@ -68,30 +68,30 @@ class Proposal:
     """A change, and what the job would need with it."""
 
     change: Change
-    plan: MemoryPlan
+    plan: MemoryEstimate
 
 
-def propose(request: Txt2ImgRequest, plan: MemoryPlan, plan_again: Plan) -> tuple[Proposal, ...]:
+def propose(request: Txt2ImgRequest, plan: MemoryEstimate, plan_again: Plan) -> tuple[Proposal, ...]:
     """Changes with which a job that does not fit would, the cheapest first; nothing for one that fits.
 
-    Single changes first. Where none that keeps the picture's size is enough, they are added up in their order until the
+    Single changes first. Where none that keeps the image's size is enough, they are added up in their order until the
     job fits, and what the sum can do without is left out again; smaller sizes come after that. Where nothing is
     enough, the sum of all is given with what it would still need.
     """
     if plan.fits:
         return ()
     same_size = [change for change in changes(request) if not change.is_smaller]
-    found = _alone(request, same_size, plan, plan_again, MOST_PROPOSALS)
+    found = _alone(request, same_size, plan, plan_again, MAX_PROPOSALS)
     if not found:
         summed = _summed(request, same_size, plan, plan_again)
         found = [proposal for proposal in summed if proposal.plan.fits]
     smaller = [change for change in changes(request) if change.is_smaller]
-    found += _alone(request, smaller, plan, plan_again, MOST_PROPOSALS - len(found))
+    found += _alone(request, smaller, plan, plan_again, MAX_PROPOSALS - len(found))
     return tuple(found) or _summed(request, [*same_size, *smaller], plan, plan_again)
 
 
 def _alone(
-    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryPlan, plan_again: Plan, most: int
+    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan, most: int
 ) -> list[Proposal]:
     """Of these changes the first ones, at most so many, with one of which the job fits."""
     found: list[Proposal] = []
@@ -105,7 +105,7 @@ def _alone(
 
 
 def _summed(
-    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryPlan, plan_again: Plan
+    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan
 ) -> tuple[Proposal, ...]:
     parts: list[Change] = []
     now = plan
@@ -129,8 +129,8 @@ def _summed(
 
 
 def _without_idle(
-    request: Txt2ImgRequest, parts: list[Change], plan: MemoryPlan, plan_again: Plan
-) -> tuple[list[Change], MemoryPlan]:
+    request: Txt2ImgRequest, parts: list[Change], plan: MemoryEstimate, plan_again: Plan
+) -> tuple[list[Change], MemoryEstimate]:
     """Without the changes that are not needed beside the others, the last first, and the plan then."""
     for part in reversed(list(parts)):
         others = [other for other in parts if other is not part]
@@ -143,8 +143,8 @@ def _without_idle(
 
 
 def changes(request: Txt2ImgRequest) -> Iterator[Change]:
-    """What can be changed about this request, the cheapest first: the same picture slower, then fewer bits for the
-    weights, then weights that come from elsewhere, then another picture."""
+    """What can be changed about this request, the cheapest first: the same image slower, then fewer bits for the
+    weights, then weights that come from elsewhere, then another image."""
     settings = request.settings
     if not settings.whole("vae_tile_size"):
         yield Change("VAE in tiles", {"vae_tile_size": 512}, helps=PIXELS)
@@ -169,7 +169,7 @@ def changes(request: Txt2ImgRequest) -> Iterator[Change]:
 
 
 def _sizes(request: Txt2ImgRequest) -> Iterator[Change]:
-    """Smaller pictures of about the same shape."""
+    """Smaller images of about the same shape."""
     width, height = request.size_px
     for percent in (84, 71, 59, 50):
         sides = [

@@ -24,7 +24,7 @@ class ModelFacts:
     fp16_bytes: int  # what the same weights would weigh in fp16
     storage: str  # "fp16", "fp32", "fp8 row" ...
     device: str
-    default_size_px: int = 512  # the side of the pictures it was trained on
+    default_size_px: int = 512  # the side of the images it was trained on
     streaming: str = ""  # "layers are streamed from disk"; empty: all weights lie on the device
     streamed_bytes: int = 0  # of weights that rest elsewhere; not in `stored_bytes`
     switch_seconds: float = 0.0  # until it was ready: read from its file, or taken back from those set aside

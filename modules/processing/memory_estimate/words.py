@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from modules.processing.memory_estimate.estimate import MemoryPlan
+from modules.processing.memory_estimate.estimate import MemoryEstimate
 from modules.processing.memory_estimate.proposals import Proposal
 
 GB = 1_000_000_000
 
 
-def plan_reply(plan: MemoryPlan, proposals: tuple[Proposal, ...]) -> dict[str, Any]:
+def plan_reply(plan: MemoryEstimate, proposals: tuple[Proposal, ...]) -> dict[str, Any]:
     """A plan as JSON."""
     return {
         "device": plan.device,
@@ -38,8 +38,8 @@ def plan_reply(plan: MemoryPlan, proposals: tuple[Proposal, ...]) -> dict[str, A
     }
 
 
-def plan_line(plan: MemoryPlan) -> str:
-    """For people: "needs 3.2 of 4.0 GB"; with a graphics card ", main memory 2.1 of 16.0 GB" too."""
+def plan_line(plan: MemoryEstimate) -> str:
+    """For people: "needs 3.2 of 4.0 GB"; with a GPU ", main memory 2.1 of 16.0 GB" too."""
     line = f"needs {_of(plan.needs_bytes, plan.available_bytes)}"
     if plan.main_available_bytes is None:
         return line

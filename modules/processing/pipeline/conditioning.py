@@ -8,14 +8,14 @@ from torch import Tensor
 from modules.adapters.embeddings import Embedding
 from modules.models.families.family import ConditioningRecipe, TextTowerRecipe
 from modules.models.loaded import LoadedModel
-from modules.processing.engine.tag_types import ActiveNetworks
+from modules.processing.engine.tag_types import ActiveAdapters
 from modules.processing.pipeline.size_vector import SizeFacts, size_vector
 from modules.processing.pipeline.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.clip_encoder import ClipTextEncoder
 from modules.prompting.conditioning import (
     ComposedConditioning,
-    Follower,
+    ExtraTokens,
     PromptEncoder,
     ScheduledConditioning,
     Timing,
@@ -45,7 +45,7 @@ class Conditioner:
     def __init__(self, model: LoadedModel, plan_fingerprint: str) -> None:
         self._model = model
         self._plan_fingerprint = plan_fingerprint
-        self.networks = ActiveNetworks()
+        self.adapters = ActiveAdapters()
         self._tokenizer = ClipTokenizer.from_package()
         self._t5_tokenizer: T5Tokenizer | None = None
         self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
@@ -62,7 +62,7 @@ class Conditioner:
         size_px: tuple[int, int],
         hires_steps: int | None = None,
     ) -> EncodedPrompts:
-        """Encode a batch's texts for `steps` network evaluations of a picture of `size_px` (width, height); with
+        """Encode a batch's texts for `steps` network model calls of an image of `size_px` (width, height); with
         `hires_steps` for the second pass's.
 
         `networks` must say what is on the text encoder.
@@ -74,13 +74,13 @@ class Conditioner:
         options = text_options(settings)
         recipe = self._model.family.recipe
         sizes = SizeFacts.of(recipe.sizes, size_px, settings)
-        by_wish = settings.flag("sdxl_clip_l_skip")
+        by_options = settings.flag("sdxl_clip_l_skip")
         encoder = PromptEncoder(
-            tuple(self._tower(tower, by_wish) for tower in recipe.towers),
+            tuple(self._tower(tower, by_options) for tower in recipe.towers),
             options,
             size_vector(recipe.sizes, sizes, is_negative=False),
             joins_pooled=recipe.joins_pooled,
-            follower=self._follower(recipe, options),
+            extra_tokens=self._extra_tokens(recipe, options),
         )
         negative_encoder = replace(
             encoder,
@@ -89,8 +89,8 @@ class Conditioner:
         )
         if not settings.flag("persistent_cond_cache"):
             self.clear()
-        positive = self._identity(tuple(prompts), "positive", timing, options, sizes, by_wish)
-        negative = self._identity(tuple(negatives), "negative", timing, options, sizes, by_wish)
+        positive = self._identity(tuple(prompts), "positive", timing, options, sizes, by_options)
+        negative = self._identity(tuple(negatives), "negative", timing, options, sizes, by_options)
 
         def encode_prompts() -> tuple[ComposedConditioning, ...]:
             return tuple(encoder.encode_prompts(prompts, timing))
@@ -108,8 +108,8 @@ class Conditioner:
 
         return self._model.recovery.run("text", encode)
 
-    def _tower(self, recipe: TextTowerRecipe, by_wish: bool) -> TextTower:
-        """One of the model's text encoders, used as its family does; `by_wish`: the setting "Clip skip SDXL"."""
+    def _tower(self, recipe: TextTowerRecipe, by_options: bool) -> TextTower:
+        """One of the model's text encoders, used as its family does; `by_options`: the setting "Clip skip SDXL"."""
         module = self._model.text_encoders[recipe.component]
         projected = hasattr(module, "text_projection")
         encoder = ClipTextEncoder(
@@ -117,26 +117,26 @@ class Conditioner:
             device=self._model.device,
             use_pooled=recipe.pooled,
             project=module.text_projection if projected else None,
-            fixed_layer=None if recipe.skips_by_wish and by_wish else recipe.layer_from_end,
+            fixed_layer=None if recipe.skips_by_options and by_options else recipe.layer_from_end,
             final_norm=recipe.final_norm,
         )
         table = self._tables.get(int(module.config.hidden_size))
         return TextTower(self._tokenizer, encoder, table, recipe.pad_id)
 
-    def _follower(self, recipe: ConditioningRecipe, options: TextOptions) -> Follower | None:
+    def _extra_tokens(self, recipe: ConditioningRecipe, options: TextOptions) -> ExtraTokens | None:
         """What follows the towers' tokens."""
-        optional = recipe.followed_by
+        optional = recipe.extra_encoder
         if optional is None:
             return None
         width = self._model.family.input_sizes(self._model.unet).context_width
         module = self._model.text_encoders.get(optional.component)
         if module is None:
-            return Follower(width)
+            return ExtraTokens(width)
         if self._t5_tokenizer is None:
             self._t5_tokenizer = T5Tokenizer(optional.tokenizer(self._model.info.path), int(module.config.vocab_size))
         reads_weights = options.emphasis is not Emphasis.NONE
         encoder = T5TextEncoder(module, self._t5_tokenizer, self._model.device, reads_weights)
-        return Follower(width, encoder.encode)
+        return ExtraTokens(width, encoder.encode)
 
     def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
         """Have these embeddings take the place of their names."""
@@ -174,7 +174,7 @@ class Conditioner:
         timing: Timing,
         options: TextOptions,
         sizes: SizeFacts,
-        by_wish: bool,
+        by_options: bool,
     ) -> ResultIdentity:
         info = self._model.info
         return ResultIdentity(
@@ -190,9 +190,9 @@ class Conditioner:
             comma_backtrack=options.comma_backtrack,
             clip_skip=options.clip_skip,
             embeddings=tuple(sorted((name, item.file_hash) for name, item in self._embeddings.items())),
-            networks=self.networks.uses,
-            lora_mode=self.networks.mode,
-            text_encoder="clip skip SDXL" if by_wish else "",
+            adapters=self.adapters.uses,
+            lora_mode=self.adapters.mode,
+            text_encoder="clip skip SDXL" if by_options else "",
             width_px=sizes.width_px,
             height_px=sizes.height_px,
             crop_left_px=sizes.crop_left_px,

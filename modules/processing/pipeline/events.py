@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image
 
-from modules.processing.record.result import Picture
+from modules.processing.record.result import GeneratedImage
 
 if TYPE_CHECKING:
     from modules.sampling.types import StepInfo
@@ -34,10 +34,10 @@ class Events(Protocol):
         """Whether somebody would look at a preview of the present step."""
 
     def preview(self, image: Image.Image) -> None:
-        """A cheap picture of the latent as it now stands."""
+        """A cheap image of the latent as it now stands."""
 
-    def finished_picture(self, picture: Picture) -> None:
-        """A picture is complete (and saved, if it was to be)."""
+    def finished_image(self, image: GeneratedImage) -> None:
+        """An image is complete (and saved, if it was to be)."""
 
 
 class Silent:
@@ -64,5 +64,5 @@ class Silent:
     def preview(self, image: Image.Image) -> None:
         return
 
-    def finished_picture(self, picture: Picture) -> None:
+    def finished_image(self, image: GeneratedImage) -> None:
         return

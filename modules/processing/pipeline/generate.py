@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.adapters.applying import Survival
+from modules.adapters.applying import Retention
 from modules.errors import Interrupted, Skipped
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.memory.timeline import MemoryTimeline
@@ -18,41 +18,41 @@ from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.engine.tag_types import ActiveNetworks
+from modules.processing.engine.tag_types import ActiveAdapters
 from modules.processing.pipeline.conditioning import Conditioner, EncodedPrompts
 from modules.processing.pipeline.events import Events
-from modules.processing.pipeline.guidance import GuidedNetwork, Successor, Used
+from modules.processing.pipeline.guidance import GuidedDenoiser, RefinerSwitch, Used
 from modules.processing.pipeline.hires_pass import HiresPass
 from modules.processing.pipeline.hires_size import old_first_pass_size
-from modules.processing.pipeline.hooks import NO_HOOKS, Batch, Hooks, PassStart, Sheet
+from modules.processing.pipeline.hooks import NO_HOOKS, Batch, Grid, Hooks, PassStart
 from modules.processing.pipeline.pixels import to_images
 from modules.processing.pipeline.previews import Previews
-from modules.processing.pipeline.refiner import RefinerTurn, refiner_fields, refines
+from modules.processing.pipeline.refiner import SwitchCondition, refiner_fields, refines
 from modules.processing.pipeline.sampling_pass import (
-    PassPlan,
+    PassSettings,
     build_guidance,
-    guided_network,
+    first_run,
+    guided_denoiser,
     image_noise,
     noise_schedule,
-    plan_first,
 )
 from modules.processing.pipeline.texts import PromptText, prepare_text
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, check_upscaler, upscale_image
 from modules.processing.pipeline.watching import Watched
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.record.output import Output, name_context
-from modules.processing.record.result import GenerationInfo, Picture, PictureKind, Result
+from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import Txt2ImgRequest
-from modules.prompting.extra_networks import NetworkTags
+from modules.prompting.extra_networks import PromptTags
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import StepInfo
 from modules.version import PROGRAM_VERSION
 
 
 def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Events, hooks: Hooks = NO_HOOKS) -> Result:
-    """Make the pictures of a request. Holds the engine's lock throughout. `hooks` take part.
+    """Make the images of a request. Holds the engine's lock throughout. `hooks` take part.
 
-    Seeds must be fixed (not -1). An interrupt ends the job with the pictures that are finished; any other
+    Seeds must be fixed (not -1). An interrupt ends the job with the images that are finished; any other
     `FeatherweightError` is raised.
     """
     assert request.seed >= 0 and request.subseed >= 0, "seeds are fixed when a job is submitted"
@@ -99,13 +99,13 @@ class _Job:
     began: datetime = field(default_factory=lambda: datetime.now().astimezone())
     timings: dict[str, float] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
+    images: list[GeneratedImage] = field(default_factory=list)
     facts: Facts = field(default_factory=Facts)
     steps_before: int = 0  # finished by earlier batches and passes
     pass_steps: int = 0  # of the pass that runs now
     unfinished: Tensor | None = None  # what the present batch would be if it stopped now, [B,C,h,w]
     interrupted: bool = False
-    survival: Survival | None = None
+    retention: Retention | None = None
     titled: dict[str, CheckpointInfo] = field(default_factory=dict)  # named in the infotext, by field
 
     @property
@@ -124,8 +124,8 @@ class _Job:
         self.facts.extra |= request.extra_params
         self.previews = Previews(request.settings, self.engine.tiny_vaes)
         self.prompt = prepare_text(request.prompt, request.settings)
-        self.negative = prepare_text(request.negative_prompt, request.settings, with_networks=False)
-        self.plan = PassPlan(
+        self.negative = prepare_text(request.negative_prompt, request.settings, with_tags=False)
+        self.plan = PassSettings(
             sampler=SAMPLERS.get(request.sampler),
             scheduler=request.scheduler,
             steps=request.steps,
@@ -135,7 +135,7 @@ class _Job:
         )
         self.schedule = noise_schedule(self.model, request.settings)
         self.hires = HiresPass.of(request, self.schedule, self.plan.is_sdxl) if request.hires else None
-        first = plan_first(self.plan, self.schedule)
+        first = first_run(self.plan, self.schedule)
         second_steps = self.hires.steps if self.hires else 0
         self.events.plan((len(first.sigmas) - 1 + second_steps) * request.batch_count)
         for batch in range(request.batch_count):
@@ -167,24 +167,24 @@ class _Job:
         began = time.monotonic()
         decoded = self._decoded(latents)
         if self.hooks.wants_whole_batches:
-            unit = [((picture[0].float() + 1.0) / 2.0).clamp(0.0, 1.0) for picture in decoded]
-            decoded = (picture[None] * 2.0 - 1.0 for picture in self.hooks.decoded(facts, unit))
-        for index, picture in enumerate(decoded):
-            self._finish(picture, batch, index)
+            unit = [((image[0].float() + 1.0) / 2.0).clamp(0.0, 1.0) for image in decoded]
+            decoded = (image[None] * 2.0 - 1.0 for image in self.hooks.decoded(facts, unit))
+        for index, image in enumerate(decoded):
+            self._finish(image, batch, index)
         self._count_time("decode", began)
 
     def _keep_unfinished(self, batch: int) -> None:
-        """The pictures of a batch that was stopped, as far as they were; saved only where a setting says so."""
+        """The images of a batch that was stopped, as far as they were; saved only where a setting says so."""
         latents = self.unfinished
         for index in range(0 if latents is None else latents.shape[0]):
             assert latents is not None
             self._finish(self.model.decode(latents[index : index + 1]), batch, index, is_finished=False)
 
     def _decoded(self, latents: Tensor) -> Iterator[Tensor]:
-        """The pictures [1,3,H,W] of latents, one after the other, each decoded when it is asked for."""
+        """The images [1,3,H,W] of latents, one after the other, each decoded when it is asked for."""
         for index in range(latents.shape[0]):
             self.events.check()
-            self.events.phase("decoding")  # and what the picture before has left goes back to the system
+            self.events.phase("decoding")  # and what the image before has left goes back to the system
             yield self.model.decode(latents[index : index + 1])
 
     def _new_batch(self, batch: int) -> Batch:
@@ -199,8 +199,8 @@ class _Job:
         prompts = [self._prepared(text) for text in facts.prompts]
         negatives = [self._prepared_negative(text) for text in facts.negative_prompts]
         self.encoded_texts = [text.encoded for text in (*prompts, *negatives)]
-        self._activate_networks(prompts[0].tags)
-        self.hooks.networks_active(facts, prompts[0].tags)
+        self._activate_adapters(prompts[0].tags)
+        self.hooks.adapters_active(facts, prompts[0].tags)
         self.hooks.batch(facts)
         began = time.monotonic()
         self.events.phase("encoding prompts")
@@ -219,10 +219,10 @@ class _Job:
             settings,
             self.model.device,
         )
-        walk = plan_first(self.plan, self.schedule)
+        sampling_run = first_run(self.plan, self.schedule)
         guidance = build_guidance(
             self.plan,
-            guided_network(self.plan, self.model, self.schedule, encoded, (height, width)),
+            guided_denoiser(self.plan, self.model, self.schedule, encoded, (height, width)),
             self.events.check,
             self.model.plan.check_nan,
             self.hooks.guidance,
@@ -230,13 +230,13 @@ class _Job:
         )
         first = noise.first()
         self.hooks.before_sampling(PassStart(first, first, encoded.prompts, encoded.negatives))
-        self.pass_steps = len(walk.sigmas) - 1
+        self.pass_steps = len(sampling_run.sigmas) - 1
         self.events.phase("sampling")
         with self.in_use.merging_tokens(settings.number("token_merging_ratio")):
-            latents = walk.run(
+            latents = sampling_run.run(
                 guidance,
-                walk.start(first),
-                walk.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
+                sampling_run.start(first),
+                sampling_run.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
                 self._on_step,
             )
         self.facts.used |= guidance.used
@@ -260,7 +260,7 @@ class _Job:
             self.in_use.use(hires.hires.checkpoint)
             self.titled["Hires checkpoint"] = self.model.info
             self.facts.extra["Hires checkpoint"] = self.model.info.short_title
-            self._activate_networks(self._prepared(facts.prompts[0]).tags)
+            self._activate_adapters(self._prepared(facts.prompts[0]).tags)
         encoded = self._encode_hires(hires, facts)
         self.events.phase("sampling larger")
         height, width = (side // self.model.downscale for side in reversed(hires.size.target))
@@ -285,46 +285,46 @@ class _Job:
         return self.conditioner.encode(
             [text.encoded for text in prompts],
             [text.encoded for text in negatives],
-            self.plan.evaluations,
+            self.plan.model_calls,
             self.request.settings,
             self.request.size_px,
         )
 
     def _refiner(
-        self, plan: PassPlan, latents: tuple[int, int], encode: Callable[[], EncodedPrompts], is_hires: bool = False
-    ) -> Successor | None:
+        self, plan: PassSettings, latents: tuple[int, int], encode: Callable[[], EncodedPrompts], is_hires: bool = False
+    ) -> RefinerSwitch | None:
         """The refiner of a pass, where one was asked for that is not the model itself. It gets no networks."""
         request, settings = self.request, self.request.settings
         if request.refiner_checkpoint is None or not refines(request, is_hires):
             return None
         by_steps = settings.flag("refiner_switch_by_sample_steps")
-        turn = RefinerTurn(request.refiner_switch_at, by_steps, self.schedule)
+        turn = SwitchCondition(request.refiner_switch_at, by_steps, self.schedule)
         info = self.engine.catalogue.get(request.refiner_checkpoint)
         if info.path == self.model.info.path:
             return None
 
-        def make() -> GuidedNetwork:
+        def make() -> GuidedDenoiser:
             self.events.phase("loading the refiner")
             began = time.monotonic()
             self.in_use.use(request.refiner_checkpoint)
-            self._activate_networks({})
+            self._activate_adapters({})
             self._count_time("load", began)
             self.titled["Refiner"] = self.model.info
             self.facts.extra |= refiner_fields(request, self.model.info.short_title)
             self.events.phase("refining")
-            return guided_network(plan, self.model, noise_schedule(self.model, settings), encode(), latents)
+            return guided_denoiser(plan, self.model, noise_schedule(self.model, settings), encode(), latents)
 
-        return Successor(turn.has_come, make)
+        return RefinerSwitch(turn.should_switch, make)
 
     def _encode_hires(self, hires: HiresPass, facts: Batch) -> EncodedPrompts:
         """Put the second pass's networks on the model and encode its prompts, by a setting the other way round."""
         settings = self.request.settings
-        wanted = (facts.prompts, facts.negative_prompts), self.plan.evaluations
+        wanted = (facts.prompts, facts.negative_prompts), self.plan.model_calls
         early = None
         if settings.flag("hires_fix_use_firstpass_conds"):
             early = hires.encode(self.conditioner, *wanted)
         if hires.hires.prompt:
-            self._activate_networks(prepare_text(hires.hires.prompt, settings).tags)
+            self._activate_adapters(prepare_text(hires.hires.prompt, settings).tags)
         return early or hires.encode(self.conditioner, *wanted)
 
     def _enlarge(self, image: Image.Image, name: str, size_px: tuple[int, int]) -> Image.Image:
@@ -361,14 +361,14 @@ class _Job:
 
     def _keep(self, decoded: Tensor, batch: int, index: int, is_finished: bool) -> None:
         (image,) = self.model.recovery.run("save", lambda: to_images(decoded))
-        image = self.hooks.picture(image, index)
-        picture = replace(self._picture(image, batch, index), is_finished=is_finished)
+        image = self.hooks.image(image, index)
+        generated = replace(self._image(image, batch, index), is_finished=is_finished)
         settings = self.request.settings
         is_wanted = is_finished or settings.flag("save_incomplete_images")
         if is_wanted and self.request.save_images and settings.flag("samples_save"):
-            picture = self._save(picture, batch, index)
-        self.pictures.append(picture)
-        self.events.finished_picture(picture)
+            generated = self._save(generated, batch, index)
+        self.images.append(generated)
+        self.events.finished_image(generated)
 
     # -- facts and files ---------------------------------------------------------------------------------------------
 
@@ -386,14 +386,14 @@ class _Job:
         return tuple(s for seeds, _ in pairs for s in seeds), tuple(s for _, subseeds in pairs for s in subseeds)
 
     def _seed_resize(self) -> tuple[int, int] | None:
-        """(height, width) in latent units of the picture whose composition is wanted back."""
+        """(height, width) in latent units of the image whose composition is wanted back."""
         width, height = self.request.seed_resize_from_width, self.request.seed_resize_from_height
         if width <= 0 or height <= 0:
             return None
         return height // self.model.downscale, width // self.model.downscale
 
-    def _picture(self, image: Image.Image, batch: int, index: int) -> Picture:
-        """A picture with its infotext; where hooks made more pictures than there were seeds, those begin again."""
+    def _image(self, image: Image.Image, batch: int, index: int) -> GeneratedImage:
+        """An image with its infotext; where hooks made more images than there were seeds, those begin again."""
         facts = self.batches[batch]
         index %= len(facts.seeds)
         seed, subseed = facts.seeds[index], facts.subseeds[index]
@@ -405,7 +405,7 @@ class _Job:
         recovered = self.in_use.recovered
         if recovered:
             self.facts.extra["Memory recovery"] = recovered
-        optional = model.family.recipe.followed_by
+        optional = model.family.recipe.extra_encoder
         if optional is not None and model.has_optional:
             self.facts.extra[optional.field] = True
         if self.in_use.has_merged_tokens:
@@ -413,11 +413,11 @@ class _Job:
         size_px, used = self.request.size_px, self.facts.used
         main = main_fields(self.request, model.info, size_px, seed, subseed, model.plan, model.vae_info, used)
         extra = extra_fields(self.request, prompt, negative, self.facts)
-        return Picture(image, infotext(prompt, negative, main, extra), seed, subseed)
+        return GeneratedImage(image, infotext(prompt, negative, main, extra), seed, subseed)
 
     def _take_hashes(self) -> None:
-        """Have the hashes of the models that took part. They are taken while the picture is made; who needs them waits
-        here, with the picture in hand."""
+        """Have the hashes of the models that took part. They are taken while the image is made; who needs them waits
+        here, with the image in hand."""
         began = time.monotonic()
         if self.model.info.sha256 is None:
             self.events.phase("taking the checkpoint's hash")
@@ -433,68 +433,68 @@ class _Job:
 
     def _prepared_negative(self, text: str) -> PromptText:
         known = text == self.request.negative_prompt
-        return self.negative if known else prepare_text(text, self.request.settings, with_networks=False)
+        return self.negative if known else prepare_text(text, self.request.settings, with_tags=False)
 
-    def _save(self, picture: Picture, batch: int, index: int, suffix: str = "") -> Picture:
+    def _save(self, image: GeneratedImage, batch: int, index: int, suffix: str = "") -> GeneratedImage:
         info = self.model.info
         context = replace(
             name_context(self.request, info.model_name, info.shorthash or "", self._all_seeds()[0], self.began),
-            seed=picture.seed,
+            seed=image.seed,
             batch_index=index,
             iteration=batch,
             vae_filename=self.model.vae_info.name.partition(".")[0] if self.model.vae_info else "",
         )
-        picture, problem = self.output.save(picture, self.request, context, suffix, self.hooks)
+        image, problem = self.output.save(image, self.request, context, suffix, self.hooks)
         if problem and problem not in self.notices:
             self.notices.append(problem)
-        return picture
+        return image
 
     def _save_before_hires(self, latents: Tensor, batch: int) -> None:
         for index in range(latents.shape[0]):
             (image,) = to_images(self.model.decode(latents[index : index + 1]))
-            self._save(self._picture(image, batch, index), batch, index, "-before-highres-fix")
+            self._save(self._image(image, batch, index), batch, index, "-before-highres-fix")
 
     def _add_grid(self) -> None:
         """A grid of several samples, first in the list."""
         settings = self.request.settings
-        images = [picture.image for picture in self.pictures]
+        images = [image.image for image in self.images]
         wanted = settings.flag("return_grid") or settings.flag("grid_save")
         if not self.request.save_grid or not wanted or not images:
             return
         if (len(images) < 2 and settings.flag("grid_only_if_multiple")) or not fits_grid(images, settings):
             return
-        sheet = Sheet(images, grid_rows(len(images), settings, self.request.batch_size))
+        sheet = Grid(images, grid_rows(len(images), settings, self.request.batch_size))
         self.hooks.sheet(sheet)
-        first = self.pictures[0]
-        grid = Picture(
-            image_grid(sheet.images, sheet.rows), first.infotext, first.seed, first.subseed, kind=PictureKind.GRID
+        first = self.images[0]
+        grid = GeneratedImage(
+            image_grid(sheet.images, sheet.rows), first.infotext, first.seed, first.subseed, kind=ImageRole.GRID
         )
         if settings.flag("grid_save"):
             grid = self._save(grid, 0, 0)
         if settings.flag("return_grid"):
-            self.pictures.insert(0, grid)
+            self.images.insert(0, grid)
 
-    def _activate_networks(self, tags: NetworkTags) -> None:
+    def _activate_adapters(self, tags: PromptTags) -> None:
         """Put the networks of a prompt on the model; nothing happens if they are there already."""
         began = time.monotonic()
         self.events.phase("loading networks")
         active = self.model.recovery.run(
-            "networks", lambda: self.engine.networks.activate(self.model, tags, self.request.settings)
+            "networks", lambda: self.engine.adapters.activate(self.model, tags, self.request.settings)
         )
-        self.conditioner.networks = active
-        self.survival = active.survival
+        self.conditioner.adapters = active
+        self.retention = active.retention
         self.facts.extra |= active.fields
         self._use_embeddings(active)
         self.notices += [notice for notice in active.notices if notice not in self.notices]
         self._count_time("networks", began)
 
-    def _use_embeddings(self, active: ActiveNetworks) -> None:
+    def _use_embeddings(self, active: ActiveAdapters) -> None:
         """Textual inversion: all embeddings that fit the model, and those that came with its networks."""
-        networks = self.engine.networks
-        networks.embeddings.refresh()
+        adapters = self.engine.adapters
+        adapters.embeddings.refresh()
         widths = self.model.text_widths
         bundled = {name: item for name, item in active.embeddings.items() if set(widths) <= set(item.vectors)}
-        self.conditioner.use_embeddings({**networks.embeddings.usable(widths), **bundled})
+        self.conditioner.use_embeddings({**adapters.embeddings.usable(widths), **bundled})
         if not self.request.settings.flag("textual_inversion_add_hashes_to_infotext"):
             return
         found = self.conditioner.embeddings_in(*self.encoded_texts)
@@ -515,7 +515,7 @@ class _Job:
         memory = self.timeline.record()
         peak = memory.peak()
         return Result(
-            pictures=tuple(self.pictures),
+            images=tuple(self.images),
             info=GenerationInfo(
                 prompts=tuple(self._prepared(text).shown for item in batches for text in item.prompts),
                 negative_prompts=tuple(
@@ -539,7 +539,7 @@ class _Job:
                 seed_resize_from_height=request.seed_resize_from_height,
                 denoising_strength=request.hires.denoising_strength if request.hires else None,
                 extra_params={**({} if label == "Automatic" else {"Schedule type": label}), **extra},
-                infotexts=tuple(picture.infotext for picture in self.pictures),
+                infotexts=tuple(image.infotext for image in self.images),
                 styles=request.styles,
                 job_timestamp=self.began.strftime("%Y%m%d%H%M%S"),
                 clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
@@ -550,5 +550,5 @@ class _Job:
             peak_memory_bytes=peak.rss if self.engine.machine.device.type == "cpu" else peak.allocated,
             memory=memory,
             interrupted=self.interrupted,
-            network_survival=asdict(self.survival) if self.survival is not None else None,
+            adapter_retention=asdict(self.retention) if self.retention is not None else None,
         )

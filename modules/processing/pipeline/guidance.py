@@ -12,22 +12,22 @@ import torch
 from torch import Tensor
 
 from modules.errors import NumericalError
-from modules.models.denoiser_context import NetworkContext
-from modules.processing.pipeline.hooks import Denoised, GuidanceHooks, NetworkInputs
+from modules.models.denoiser_context import DenoiserContext
+from modules.processing.pipeline.hooks import Denoised, DenoiserInputs, GuidanceHooks
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
 from modules.sampling.types import Denoise
 
 # (x [N,C,h,w], timesteps [N], context of N rows) -> eps or v [N,C,h,w]
-Predict = Callable[[Tensor, Tensor, NetworkContext], Tensor]
+Predict = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 # (x [N,C,h,w], sigma [N], context of N rows) -> denoised [N,C,h,w]
-ConditionedDenoise = Callable[[Tensor, Tensor, NetworkContext], Tensor]
+ConditionedDenoise = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 
 
 @dataclass(frozen=True)
-class GuidedNetwork:
+class GuidedDenoiser:
     """A network with what it is to be given: one prompt and one negative prompt an image; `empty` [77,width] is the
-    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the picture; `level` what
+    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the image; `level` what
     `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself)."""
 
     denoise: ConditionedDenoise
@@ -49,24 +49,24 @@ class Used(Flag):
 
 
 @dataclass(frozen=True)
-class Successor:
-    """Another network that takes over in the middle: `has_come(evaluation, total, sigma)` says when, `make` loads it;
-    nothing here refers to the old one any longer then."""
+class RefinerSwitch:
+    """Another network that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
+    loads it; nothing here refers to the old one any longer then."""
 
-    has_come: Callable[[int, int, float], bool]
-    make: Callable[[], GuidedNetwork]
+    should_switch: Callable[[int, int, float], bool]
+    make: Callable[[], GuidedDenoiser]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuidanceOptions:
-    """When the negative prompt is left out, and how evaluations are batched.
+    """When the negative prompt is left out, and how model calls are batched.
 
     `min_sigma_uncond` (NGMS): below this sigma every second step runs without it, or all with `all_steps`.
-    `skip_early` is the fraction of evaluations from the first that run without it.
+    `skip_early` is the fraction of model calls from the first that run without it.
     """
 
     cfg_scale: float
-    total_evaluations: int
+    total_model_calls: int
     min_sigma_uncond: float = 0.0
     all_steps: bool = False
     skip_early: float = 0.0
@@ -76,29 +76,29 @@ class GuidanceOptions:
 
 
 class Guidance:
-    """A `GuidedDenoise` for one batch and one pass; counts its evaluations, because prompts change with the step."""
+    """A `GuidedDenoise` for one batch and one pass; counts its model calls, because prompts change with the step."""
 
     def __init__(
         self,
-        network: GuidedNetwork,
+        denoiser: GuidedDenoiser,
         options: GuidanceOptions,
-        before_evaluation: Callable[[], None] = lambda: None,
+        before_model_call: Callable[[], None] = lambda: None,
         hooks: GuidanceHooks | None = None,
-        successor: Successor | None = None,
+        refiner_switch: RefinerSwitch | None = None,
     ) -> None:
-        """`before_evaluation` may raise to stop the job, `hooks` may change what goes in and comes out."""
-        self._take(network)
+        """`before_model_call` may raise to stop the job, `hooks` may change what goes in and comes out."""
+        self._take(denoiser)
         self._options = options
-        self._before = before_evaluation
+        self._before = before_model_call
         self._hooks = hooks
-        self._successor = successor
+        self._refiner_switch = refiner_switch
         self._evaluation = 0
         self._uncond: Tensor | None = None
         self.used = Used.NOTHING
 
     def __call__(self, x: Tensor, sigma: Tensor, /) -> Tensor:
         self._before()
-        self._succeed(sigma)
+        self._switch(sigma)
         parts = [
             (row, weight, conditioning)
             for row, prompt in enumerate(self._prompts)
@@ -108,7 +108,7 @@ class Guidance:
         weights = [weight for _, weight, _ in parts]
         inputs = self._inputs(x, sigma, rows, [conditioning for _, _, conditioning in parts])
         if self._hooks is not None:
-            self._hooks.before_network(inputs)
+            self._hooks.before_denoiser(inputs)
         if self._leaves_out_uncond(sigma[:1]):
             cond = self._evaluate(inputs, slice(len(rows)), inputs.text_cond)
             uncond = torch.stack([cond[rows.index(row)] for row in range(len(self._prompts))])
@@ -118,7 +118,7 @@ class Guidance:
             cfg_scale = self._options.cfg_scale
         if self._hooks is not None:
             outputs = self._outputs(torch.cat([cond, uncond]))
-            self._hooks.after_network(outputs)
+            self._hooks.after_denoiser(outputs)
             cond, uncond = outputs.x[: len(rows)], outputs.x[len(rows) :]
         self._uncond = uncond
         denoised = _combine(cond, uncond, rows, weights, cfg_scale)
@@ -134,28 +134,28 @@ class Guidance:
         assert self._uncond is not None, "uncond_denoised before the first evaluation"
         return self._uncond
 
-    def _take(self, network: GuidedNetwork) -> None:
-        assert len(network.prompts) == len(network.negatives)
-        self._denoise: ConditionedDenoise | None = network.denoise
-        self._prompts = network.prompts
-        self._negatives = network.negatives
-        self._empty = network.empty
-        self._image = network.image
-        self._level = network.level
+    def _take(self, denoiser: GuidedDenoiser) -> None:
+        assert len(denoiser.prompts) == len(denoiser.negatives)
+        self._denoise: ConditionedDenoise | None = denoiser.denoise
+        self._prompts = denoiser.prompts
+        self._negatives = denoiser.negatives
+        self._empty = denoiser.empty
+        self._image = denoiser.image
+        self._level = denoiser.level
 
-    def _succeed(self, sigma: Tensor) -> None:
+    def _switch(self, sigma: Tensor) -> None:
         """Let another network take over, if its time has come."""
-        successor = self._successor
-        total = self._options.total_evaluations
-        if successor is None or not successor.has_come(self._evaluation, total, float(sigma.max())):
+        refiner_switch = self._refiner_switch
+        total = self._options.total_model_calls
+        if refiner_switch is None or not refiner_switch.should_switch(self._evaluation, total, float(sigma.max())):
             return
-        self._successor = self._denoise = self._image = None
+        self._refiner_switch = self._denoise = self._image = None
         self._prompts = self._negatives = ()
-        self._take(successor.make())
+        self._take(refiner_switch.make())
 
     def _leaves_out_uncond(self, sigma: Tensor) -> bool:
         options = self._options
-        if options.skip_early > 0 and self._evaluation / options.total_evaluations <= options.skip_early:
+        if options.skip_early > 0 and self._evaluation / options.total_model_calls <= options.skip_early:
             self.used |= Used.EARLY_WITHOUT_NEGATIVE
             return True
         if options.min_sigma_uncond <= 0 or not (options.all_steps or self._evaluation % 2 == 1):
@@ -165,24 +165,24 @@ class Guidance:
         self.used |= Used.LATE_WITHOUT_NEGATIVE
         return True
 
-    def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> NetworkInputs:
+    def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> DenoiserInputs:
         negatives = [negative.at(self._evaluation) for negative in self._negatives]
         vectors = [item.vector for item in (*prompts, *negatives) if item.vector is not None]
-        return NetworkInputs(
+        return DenoiserInputs(
             torch.cat([x[rows], x]),
             torch.cat([sigma[rows], sigma]),
             stack_encodings([prompt.crossattn for prompt in prompts]),
             stack_encodings([negative.crossattn for negative in negatives]),
             self._evaluation,
-            self._options.total_evaluations,
+            self._options.total_model_calls,
             torch.stack(vectors) if vectors else None,
             None if self._image is None else self._image.expand(len(rows) + x.shape[0], *self._image.shape),
         )
 
     def _outputs(self, x: Tensor) -> Denoised:
-        return Denoised(x, self._evaluation, self._options.total_evaluations)
+        return Denoised(x, self._evaluation, self._options.total_model_calls)
 
-    def _evaluate_both(self, inputs: NetworkInputs, count: int) -> tuple[Tensor, Tensor]:
+    def _evaluate_both(self, inputs: DenoiserInputs, count: int) -> tuple[Tensor, Tensor]:
         """The `count` parts of prompts and the negative prompts: in one call where they have equally many tokens, else
         one after the other."""
         cond_context, uncond_context, padded = pad_conditionings(
@@ -196,9 +196,9 @@ class Guidance:
         cond = self._evaluate(inputs, slice(count), cond_context)
         return cond, self._evaluate(inputs, slice(count, None), uncond_context)
 
-    def _evaluate(self, inputs: NetworkInputs, rows: slice, crossattn: Tensor) -> Tensor:
+    def _evaluate(self, inputs: DenoiserInputs, rows: slice, crossattn: Tensor) -> Tensor:
         vector, image = inputs.vector, inputs.image
-        context = NetworkContext(
+        context = DenoiserContext(
             crossattn, None if vector is None else vector[rows], None if image is None else image[rows]
         )
         assert self._denoise is not None
@@ -206,7 +206,7 @@ class Guidance:
         if self._options.check_nan and not torch.isfinite(output).all():
             raise NumericalError(
                 "The model produced NaN at this step. Start with --no-half to compute in 32 bit, or use another "
-                "checkpoint; --disable-nan-check lets such pictures through."
+                "checkpoint; --disable-nan-check lets such images through."
             )
         return output
 
@@ -221,7 +221,7 @@ def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequenc
 def conditioned(make: Callable[[Callable[[Tensor, Tensor], Tensor]], Denoise], predict: Predict) -> ConditionedDenoise:
     """Bind a context to a network: `make` is `denoise_for` with everything but the network filled in."""
 
-    def denoise(x: Tensor, sigma: Tensor, context: NetworkContext) -> Tensor:
+    def denoise(x: Tensor, sigma: Tensor, context: DenoiserContext) -> Tensor:
         return make(lambda scaled, t: predict(scaled, t, context))(x, sigma)
 
     return denoise

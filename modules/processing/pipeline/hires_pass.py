@@ -11,24 +11,24 @@ from torch import Tensor
 
 from modules.models.loaded import LoadedModel
 from modules.processing.pipeline.conditioning import Conditioner, EncodedPrompts
-from modules.processing.pipeline.guidance import Successor, Used
+from modules.processing.pipeline.guidance import RefinerSwitch, Used
 from modules.processing.pipeline.hires_size import HiresSize, hires_size
 from modules.processing.pipeline.hooks import ExtraNoise, Hooks, PassStart
 from modules.processing.pipeline.pixels import from_images, to_images
 from modules.processing.pipeline.sampling_pass import (
-    PassPlan,
+    PassSettings,
     build_guidance,
-    guided_network,
+    guided_denoiser,
     image_noise,
     noise_schedule,
-    plan_second,
+    second_run,
 )
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, upscale_latents
 from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.flow import NoiseLevels
-from modules.sampling.plan import SamplingPlan
+from modules.sampling.plan import SamplingRun
 from modules.sampling.types import OnStep
 
 # (image, name of an upscaler on pixels, width and height in pixels) -> image of that size
@@ -43,16 +43,16 @@ class HiresPass:
 
     request: Txt2ImgRequest
     hires: HiresRequest
-    plan: PassPlan
+    plan: PassSettings
     size: HiresSize
-    walk: SamplingPlan | None
+    sampling_run: SamplingRun | None
 
     @classmethod
     def of(cls, request: Txt2ImgRequest, schedule: NoiseLevels, is_sdxl: bool) -> "HiresPass":
         """Resolve the hires request: what it leaves open is as in the first pass."""
         hires = request.hires
         assert hires is not None, "a second pass was not asked for"
-        plan = PassPlan(
+        plan = PassSettings(
             sampler=SAMPLERS.get(hires.sampler or request.sampler),
             scheduler=hires.scheduler or request.scheduler,
             steps=hires.steps or request.steps,
@@ -60,16 +60,16 @@ class HiresPass:
             settings=request.settings,
             is_sdxl=is_sdxl,
         )
-        walk = plan_second(plan, schedule, hires.denoising_strength)
-        return cls(request, hires, plan, hires_size(*request.size_px, hires), walk)
+        sampling_run = second_run(plan, schedule, hires.denoising_strength)
+        return cls(request, hires, plan, hires_size(*request.size_px, hires), sampling_run)
 
     @property
     def steps(self) -> int:
         """Steps of the pass, for progress."""
-        return max(len(self.walk.sigmas) - 1, 0) if self.walk else 0
+        return max(len(self.sampling_run.sigmas) - 1, 0) if self.sampling_run else 0
 
     def encode(
-        self, conditioner: Conditioner, first_prompts: tuple[Sequence[str], Sequence[str]], first_evaluations: int
+        self, conditioner: Conditioner, first_prompts: tuple[Sequence[str], Sequence[str]], first_model_calls: int
     ) -> EncodedPrompts:
         """The pass's prompts under the networks that are active now.
 
@@ -80,10 +80,10 @@ class HiresPass:
         return conditioner.encode(
             [prepare_text(self.hires.prompt or text, settings).encoded for text in prompts],
             [prepare_text(self.hires.negative_prompt or text, settings, False).encoded for text in negatives],
-            first_evaluations,
+            first_model_calls,
             settings,
             self.size.upscale_to,
-            hires_steps=self.plan.evaluations,
+            hires_steps=self.plan.model_calls,
         )
 
     def run(
@@ -96,7 +96,7 @@ class HiresPass:
         on_step: OnStep,
         check_nan: bool,
         hooks: Hooks,
-        successor: Successor | None,
+        refiner_switch: RefinerSwitch | None,
         merging: Callable[[float], AbstractContextManager[None]],
     ) -> tuple[Tensor, Used]:
         """The larger clean latents, and what guidance made use of.
@@ -105,7 +105,7 @@ class HiresPass:
         """
         settings = self.request.settings
         latents = self._cut(latents if isinstance(latents, Tensor) else _encoded(model, latents))
-        if self.walk is None:
+        if self.sampling_run is None:
             return latents, Used.NOTHING
         seeds, subseeds, seed_resize = batch_seeds
         noise = image_noise(
@@ -119,12 +119,12 @@ class HiresPass:
             model.device,
         )
         schedule = noise_schedule(model, settings)
-        network = guided_network(self.plan, model, schedule, encoded, (latents.shape[2], latents.shape[3]))
-        guidance = build_guidance(self.plan, network, check, check_nan, hooks.guidance, successor)
-        del network, model  # the successor may have to leave memory to itself
+        adapter = guided_denoiser(self.plan, model, schedule, encoded, (latents.shape[2], latents.shape[3]))
+        guidance = build_guidance(self.plan, adapter, check, check_nan, hooks.guidance, refiner_switch)
+        del adapter, model  # the successor may have to leave memory to itself
         first = noise.next()
         hooks.before_sampling(PassStart(latents, first, encoded.prompts, encoded.negatives, is_hires=True))
-        start = self.walk.start_from(latents, first)
+        start = self.sampling_run.start_from(latents, first)
         extra_noise = settings.number("img2img_extra_noise")
         if extra_noise > 0:
             extra = ExtraNoise(first, start, latents)
@@ -132,16 +132,16 @@ class HiresPass:
             start = start + extra.noise * extra_noise
         ratio = settings.number("token_merging_ratio_hr") or settings.number("token_merging_ratio")
         with merging(ratio):
-            result = self.walk.run(
+            result = self.sampling_run.run(
                 guidance,
                 start,
-                self.walk.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
+                self.sampling_run.step_noise(noise, per_image=not settings.flag("no_dpmpp_sde_batch_determinism")),
                 on_step,
             )
         return result, guidance.used
 
     def enlarged(self, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor | list[Tensor]:
-        """The first pass's latents in the size of the second; or pictures, where the upscaler works on those, which
+        """The first pass's latents in the size of the second; or images, where the upscaler works on those, which
         the model of the second pass will encode."""
         width, height = self.size.upscale_to
         name = self.hires.upscaler
@@ -163,12 +163,12 @@ class HiresPass:
 
 
 def _larger(decoded: Tensor, name: str, size_px: tuple[int, int], enlarge: Enlarge) -> Tensor:
-    """A decoded picture [1,3,h,w] in -1..1 through an upscaler on pixels."""
+    """A decoded image [1,3,h,w] in -1..1 through an upscaler on pixels."""
     (image,) = to_images(decoded)
     return from_images([enlarge(image, name, size_px)])
 
 
-def _encoded(model: LoadedModel, pictures: list[Tensor]) -> Tensor:
-    """Latents [B,C,h,w] of pictures [1,3,H,W]: the posterior's mean, not a sample of it; its deviation is far below a
+def _encoded(model: LoadedModel, images: list[Tensor]) -> Tensor:
+    """Latents [B,C,h,w] of images [1,3,H,W]: the posterior's mean, not a sample of it; its deviation is far below a
     grey level, and unseeded elsewhere."""
-    return torch.cat([model.encode(picture) for picture in pictures])
+    return torch.cat([model.encode(image) for image in images])

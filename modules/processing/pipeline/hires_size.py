@@ -10,7 +10,7 @@ OLD_PIXEL_COUNT = 512 * 512
 
 @dataclass(frozen=True)
 class HiresSize:
-    """`upscale_to` is what the first picture is enlarged to; `target` what is left after the overhang is cut off.
+    """`upscale_to` is what the first image is enlarged to; `target` what is left after the overhang is cut off.
 
     All in pixels; `cut` is the overhang in latent units (width, height).
     """

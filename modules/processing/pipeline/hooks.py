@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Batch:
-    """One batch as it is about to be made; the lists have an entry for each picture and may be changed."""
+    """One batch as it is about to be made; the lists have an entry for each image and may be changed."""
 
     number: int
     prompts: list[str]
@@ -38,7 +38,7 @@ class PassStart:
 
 
 @dataclass
-class NetworkInputs:
+class DenoiserInputs:
     """What the network is about to be given at one evaluation; each field may be replaced by another of its shape.
 
     `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts;
@@ -76,7 +76,7 @@ class ExtraNoise:
 
 @dataclass
 class FileToSave:
-    """A picture on its way into a file. Before saving, image and infos may be replaced; after it `path` is set.
+    """An image on its way into a file. Before saving, image and infos may be replaced; after it `path` is set.
 
     `infos` are the text entries: "parameters" is the infotext, others become text chunks of a PNG.
     """
@@ -88,8 +88,8 @@ class FileToSave:
 
 
 @dataclass
-class Sheet:
-    """The pictures of a grid; the list and the number of rows may be changed."""
+class Grid:
+    """The images of a grid; the list and the number of rows may be changed."""
 
     images: list[Image.Image]
     rows: int
@@ -98,10 +98,10 @@ class Sheet:
 class GuidanceHooks(Protocol):
     """Called at every evaluation of the network."""
 
-    def before_network(self, inputs: NetworkInputs) -> None:
+    def before_denoiser(self, inputs: DenoiserInputs) -> None:
         """Before the network is called."""
 
-    def after_network(self, outputs: Denoised) -> None:
+    def after_denoiser(self, outputs: Denoised) -> None:
         """Before prompt and negative prompt are combined."""
 
     def after_guidance(self, outputs: Denoised) -> None:
@@ -113,16 +113,16 @@ class Hooks(Protocol):
 
     @property
     def guidance(self) -> GuidanceHooks | None:
-        """None: nobody watches the evaluations, and nothing is prepared for them."""
+        """None: nobody watches the model calls, and nothing is prepared for them."""
 
     @property
     def wants_whole_batches(self) -> bool:
-        """Whether `decoded` does something; else each picture is finished as soon as it is decoded."""
+        """Whether `decoded` does something; else each image is finished as soon as it is decoded."""
 
     def before_batch(self, batch: Batch) -> None:
         """Before anything of a batch is computed."""
 
-    def networks_active(self, batch: Batch, networks: Mapping[str, Any]) -> None:
+    def adapters_active(self, batch: Batch, adapters: Mapping[str, Any]) -> None:
         """The networks of the prompt (by kind) are on the model."""
 
     def batch(self, batch: Batch) -> None:
@@ -140,22 +140,22 @@ class Hooks(Protocol):
     def sampled(self, latents: Tensor) -> Tensor:
         """The latents [B,C,h,w] to be decoded, from those of the last pass."""
 
-    def decoded(self, batch: Batch, pictures: list[Tensor]) -> list[Tensor]:
-        """The pictures [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
+    def decoded(self, batch: Batch, images: list[Tensor]) -> list[Tensor]:
+        """The images [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
 
-    def picture(self, image: Image.Image, index: int) -> Image.Image:
-        """A picture in place of a finished one; `index` counts within the batch."""
+    def image(self, image: Image.Image, index: int) -> Image.Image:
+        """An image in place of a finished one; `index` counts within the batch."""
 
     def extra_params(self) -> Mapping[str, Any]:
         """What belongs into the infotext by now."""
 
     def before_saving(self, file: FileToSave) -> None:
-        """Before a picture is written."""
+        """Before an image is written."""
 
     def saved(self, file: FileToSave) -> None:
-        """A picture was written to `file.path`."""
+        """An image was written to `file.path`."""
 
-    def sheet(self, sheet: Sheet) -> None:
+    def sheet(self, sheet: Grid) -> None:
         """Before a grid is put together."""
 
 
@@ -169,7 +169,7 @@ class NoHooks:
     def before_batch(self, batch: Batch) -> None:
         return
 
-    def networks_active(self, batch: Batch, networks: Mapping[str, Any]) -> None:
+    def adapters_active(self, batch: Batch, adapters: Mapping[str, Any]) -> None:
         return
 
     def batch(self, batch: Batch) -> None:
@@ -187,10 +187,10 @@ class NoHooks:
     def sampled(self, latents: Tensor) -> Tensor:
         return latents
 
-    def decoded(self, batch: Batch, pictures: list[Tensor]) -> list[Tensor]:
-        return pictures
+    def decoded(self, batch: Batch, images: list[Tensor]) -> list[Tensor]:
+        return images
 
-    def picture(self, image: Image.Image, index: int) -> Image.Image:
+    def image(self, image: Image.Image, index: int) -> Image.Image:
         return image
 
     def extra_params(self) -> Mapping[str, Any]:
@@ -202,7 +202,7 @@ class NoHooks:
     def saved(self, file: FileToSave) -> None:
         return
 
-    def sheet(self, sheet: Sheet) -> None:
+    def sheet(self, sheet: Grid) -> None:
         return
 
 

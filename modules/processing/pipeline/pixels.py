@@ -1,4 +1,4 @@
-"""Between latents, tensors of pictures and PIL images."""
+"""Between latents, tensors of images and PIL images."""
 
 import math
 
@@ -10,20 +10,20 @@ from torch import Tensor
 from modules.models.architecture import LatentFormat
 
 
-def to_images(pictures: Tensor) -> list[Image.Image]:
-    """Pictures [B,3,H,W] in -1..1 to RGB images; values are clamped and rounded down, as the reference UI does."""
-    scaled = ((pictures.float() + 1.0) / 2.0).clamp(0.0, 1.0) * 255.0
+def to_images(images: Tensor) -> list[Image.Image]:
+    """Images [B,3,H,W] in -1..1 to RGB images; values are clamped and rounded down, as the reference UI does."""
+    scaled = ((images.float() + 1.0) / 2.0).clamp(0.0, 1.0) * 255.0
     array = scaled.permute(0, 2, 3, 1).cpu().numpy().astype(np.uint8)
-    return [Image.fromarray(picture) for picture in array]
+    return [Image.fromarray(image) for image in array]
 
 
 def from_images(images: list[Image.Image]) -> Tensor:
-    """RGB images of one size to pictures [B,3,H,W] float32 in -1..1."""
+    """RGB images of one size to images [B,3,H,W] float32 in -1..1."""
     array = np.stack([np.asarray(image.convert("RGB"), dtype=np.float32) / 255.0 for image in images])
     return torch.from_numpy(array).permute(0, 3, 1, 2) * 2.0 - 1.0
 
 
-def cheap_pictures(latents: Tensor, latent_format: LatentFormat, scale: int) -> list[Image.Image]:
+def cheap_images(latents: Tensor, latent_format: LatentFormat, scale: int) -> list[Image.Image]:
     """A cheap look at denoised latents [B,C,h,w]: a linear map to RGB, enlarged `scale` times.
 
     Costs a matrix product on a few thousand numbers in place of the decoder.

@@ -1,4 +1,4 @@
-"""Live previews: what a picture looks like halfway, by the method that the settings name."""
+"""Live previews: what an image looks like halfway, by the method that the settings name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modules.models.vae.tiny_vae import TinyHalf
 from modules.models.vae.tiny_vae_files import DECODER, TinyVaeFolders
 from modules.processing.engine.tiny_vae import read_half
 from modules.processing.engine.vae_options import APPROX, FULL, TINY
-from modules.processing.pipeline.pixels import cheap_pictures, side_by_side, to_images
+from modules.processing.pipeline.pixels import cheap_images, side_by_side, to_images
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -36,26 +36,26 @@ class Previews:
     _approx_of: Path | None = field(default=None, init=False)
 
     def image(self, model: LoadedModel, latents: Tensor) -> Image.Image | None:
-        """The pictures of denoised latents [B,C,h,w] side by side; None where the model has no way to show them.
+        """The images of denoised latents [B,C,h,w] side by side; None where the model has no way to show them.
 
         What goes wrong with a preview never ends the job: it is said, and the cheap method takes over.
         """
         try:
-            pictures = self._decoded(model, latents)
+            images = self._decoded(model, latents)
         except NumericalError as error:
             log.warning("No preview of this step: %s", error)
             return None
         except (CheckpointError, MemoryShortageError) as error:
             self._note(f"Previews are made by 'Approx cheap': {error}")
-            pictures = None
-        if pictures is not None:
-            return side_by_side(pictures)
+            images = None
+        if images is not None:
+            return side_by_side(images)
         if model.architecture.latent.rgb_factors is None:
             return None
-        return side_by_side(cheap_pictures(latents, model.architecture.latent, model.downscale))
+        return side_by_side(cheap_images(latents, model.architecture.latent, model.downscale))
 
     def _decoded(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
-        """Pictures by a decoder; None: by the cheap method."""
+        """Images by a decoder; None: by the cheap method."""
         method = self.settings.text("show_progress_type")
         if self.notices:  # it failed before in this job
             return None

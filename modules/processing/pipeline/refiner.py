@@ -11,17 +11,17 @@ TIMESTEPS = 1000
 
 
 @dataclass(frozen=True)
-class RefinerTurn:
-    """The moment: from the share `switch_at` of the model's timesteps on, or of the pass's evaluations (`by_steps`)."""
+class SwitchCondition:
+    """The moment: from the share `switch_at` of the model's timesteps on, or of the pass's model calls (`by_steps`)."""
 
     switch_at: float
     by_steps: bool
     schedule: NoiseLevels
 
-    def has_come(self, evaluation: int, total: int, sigma: float) -> bool:
+    def should_switch(self, model_call: int, total: int, sigma: float) -> bool:
         """Whether the refiner is to do this evaluation of `total`, at noise level `sigma`, and the following."""
         if self.by_steps:
-            return evaluation / total >= self.switch_at
+            return model_call / total >= self.switch_at
         timestep = int((self.schedule.sigmas - sigma).abs().argmin())
         return (TIMESTEPS - 1 - timestep) / TIMESTEPS >= self.switch_at
 

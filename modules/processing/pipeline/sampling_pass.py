@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from modules.models.loaded import LoadedModel
 from modules.processing.pipeline.conditioning import EncodedPrompts
-from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedNetwork, Successor, conditioned
+from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser, RefinerSwitch, conditioned
 from modules.processing.pipeline.hooks import GuidanceHooks
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SCHEDULES, EtaSource, Family, SamplerSpec
@@ -23,7 +23,7 @@ from modules.sampling.discrete import (
 )
 from modules.sampling.flow import FlowSchedule, NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
-from modules.sampling.plan import SamplingPlan, img2img_steps, plan_img2img, plan_txt2img
+from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps, txt2img_run
 from modules.sampling.schedules import ScheduleOptions
 from modules.sampling.types import SamplerOptions
 from modules.settings.values import Settings
@@ -32,7 +32,7 @@ PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassPlan:
+class PassSettings:
     """What one pass is to do; names are registered ones."""
 
     sampler: SamplerSpec
@@ -43,8 +43,8 @@ class PassPlan:
     is_sdxl: bool = False
 
     @property
-    def evaluations(self) -> int:
-        """Network evaluations that prompt schedules are spread over: twice the steps for second-order samplers."""
+    def model_calls(self) -> int:
+        """Network model calls that prompt schedules are spread over: twice the steps for second-order samplers."""
         return self.steps * 2 if self.sampler.second_order else self.steps
 
 
@@ -115,8 +115,8 @@ def image_noise(
 
 
 def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | None:
-    """What an inpainting model sees where there is no picture, [C,h,w] of latents: all is to be painted (mask 1), over
-    grey. instruct-pix2pix gets no picture at all (zeros); None for other models."""
+    """What an inpainting model sees where there is no image, [C,h,w] of latents: all is to be painted (mask 1), over
+    grey. instruct-pix2pix gets no image at all (zeros); None for other models."""
     channels = model.image_channels
     if channels == 0:
         return None
@@ -125,37 +125,37 @@ def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | Non
     return F.pad(model.grey_latent(height, width), (0, 0, 0, 0, 1, 0), value=1.0)
 
 
-def guided_network(
-    plan: PassPlan, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, latents: tuple[int, int]
-) -> GuidedNetwork:
+def guided_denoiser(
+    plan: PassSettings, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, latents: tuple[int, int]
+) -> GuidedDenoiser:
     """The model's network for a pass over latents of this height and width."""
     prediction = PREDICTIONS[model.architecture.prediction_type]
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
     denoise = conditioned(make, model.predict)
-    walks_timesteps = plan.sampler.family is Family.TIMESTEP
-    return GuidedNetwork(
+    uses_timesteps = plan.sampler.family is Family.TIMESTEP
+    return GuidedDenoiser(
         denoise,
         prompts.prompts,
         prompts.negatives,
         prompts.empty,
         unpainted_image(model, *latents),
-        trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if walks_timesteps else None,
+        trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
     )
 
 
 def build_guidance(
-    plan: PassPlan,
-    network: GuidedNetwork,
+    plan: PassSettings,
+    denoiser: GuidedDenoiser,
     check: Callable[[], None],
     check_nan: bool,
     hooks: GuidanceHooks | None = None,
-    successor: Successor | None = None,
+    refiner_switch: RefinerSwitch | None = None,
 ) -> Guidance:
     """The denoiser of this pass, with guidance."""
     settings = plan.settings
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
-        total_evaluations=plan.evaluations,
+        total_model_calls=plan.model_calls,
         min_sigma_uncond=settings.number("s_min_uncond"),
         all_steps=settings.flag("s_min_uncond_all"),
         skip_early=settings.number("skip_early_cond"),
@@ -163,12 +163,12 @@ def build_guidance(
         padding=_padding(settings),
         check_nan=check_nan,
     )
-    return Guidance(network, options, check, hooks, successor)
+    return Guidance(denoiser, options, check, hooks, refiner_switch)
 
 
-def plan_first(plan: PassPlan, schedule: NoiseLevels) -> SamplingPlan:
+def first_run(plan: PassSettings, schedule: NoiseLevels) -> SamplingRun:
     """The walk of a first pass, from pure noise."""
-    return plan_txt2img(
+    return txt2img_run(
         plan.sampler,
         SCHEDULES.get(plan.scheduler),
         plan.steps,
@@ -179,12 +179,12 @@ def plan_first(plan: PassPlan, schedule: NoiseLevels) -> SamplingPlan:
     )
 
 
-def plan_second(plan: PassPlan, schedule: NoiseLevels, denoising_strength: float) -> SamplingPlan | None:
-    """The walk of hires fix's second pass, from an enlarged picture; None where strength 0 leaves nothing to do."""
+def second_run(plan: PassSettings, schedule: NoiseLevels, denoising_strength: float) -> SamplingRun | None:
+    """The walk of hires fix's second pass, from an enlarged image; None where strength 0 leaves nothing to do."""
     steps, t_enc = img2img_steps(plan.steps, denoising_strength, fix_steps=True)
     if steps == 0:
         return None
-    return plan_img2img(
+    return img2img_run(
         plan.sampler,
         SCHEDULES.get(plan.scheduler),
         steps,

@@ -1,4 +1,4 @@
-"""Picture sizes as numbers that SDXL is given (Podell et al. 2023, arXiv:2307.01952, section 2.2)."""
+"""Image sizes as numbers that SDXL is given (Podell et al. 2023, arXiv:2307.01952, section 2.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_PERIOD = 10_000.0
 
 @dataclass(frozen=True)
 class SizeFacts:
-    """The picture that is to be made, and what the settings for SDXL say; zeros for models without a size vector."""
+    """The image that is to be made, and what the settings for SDXL say; zeros for models without a size vector."""
 
     width_px: int = 0
     height_px: int = 0

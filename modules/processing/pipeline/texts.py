@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from modules.prompting.comments import strip_comments
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.encode import TextOptions
-from modules.prompting.extra_networks import NetworkTags, extract_networks
+from modules.prompting.extra_networks import PromptTags, extract_tags
 from modules.settings.values import Settings
 
 
@@ -15,18 +15,18 @@ class PromptText:
 
     shown: str
     encoded: str
-    tags: NetworkTags
+    tags: PromptTags
 
 
-def prepare_text(text: str, settings: Settings, with_networks: bool = True) -> PromptText:
+def prepare_text(text: str, settings: Settings, with_tags: bool = True) -> PromptText:
     """Strip comments (if the setting says so) and take the network tags out.
 
-    Without `with_networks` tags are ordinary text: so they are in negative prompts, as in the reference UI.
+    Without `with_tags` tags are ordinary text: so they are in negative prompts, as in the reference UI.
     """
     shown = strip_comments(text) if settings.flag("enable_prompt_comments") else text
-    if not with_networks:
+    if not with_tags:
         return PromptText(shown, shown, {})
-    encoded, tags = extract_networks(shown)
+    encoded, tags = extract_tags(shown)
     return PromptText(shown, encoded, tags)
 
 

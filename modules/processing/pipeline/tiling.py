@@ -1,4 +1,4 @@
-"""Pictures that tile: every convolution wraps around the edges while one of them is made."""
+"""Images that tile: every convolution wraps around the edges while one of them is made."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -28,6 +28,6 @@ def merged_tokens(unet: nn.Module, ratio: float) -> Iterator[bool]:
         tomesd.remove_patch(unet)
 
 
-def can_merge_tokens(network: nn.Module) -> bool:
+def can_merge_tokens(adapter: nn.Module) -> bool:
     """Whether merging has an effect on this network."""
-    return any(kind.__name__ == MERGEABLE for module in network.modules() for kind in type(module).__mro__)
+    return any(kind.__name__ == MERGEABLE for module in adapter.modules() for kind in type(module).__mro__)

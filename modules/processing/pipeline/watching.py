@@ -14,7 +14,7 @@ from PIL import Image
 from modules.devices import release_memory
 from modules.memory.timeline import MemoryTimeline
 from modules.processing.pipeline.events import Events
-from modules.processing.record.result import Picture
+from modules.processing.record.result import GeneratedImage
 
 if TYPE_CHECKING:
     from modules.sampling.types import StepInfo
@@ -61,5 +61,5 @@ class Watched:
     def preview(self, image: Image.Image) -> None:
         self._events.preview(image)
 
-    def finished_picture(self, picture: Picture) -> None:
-        self._events.finished_picture(picture)
+    def finished_image(self, image: GeneratedImage) -> None:
+        self._events.finished_image(image)

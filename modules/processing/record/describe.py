@@ -1,4 +1,4 @@
-"""What a job was made with, as infotext fields: everything that another run needs to make the same picture."""
+"""What a job was made with, as infotext fields: everything that another run needs to make the same image."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from modules.memory.formats.names import dtype_name
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.vae.files import VaeInfo
-from modules.processing.engine.vae_options import FULL, encodes_pictures
+from modules.processing.engine.vae_options import FULL, encodes_images
 from modules.processing.pipeline.guidance import Used
 from modules.processing.request import HiresRequest, Txt2ImgRequest
 from modules.prompting.emphasis import Emphasis
@@ -34,7 +34,7 @@ class Facts:
 
 
 def schedule_label(sampler: str, scheduler: str) -> str:
-    """The schedule type that a picture records: Automatic is resolved where the sampler has a default."""
+    """The schedule type that an image records: Automatic is resolved where the sampler has a default."""
     spec, schedule = SAMPLERS.get(sampler), SCHEDULES.get(scheduler)
     if spec.default_scheduler is not None:
         return effective_schedule(spec, schedule).label
@@ -51,7 +51,7 @@ def main_fields(
     vae: VaeInfo | None = None,
     used: Used = Used.NOTHING,
 ) -> dict[str, object]:
-    """The fields that every picture has, in any order; None where one does not apply."""
+    """The fields that every image has, in any order; None where one does not apply."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
     has_variation = request.subseed_strength > 0
@@ -92,7 +92,7 @@ def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
     """How the weights were stored and computed; nothing for a plan that is neither fp8 nor chosen."""
     fields: dict[str, object] = {}
     if plan.is_low_precision:
-        fields["FP8 weight"] = plan.fp8_wish
+        fields["FP8 weight"] = plan.fp8_options
         fields["Cache FP16 weight for LoRA"] = plan.cache_fp16_weight
         fields["FP8 format"] = plan.unet_storage
         if plan.extra_skip:
@@ -143,7 +143,7 @@ def extra_fields(request: Txt2ImgRequest, prompt: str, negative_prompt: str, fac
         fields["Downcast alphas_cumprod"] = True
     if settings.text("sd_noise_schedule") != "Default":
         fields["Noise Schedule"] = settings.text("sd_noise_schedule")
-    if encodes_pictures(request) and settings.text("sd_vae_encode_method") != FULL:
+    if encodes_images(request) and settings.text("sd_vae_encode_method") != FULL:
         fields["VAE Encoder"] = settings.text("sd_vae_encode_method")
     if settings.text("sd_vae_decode_method") != FULL:
         fields["VAE Decoder"] = settings.text("sd_vae_decode_method")

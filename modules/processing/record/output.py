@@ -1,4 +1,4 @@
-"""Where finished pictures go: the folders the settings name, below one data folder. A failed write loses no picture."""
+"""Where finished images go: the folders the settings name, below one data folder. A failed write loses no image."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,10 +8,10 @@ from modules.errors import OutputError
 from modules.images.naming import NameContext
 from modules.images.saving import grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
-from modules.processing.record.result import Picture, PictureKind
+from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import Txt2ImgRequest
 
-INFOTEXT = "parameters"  # the entry of a picture's texts that says how it was made
+INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,22 @@ class Output:
 
     def save(
         self,
-        picture: Picture,
+        image: GeneratedImage,
         request: Txt2ImgRequest,
         context: NameContext,
         suffix: str = "",
         hooks: Hooks = NO_HOOKS,
-    ) -> tuple[Picture, str | None]:
-        """The picture with its path, or without one and a sentence that says why it could not be saved.
+    ) -> tuple[GeneratedImage, str | None]:
+        """The image with its path, or without one and a sentence that says why it could not be saved.
 
         What hooks change on the way goes into the file alone.
         """
-        is_grid = picture.kind is PictureKind.GRID
+        is_grid = image.kind is ImageRole.GRID
         if is_grid:
             folder = grids_folder(request.settings, self.data_dir)
         else:
             folder = self.samples_dir or samples_folder(request.settings, self.data_dir)
-        file = FileToSave(picture.image, {INFOTEXT: picture.infotext}, is_grid)
+        file = FileToSave(image.image, {INFOTEXT: image.infotext}, is_grid)
         hooks.before_saving(file)
         items = {name: text for name, text in file.infos.items() if name != INFOTEXT}
         infotext = file.infos.get(INFOTEXT, "")
@@ -47,15 +47,15 @@ class Output:
                 file.image, folder, request.settings, context, infotext, is_grid=is_grid, suffix=suffix, items=items
             )
         except OutputError as error:
-            return picture, f"{error} The picture is kept here until the page is closed: save it by hand."
+            return image, f"{error} The image is kept here until the page is closed: save it by hand."
         hooks.saved(file)
-        return replace(picture, path=path), None
+        return replace(image, path=path), None
 
 
 def name_context(
     request: Txt2ImgRequest, checkpoint_name: str, checkpoint_hash: str, seeds: tuple[int, ...], began: datetime
 ) -> NameContext:
-    """What file name patterns may show, as far as it is the same for all pictures of a job."""
+    """What file name patterns may show, as far as it is the same for all images of a job."""
     width, height = request.size_px
     return NameContext(
         prompt=request.prompt,

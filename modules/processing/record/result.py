@@ -1,4 +1,4 @@
-"""What a job gives back: pictures with their infotexts, and the facts about how they were made."""
+"""What a job gives back: images with their infotexts, and the facts about how they were made."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from modules.memory.timeline import MemoryRecord
 
 
-class PictureKind(StrEnum):
-    """Why a picture is in the result: a sample, or one derived from samples."""
+class ImageRole(StrEnum):
+    """Why an image is in the result: a sample, or one derived from samples."""
 
     SAMPLE = "sample"
     GRID = "grid"
 
 
 @dataclass(frozen=True)
-class Picture:
-    """One picture (RGB) with the infotext that describes it; `is_finished` is False for one that was stopped on the
+class GeneratedImage:
+    """One image (RGB) with the infotext that describes it; `is_finished` is False for one that was stopped on the
     way and is shown as far as it got."""
 
     image: Image.Image
@@ -31,7 +31,7 @@ class Picture:
     seed: int
     subseed: int
     path: Path | None = None  # where it was saved; None: not saved
-    kind: PictureKind = PictureKind.SAMPLE
+    kind: ImageRole = ImageRole.SAMPLE
     is_finished: bool = True
 
 
@@ -68,19 +68,19 @@ class GenerationInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """All of a job's pictures, grids first as the reference UI's clients expect."""
+    """All of a job's images, grids first as the reference UI's clients expect."""
 
-    pictures: tuple[Picture, ...]
+    images: tuple[GeneratedImage, ...]
     info: GenerationInfo
     notices: tuple[str, ...] = ()  # sentences for the user: what was ignored, degraded or could not be saved
     timings_s: Mapping[str, float] = field(default_factory=dict)
-    # During this job: of the graphics card's allocator; on the processor, of the whole program.
+    # During this job: of the GPU's allocator; on the CPU, of the whole program.
     peak_memory_bytes: int | None = None
     memory: MemoryRecord | None = None  # stage by stage
     interrupted: bool = False
-    network_survival: Mapping[str, Any] | None = None  # how much of the LoRAs arrived: retention, noise, worst layers
+    adapter_retention: Mapping[str, Any] | None = None  # how much of the LoRAs arrived: retention, noise, worst layers
 
     @property
-    def samples(self) -> tuple[Picture, ...]:
-        """The pictures without grids."""
-        return tuple(p for p in self.pictures if p.kind is PictureKind.SAMPLE)
+    def samples(self) -> tuple[GeneratedImage, ...]:
+        """The images without grids."""
+        return tuple(p for p in self.images if p.kind is ImageRole.SAMPLE)

@@ -60,7 +60,7 @@ SETTINGS = (
         "What Open folder opens",
         "Subdirectory",
         ("Output Root", "Subdirectory", "Subdirectory (even temp dir)"),
-        hint="Pictures are never kept in a temporary folder here: the last two are the same.",
+        hint="Images are never kept in a temporary folder here: the last two are the same.",
     ),
     GALLERY.text("gallery_height", "Gallery height", "", needs_reload=True, hint="A CSS length such as 768px or 70vh."),
     UI.many(
@@ -75,7 +75,7 @@ SETTINGS = (
         "interrupt_after_current",
         "Don't interrupt in the middle",
         True,
-        hint="The Interrupt button first lets the present picture be finished, where more are to come; a second press "
+        hint="The Interrupt button first lets the present image be finished, where more are to come; a second press "
         "stops at once.",
     ),
     UI.flag("show_progress_in_title", "Show generation progress in window title", True),

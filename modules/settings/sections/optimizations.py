@@ -1,4 +1,4 @@
-"""Speed, memory, and switches that reproduce pictures of older versions."""
+"""Speed, memory, and switches that reproduce images of older versions."""
 
 from modules.settings.group import Group
 from modules.settings.setting import Section
@@ -33,7 +33,7 @@ SETTINGS = (
         maximum=0.9,
         step=0.1,
         infotext="Token merging ratio",
-        hint="0: off. Higher is faster and changes the picture.",
+        hint="0: off. Higher is faster and changes the image.",
     ),
     OPTIMIZATIONS.number(
         "token_merging_ratio_img2img",
@@ -59,7 +59,7 @@ SETTINGS = (
         "Pad prompt/negative prompt",
         False,
         infotext="Pad conds",
-        hint="To the same length, so that both run in one batch. Changes the picture a little.",
+        hint="To the same length, so that both run in one batch. Changes the image a little.",
     ),
     OPTIMIZATIONS.flag(
         "pad_cond_uncond_v0",
@@ -91,7 +91,7 @@ SETTINGS = (
         "fp8_e4m3fn_row",
         ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row"),
         infotext="FP8 format",
-        hint="With one scale a row (the best, and int8), or plain as other programs store it.",
+        hint="With one scale per row (the best, and int8), or plain as other programs store it.",
     ),
     OPTIMIZATIONS.text(
         "fp8_skip",
@@ -139,8 +139,8 @@ SETTINGS = (
         "Stream weights",
         "Automatic",
         ("Automatic", "Off", "Parts", "Blocks", "Layers"),
-        hint="The device holds only what is at work: a part of the model, a block or a layer. The pictures stay the "
-        "same. On a graphics card the rest lies in main memory; on the processor it is read from the checkpoint file. "
+        hint="The device holds only what is at work: a part of the model, a block or a layer. The images stay the "
+        "same. On a GPU the rest lies in main memory; on the CPU it is read from the checkpoint file. "
         "Automatic: as --medvram or --lowvram say, and more finely where a model does not fit.",
     ),
     OPTIMIZATIONS.number(
@@ -174,7 +174,7 @@ SETTINGS = (
         "Split feed-forward",
         "Off",
         ("Off", "Automatic", "2", "4", "8"),
-        hint="Computes the widest layers in slices: less memory for large pictures. Automatic: where memory is short.",
+        hint="Computes the widest layers in slices: less memory for large images. Automatic: where memory is short.",
     ),
     COMPATIBILITY.flag(
         "auto_backcompat",
@@ -195,11 +195,11 @@ SETTINGS = (
         "no_dpmpp_sde_batch_determinism",
         "Let DPM++ SDE depend on the batch size",
         False,
-        hint="The old behaviour: a picture of a batch then differs from the same seed alone.",
+        hint="The old behaviour: an image of a batch then differs from the same seed alone.",
     ),
     COMPATIBILITY.flag(
         "use_old_hires_fix_width_height",
-        "Hires fix: width and height are those of the final picture",
+        "Hires fix: width and height are those of the final image",
         False,
         hint="The old behaviour; else they are those of the first pass.",
     ),

@@ -1,4 +1,4 @@
-"""Upscaling and what happens to a finished picture."""
+"""Upscaling and what happens to a finished image."""
 
 from modules.settings.group import Group
 from modules.settings.setting import Section

@@ -27,7 +27,7 @@ SETTINGS = (
     IMAGES.flag("grid_save", "Always save all generated image grids", True),
     IMAGES.choice("grid_format", "File format for grids", "png", FORMATS),
     IMAGES.flag("grid_extended_filename", "Add the images filename pattern to the names of grids", False),
-    IMAGES.flag("grid_only_if_multiple", "Do not save grids consisting of one picture", True),
+    IMAGES.flag("grid_only_if_multiple", "Do not save grids consisting of one image", True),
     IMAGES.flag(
         "grid_prevent_empty_spots",
         "Prevent empty spots in grid",
@@ -55,7 +55,7 @@ SETTINGS = (
         "save_selected_only",
         "When using the Save button, only save the selected image",
         True,
-        hint="Off: all pictures of the job, without grids.",
+        hint="Off: all images of the job, without grids.",
     ),
     IMAGES.flag(
         "save_incomplete_images",

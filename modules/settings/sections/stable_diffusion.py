@@ -55,7 +55,7 @@ SETTINGS = (
         "GPU",
         ("GPU", "CPU", "NV"),
         infotext="RNG",
-        hint="Decides the picture of a seed. NV: what an NVIDIA card would draw, on any device.",
+        hint="Decides the image of a seed. NV: what an NVIDIA card would draw, on any device.",
     ),
     SD.flag(
         "enable_quantization",
@@ -63,7 +63,7 @@ SETTINGS = (
         False,
         hint="For models whose noise schedule has steps; may sharpen, and changes old seeds.",
     ),
-    SD.flag("tiling", "Tiling", False, infotext="Tiling", hint="Pictures whose edges fit together."),
+    SD.flag("tiling", "Tiling", False, infotext="Tiling", hint="Images whose edges fit together."),
     SD.choice(
         "hires_fix_refiner_pass",
         "Hires fix: which pass to enable refiner for",
@@ -95,7 +95,7 @@ SETTINGS = (
         "auto_vae_precision",
         "Automatically revert VAE to 32-bit floats",
         True,
-        hint="When it gave NaN; the picture is decoded again. --no-half-vae computes it in 32 bits from the start.",
+        hint="When it gave NaN; the image is decoded again. --no-half-vae computes it in 32 bits from the start.",
     ),
     VAE.whole(
         "vae_tile_size",
@@ -104,8 +104,8 @@ SETTINGS = (
         minimum=0,
         maximum=4096,
         step=64,
-        hint="Pixels a side; pictures that are larger run through the VAE in tiles: the same picture, little memory on "
-        "the graphics card, slower. 0: only when memory did not last.",
+        hint="Pixels a side; images that are larger run through the VAE in tiles: the same image, little memory on "
+        "the GPU, slower. 0: only when memory did not last.",
     ),
     VAE.choice(
         "sd_vae_encode_method",
@@ -113,7 +113,7 @@ SETTINGS = (
         "Full",
         ("Full", "TAESD"),
         infotext="VAE Encoder",
-        hint="Where a picture becomes a latent: in hires fix with an upscaler that works on pixels. TAESD: as below.",
+        hint="Where an image becomes a latent: in hires fix with an upscaler that works on pixels. TAESD: as below.",
     ),
     VAE.choice(
         "sd_vae_decode_method",
@@ -158,7 +158,7 @@ SETTINGS = (
         "upcast_attn",
         "Upcast cross attention layer to float32",
         False,
-        hint="Against black pictures in 16 bits; slower.",
+        hint="Against black images in 16 bits; slower.",
     ),
     SD.whole(
         "sd_checkpoints_limit",

@@ -19,7 +19,7 @@ SETTINGS = (
         hint="Local: only where no other machine can reach the page; Remote: always. Never without a screen.",
     ),
     SYSTEM.flag("enable_console_prompts", "Print prompts to the console when a job starts", False),
-    SYSTEM.flag("samples_log_stdout", "Print the infotext of every picture to the console", False),
+    SYSTEM.flag("samples_log_stdout", "Print the infotext of every image to the console", False),
     SYSTEM.flag("list_hidden_files", "Load models from hidden directories", True),
     API.flag(
         "api_enable_requests", "Allow http:// and https:// URLs for input images in API", True, api_writable=False
@@ -36,7 +36,7 @@ SETTINGS = (
         "disable_mmap_load_safetensors",
         "Disable memmapping for loading .safetensors files.",
         False,
-        hint="Weights that the processor uses as the file has them are pages of the file. Switch this on where files "
+        hint="Weights that the CPU uses as the file has them are pages of the file. Switch this on where files "
         "are overwritten while they are in use.",
     ),
     *SYSTEM.reserved(

@@ -1,4 +1,4 @@
-// The whole picture on the whole page: arrows, Esc, s saves.
+// The whole image on the whole page: arrows, Esc, s saves.
 (() => {
   const fw = window.featherweight;
   let box = null;
@@ -10,10 +10,10 @@
     if (!box) {
       box = document.createElement("dialog");
       box.id = "lightboxModal";
-      box.setAttribute("aria-label", "Picture");
+      box.setAttribute("aria-label", "Image");
       box.innerHTML =
-        '<button type="button" data-step="-1" aria-label="Previous picture">‹</button>' +
-        '<img alt=""><button type="button" data-step="1" aria-label="Next picture">›</button>' +
+        '<button type="button" data-step="-1" aria-label="Previous image">‹</button>' +
+        '<img alt=""><button type="button" data-step="1" aria-label="Next image">›</button>' +
         '<button type="button" class="fw-close" aria-label="Close">×</button>';
       box.addEventListener("click", (event) => {
         const step = event.target.dataset && event.target.dataset.step;
@@ -23,7 +23,7 @@
       box.addEventListener("keydown", (event) => {
         if (event.key === "ArrowLeft") move(-1);
         if (event.key === "ArrowRight") move(1);
-        if (event.key === "s") document.querySelector("#txt2img_picture_tools [data-do=save]")?.click();
+        if (event.key === "s") document.querySelector("#txt2img_image_tools [data-do=save]")?.click();
       });
       document.querySelector("#txt2img_output").append(box); // inside of the page's root: Gradio scopes our style sheet to it
     }
@@ -33,17 +33,17 @@
   };
 
   function move(step) {
-    const pictures = fw.pictures();
-    const index = pictures.indexOf(fw.selectedPicture());
-    fw.selectPicture(index + step);
+    const images = fw.images();
+    const index = images.indexOf(fw.selectedImage());
+    fw.selectImage(index + step);
     draw();
   }
 
   function draw() {
-    const picture = fw.selectedPicture();
+    const image = fw.selectedImage();
     const image = box.querySelector("img");
-    image.src = picture.url;
-    image.alt = picture.infotext.split("\n")[0];
-    box.classList.toggle("fw-single", fw.pictures().length < 2);
+    image.src = image.url;
+    image.alt = image.infotext.split("\n")[0];
+    box.classList.toggle("fw-single", fw.images().length < 2);
   }
 })();

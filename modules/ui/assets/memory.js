@@ -70,7 +70,7 @@
     bar.append(filled);
     const text = fw.element("span", { className: "fw-plan-text", textContent: plan.line });
     const stages = plan.stages.map((item) => `${item.stage}: ${(item.needs / 1e9).toFixed(2)} GB`);
-    if (!plan.learnt_from) stages.push("an estimate, until a picture of this kind was made");
+    if (!plan.learnt_from) stages.push("an estimate, until an image of this kind was made");
     text.title = [plan.device, ...stages].join("\n");
     place.classList.toggle("fw-over", !plan.fits);
     place.replaceChildren(bar, text);

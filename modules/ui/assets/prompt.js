@@ -1,4 +1,4 @@
-// The prompt boxes: token counters, bracket check, Ctrl+Up/Down weights, Alt+Left/Right, dropping pictures.
+// The prompt boxes: token counters, bracket check, Ctrl+Up/Down weights, Alt+Left/Right, dropping images.
 (() => {
   const fw = window.featherweight;
   const BOXES = ["txt2img_prompt", "txt2img_neg_prompt", "hires_prompt", "hires_neg_prompt"];
@@ -171,7 +171,7 @@
     });
   }
 
-  // -- dropped pictures ----------------------------------------------------------------------------------------------
+  // -- dropped images ----------------------------------------------------------------------------------------------
 
   document.addEventListener("dragover", (event) => {
     if (event.target.closest && event.target.closest("#txt2img_prompt, #txt2img_neg_prompt")) event.preventDefault();
@@ -185,7 +185,7 @@
     reader.onload = async () => {
       try {
         const reply = await fw.post("sdapi/v1/png-info", { image: reader.result });
-        if (!reply.info) throw new Error("This picture holds no parameters.");
+        if (!reply.info) throw new Error("This image holds no parameters.");
         fw.setField("txt2img_prompt", reply.info);
         setTimeout(() => document.querySelector("#paste")?.click(), 100);
       } catch (error) {

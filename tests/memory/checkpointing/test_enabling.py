@@ -21,7 +21,7 @@ from modules.memory.layer import stored_state
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.offload_storage import RestingPlace
+from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import StreamHandle, stream
 from tests.memory.checkpointing.models import WIDTH, Stack, gradients, inputs, same
 
@@ -337,7 +337,9 @@ OTHERS: dict[str, Apply] = {
 
 def streamed(model: nn.Module, path: Path, level: Level) -> StreamHandle:
     """From files; norms are too small for it and can be trained."""
-    return stream(model, torch.device("cpu"), level, place=RestingPlace(BlobStore(path / "weights"), small_bytes=2048))
+    return stream(
+        model, torch.device("cpu"), level, place=OffloadStorage(BlobStore(path / "weights"), small_bytes=2048)
+    )
 
 
 class Fed(nn.Module):

@@ -17,7 +17,7 @@ from modules.memory.formats import FORMATS
 from modules.memory.layer import Part, Stored, manage, stored_state
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.offload_storage import RestingPlace
+from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import stream
 from tests.memory.feed_forward.allocations import peak_bytes
 from tests.memory.feed_forward.models import FEED_FORWARDS, diffusers
@@ -296,12 +296,12 @@ def test_streamed_weights_are_brought_once_a_call(level: Level, storage: str | N
         apply_storage(model, StorageRules(storage), torch.float32)
     expected = model(inputs())
     handle = split_feed_forward(model, CUTS["both"]) if first == "split" else None
-    with stream(model, CPU, level, place=RestingPlace(small_bytes=0)) as streaming, torch.no_grad():
+    with stream(model, CPU, level, place=OffloadStorage(small_bytes=0)) as streaming, torch.no_grad():
         handle = handle or split_feed_forward(model, CUTS["both"])
         for _ in range(3):
             before = streaming.counts.moved_bytes
             torch.testing.assert_close(model(inputs()), expected)
-        assert streaming.counts.moved_bytes - before <= 1.1 * streaming.rest_bytes
+        assert streaming.counts.moved_bytes - before <= 1.1 * streaming.offloaded_bytes
         handle.remove()
         torch.testing.assert_close(model(inputs()), expected)
     torch.testing.assert_close(model(inputs()), expected)

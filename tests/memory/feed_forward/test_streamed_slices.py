@@ -18,7 +18,7 @@ from modules.memory.layer import put, stored_state
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.offload_storage import RestingPlace
+from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.source import FileRegion, WatchedFile, as_bytes
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.memory.streaming.transfer import pin
@@ -78,9 +78,9 @@ def split_output(model: nn.Module, options: SplitOptions = CUT) -> Tensor:
         return run(model)
 
 
-def in_file(model: nn.Module, path: Path) -> RestingPlace:
+def in_file(model: nn.Module, path: Path) -> OffloadStorage:
     """All weights of Linear layers lie in a file, one after the other behind a few other bytes."""
-    place, begin = RestingPlace(small_bytes=1 << 14), 24
+    place, begin = OffloadStorage(small_bytes=1 << 14), 24
     data = [bytes(begin)]
     watched = WatchedFile(path)
     for layer in model.modules():
@@ -100,15 +100,15 @@ def test_only_the_slice_in_use_is_there(level: Level) -> None:
     expected, block_bytes = split_output(model), UP_BYTES + DOWN_BYTES + WIDTH * WIDTH * 4
     with stream(model, CPU, level, PLAIN) as handle:
         whole = peak_bytes(lambda: run(model))
-        assert handle.counts.most_bytes == (UP_BYTES if level is Level.LAYER else block_bytes)
+        assert handle.counts.max_bytes == (UP_BYTES if level is Level.LAYER else block_bytes)
         with split_feed_forward(model, CUT):
             assert torch.equal(run(model), expected)
-            handle.counts.most_bytes = handle.counts.moved_bytes = 0
+            handle.counts.max_bytes = handle.counts.moved_bytes = 0
             in_slices = peak_bytes(lambda: run(model))
-            assert handle.counts.most_bytes == SLICE_BYTES
-            assert handle.counts.moved_bytes == handle.rest_bytes
+            assert handle.counts.max_bytes == SLICE_BYTES
+            assert handle.counts.moved_bytes == handle.offloaded_bytes
         assert SLICE_BYTES <= in_slices < 1.3 * SLICE_BYTES
-        assert whole >= handle.counts.most_bytes * SPLITS * 2 // 3
+        assert whole >= handle.counts.max_bytes * SPLITS * 2 // 3
         torch.testing.assert_close(run(model), expected)
 
 
@@ -118,10 +118,10 @@ def test_of_what_comes_ahead_no_more_than_the_next_slice() -> None:
     with stream(model, CPU, Level.LAYER, StreamOptions(ahead_bytes=1 << 30)) as handle:
         with split_feed_forward(model, CUT):
             run(model)
-            handle.counts.most_bytes = 0
+            handle.counts.max_bytes = 0
             before = handle.counts.ready
             assert torch.equal(run(model), expected)
-        assert handle.counts.most_bytes <= 2 * SLICE_BYTES + WIDTH * WIDTH * 4  # and the layer in between
+        assert handle.counts.max_bytes <= 2 * SLICE_BYTES + WIDTH * WIDTH * 4  # and the layer in between
         assert handle.counts.ready - before >= 3 * (SPLITS + 1) - 1
 
 
@@ -141,7 +141,7 @@ def test_bit_for_bit_as_resident(level: Level, storage: str | None, where: str, 
             state.branches = AllBranches([Branches(down, up, torch.ones(3))])
     cuts = (CUT, SplitOptions(num_splits=5, token_chunk=3), SplitOptions(token_chunk=4))
     expected = [split_output(model, options) for options in cuts]
-    place = RestingPlace(BlobStore(tmp_path) if where == "disk" else None, small_bytes=1 << 14)
+    place = OffloadStorage(BlobStore(tmp_path) if where == "disk" else None, small_bytes=1 << 14)
     with stream(model, CPU, level, place=place) as handle:
         for _ in range(2):
             for options, wanted in zip(cuts, expected, strict=True):
@@ -156,10 +156,10 @@ def test_slices_are_read_from_the_file_itself(splits: int, tmp_path: Path) -> No
     model, options = Model(), SplitOptions(num_splits=splits)
     expected = split_output(model, options)
     with stream(model, CPU, Level.LAYER, PLAIN, in_file(model, tmp_path / "weights")) as handle:
-        assert handle.rest_bytes == 3 * (UP_BYTES + DOWN_BYTES + WIDTH * WIDTH * 4)
+        assert handle.offloaded_bytes == 3 * (UP_BYTES + DOWN_BYTES + WIDTH * WIDTH * 4)
         assert torch.equal(split_output(model, options), expected)
         widest = max(stop - start for start, stop in hidden_slices(HIDDEN, splits))
-        assert handle.counts.most_bytes == (UP_BYTES + DOWN_BYTES) * widest // HIDDEN
+        assert handle.counts.max_bytes == (UP_BYTES + DOWN_BYTES) * widest // HIDDEN
 
 
 def test_under_gradients_too() -> None:
@@ -173,9 +173,9 @@ def test_under_gradients_too() -> None:
         expected = gradient()
         with stream(model, CPU, Level.BLOCK, PLAIN) as handle:
             assert torch.equal(gradient(), expected)
-            handle.counts.most_bytes = 0
+            handle.counts.max_bytes = 0
             assert torch.equal(gradient(), expected)
-            assert handle.counts.most_bytes == SLICE_BYTES
+            assert handle.counts.max_bytes == SLICE_BYTES
 
 
 def test_weights_that_stay_on_the_device_are_not_brought_again() -> None:
@@ -245,7 +245,7 @@ def test_a_card_gets_slices_from_pinned_memory_and_from_elsewhere() -> None:
     model = Model()
     expected, plain = split_output(model), run(model)
     for budget in (0, UP_BYTES, None):
-        with stream(model, CPU, Level.BLOCK, link=made_up([])) as handle:
+        with stream(model, CPU, Level.BLOCK, copy_engine=made_up([])) as handle:
             pin(handle.groups, budget, lambda count: torch.empty(count, dtype=torch.uint8))
             for _ in range(3):
                 assert torch.equal(split_output(model), expected)

@@ -63,7 +63,7 @@ def test_a_file_that_changes_or_goes_while_it_is_used_is_an_error(tmp_path: Path
     with pytest.raises(CheckpointError, match=r"has changed since it was written.*loads the checkpoint again"):
         read(source)
     path.unlink()
-    with pytest.raises(CheckpointError, match="is gone"):
+    with pytest.raises(CheckpointError, match="is missing"):
         read(source)
     path.mkdir()
     with pytest.raises(CheckpointError, match="cannot be read"):

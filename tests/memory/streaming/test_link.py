@@ -1,4 +1,4 @@
-"""The way to a graphics card: with a card that is made up, which does copies late, and with a real one."""
+"""The way to a GPU: with a card that is made up, which does copies late, and with a real one."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.groups import Group, Level, Piece, Slot
-from modules.memory.streaming.offload_storage import RestingPlace
+from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.source import RamSource
 from modules.memory.streaming.streaming import StreamOptions, stream
-from modules.memory.streaming.transfer import Parcel, ReadingLink, StreamLink, pin, taken_bytes
+from modules.memory.streaming.transfer import ReadingCopyEngine, StreamCopyEngine, Transfer, pin, taken_bytes
 from tests.memory.streaming.test_streaming import Blocks, everything, outputs, toy
 
 CPU = torch.device("cpu")
@@ -83,7 +83,7 @@ class Card:
         self.current = self.main
 
 
-class LateLink(StreamLink):
+class LateCopyEngine(StreamCopyEngine):
     """Its copies are work on the card's stream."""
 
     card: Card
@@ -96,16 +96,16 @@ class LateLink(StreamLink):
             return side.record_event()
 
 
-def made_up(pinned: list[Tensor]) -> LateLink:
+def made_up(pinned: list[Tensor]) -> LateCopyEngine:
     card = Card()
 
     def pin(count: int) -> Tensor:
         pinned.append(torch.empty(count, dtype=torch.uint8))
         return pinned[-1]
 
-    link = LateLink(CPU, backend=card, pin=pin)
-    link.card = card
-    return link
+    copy_engine = LateCopyEngine(CPU, backend=card, pin=pin)
+    copy_engine.card = card
+    return copy_engine
 
 
 @pytest.mark.parametrize("level", list(Level))
@@ -113,11 +113,11 @@ def test_copies_are_waited_for_and_buffers_not_overwritten(level: Level) -> None
     module = toy()
     expected = outputs(module)
     pinned: list[Tensor] = []
-    link = made_up(pinned)
-    with stream(module, CPU, level, place=everything(), link=link):
+    copy_engine = made_up(pinned)
+    with stream(module, CPU, level, place=everything(), copy_engine=copy_engine):
         for _ in range(3):
             assert all(torch.equal(a, b) for a, b in zip(outputs(module), expected, strict=True))
-    assert "main waits for side" in link.card.log and "side waits for main" in link.card.log
+    assert "main waits for side" in copy_engine.card.log and "side waits for main" in copy_engine.card.log
 
 
 def test_only_two_pinned_buffers_are_needed() -> None:
@@ -125,7 +125,7 @@ def test_only_two_pinned_buffers_are_needed() -> None:
     module = Blocks()
     x = torch.randn(1, 32)
     expected = module(x)
-    with stream(module, CPU, place=everything(), link=made_up(pinned)):
+    with stream(module, CPU, place=everything(), copy_engine=made_up(pinned)):
         for _ in range(3):
             assert torch.equal(module(x), expected)
     assert len(pinned) <= 4  # of which two were too small
@@ -133,16 +133,16 @@ def test_only_two_pinned_buffers_are_needed() -> None:
 
 def test_what_rests_in_pinned_memory_is_copied_from_there() -> None:
     pinned: list[Tensor] = []
-    link = made_up(pinned)
+    copy_engine = made_up(pinned)
     tensor = torch.randn(8, 8)
     group = Group(0, "x", [Slot("x", nn.Linear(8, 8), "weight", RamSource(tensor))])
     (piece,) = group.pieces
     piece.host = tensor.view(-1).view(torch.uint8).clone()
-    parcel = link.send(piece, ahead=True)
+    transfer = copy_engine.send(piece, ahead=True)
     assert not pinned
-    assert torch.equal(parcel.wait()[: piece.size_bytes].view(torch.float32).view(8, 8), tensor)
-    link.send(piece, ahead=True).discard()
-    link.close()
+    assert torch.equal(transfer.wait()[: piece.size_bytes].view(torch.float32).view(8, 8), tensor)
+    copy_engine.send(piece, ahead=True).discard()
+    copy_engine.close()
 
 
 @pytest.mark.parametrize("budget", [0, 9000, None])
@@ -151,7 +151,7 @@ def test_pinning_goes_as_far_as_the_budget(budget: int | None) -> None:
     module = Blocks()
     x = torch.randn(1, 32)
     expected = module(x)
-    with stream(module, CPU, place=everything(), link=made_up(pinned)) as handle:
+    with stream(module, CPU, place=everything(), copy_engine=made_up(pinned)) as handle:
         pin(handle.groups, budget, lambda count: torch.empty(count, dtype=torch.uint8))
         hosts = [piece.host for group in handle.groups for piece in group.pieces]
         held = sum(host.numel() for host in hosts if host is not None)
@@ -174,9 +174,9 @@ def test_where_the_system_pins_no_more_it_goes_on_without() -> None:
         given.append(count)
         return torch.empty(count, dtype=torch.uint8)
 
-    link = LateLink(CPU, backend=Card(), pin=limited)
-    link.card = link._backend  # type: ignore[assignment]
-    with stream(module, CPU, place=everything(), link=link) as handle:
+    copy_engine = LateCopyEngine(CPU, backend=Card(), pin=limited)
+    copy_engine.card = copy_engine._backend  # type: ignore[assignment]
+    with stream(module, CPU, place=everything(), copy_engine=copy_engine) as handle:
         pin(handle.groups, None, limited)
         assert len([piece for group in handle.groups for piece in group.pieces if piece.host is not None]) == 2
         for _ in range(3):
@@ -184,27 +184,27 @@ def test_where_the_system_pins_no_more_it_goes_on_without() -> None:
 
 
 def test_what_should_come_ahead_and_finds_no_room_comes_when_it_is_used() -> None:
-    class Full(ReadingLink):
-        def send(self, piece: Piece, ahead: bool) -> Parcel:
+    class Full(ReadingCopyEngine):
+        def send(self, piece: Piece, ahead: bool) -> Transfer:
             if ahead:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return super().send(piece, ahead)
 
     module, x = Blocks(), torch.randn(1, 32)
     expected = module(x)
-    with stream(module, CPU, place=everything(), link=Full()) as handle:
+    with stream(module, CPU, place=everything(), copy_engine=Full()) as handle:
         for _ in range(3):
             assert torch.equal(module(x), expected)
         assert handle.counts.no_room > 0 and handle.counts.ready == 0
 
 
 def test_a_piece_that_is_not_needed_goes_back() -> None:
-    link = ReadingLink(spare_bytes=1 << 20)
+    copy_engine = ReadingCopyEngine(spare_bytes=1 << 20)
     group = Group(0, "x", [Slot("x", nn.Linear(8, 8), "weight", RamSource(torch.randn(8, 8)))])
-    link.send(group.pieces[0], ahead=True).discard()
-    flat = link.send(group.pieces[0], ahead=False).wait()
-    link.release(flat)
-    link.close()
+    copy_engine.send(group.pieces[0], ahead=True).discard()
+    flat = copy_engine.send(group.pieces[0], ahead=False).wait()
+    copy_engine.release(flat)
+    copy_engine.close()
 
 
 card = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -236,10 +236,10 @@ def test_a_card_computes_what_it_does_with_all_weights_there(
     expected = module.to(device)(x)
     module.to("cpu")
     torch.cuda.synchronize()
-    with torch.inference_mode(), stream(module, device, level, options, RestingPlace(small_bytes=1024)) as handle:
+    with torch.inference_mode(), stream(module, device, level, options, OffloadStorage(small_bytes=1024)) as handle:
         for _ in range(5):
             torch.testing.assert_close(module(x), expected, atol=1e-5, rtol=0)
-        assert handle.rest_bytes >= 12 * 512 * 512
+        assert handle.offloaded_bytes >= 12 * 512 * 512
     torch.testing.assert_close(module(x), expected, atol=1e-5, rtol=0)
 
 

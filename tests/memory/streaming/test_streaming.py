@@ -16,7 +16,7 @@ from modules.memory.layer import put, stored_state, stored_tensors
 from modules.memory.storage import StorageRules, apply_storage
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
-from modules.memory.streaming.offload_storage import RestingPlace
+from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import StreamOptions, stream
 from tests.memory.toys import Toy, toy_inputs
 
@@ -51,9 +51,9 @@ def toy() -> Toy:
     return toy
 
 
-def everything(store: BlobStore | None = None) -> RestingPlace:
+def everything(store: BlobStore | None = None) -> OffloadStorage:
     """Takes the smallest weights too."""
-    return RestingPlace(store, small_bytes=0)
+    return OffloadStorage(store, small_bytes=0)
 
 
 @torch.inference_mode()
@@ -66,33 +66,33 @@ def equal(first: list[Tensor], second: list[Tensor]) -> bool:
 
 
 @pytest.fixture(params=["memory", "disk"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> RestingPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> OffloadStorage:
     return everything(BlobStore(tmp_path) if request.param == "disk" else None)
 
 
 @pytest.mark.parametrize("level", list(Level))
-def test_the_output_is_that_of_the_resident_module_every_time(level: Level, place: RestingPlace) -> None:
+def test_the_output_is_that_of_the_resident_module_every_time(level: Level, place: OffloadStorage) -> None:
     module = toy()
     expected = outputs(module)
     with stream(module, CPU, level, place=place) as handle:
         assert all(parameter.is_meta for parameter in module.parameters())
         for _ in range(3):
             assert equal(outputs(module), expected)
-        assert handle.rest_bytes == sum(parameter.numel() * 4 for parameter in module.parameters())
+        assert handle.offloaded_bytes == sum(parameter.numel() * 4 for parameter in module.parameters())
     assert not any(parameter.is_meta for parameter in module.parameters())
     assert type(module.first) is nn.Linear and stored_state(module.first) is None
     assert equal(outputs(module), expected)
 
 
 @pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row", "int8_row", "bf16"])
-def test_what_is_stored_in_8_bits_moves_in_8_bits(storage: str, place: RestingPlace) -> None:
+def test_what_is_stored_in_8_bits_moves_in_8_bits(storage: str, place: OffloadStorage) -> None:
     module = toy()
     apply_storage(module, StorageRules(storage, embeddings=True, direct=True), torch.float32)
     expected = outputs(module)
     narrow = sum(p.numel() for p in module.parameters() if p.element_size() == 1)
     with stream(module, CPU, place=place) as handle:
         assert equal(outputs(module), expected)
-        assert handle.rest_bytes < sum(4 * p.numel() for p in module.parameters()) - 2 * narrow
+        assert handle.offloaded_bytes < sum(4 * p.numel() for p in module.parameters()) - 2 * narrow
     assert equal(outputs(module), expected)
 
 
@@ -105,7 +105,7 @@ def test_what_is_stored_in_8_bits_moves_in_8_bits(storage: str, place: RestingPl
         (Level.LAYER, StreamOptions(ahead_bytes=1 << 20, kept_bytes=9000)),
         (Level.BLOCK, StreamOptions()),
         (Level.BLOCK, StreamOptions(blocks_per_group=3)),
-        (Level.BLOCK, StreamOptions(largest_block_bytes=4500)),
+        (Level.BLOCK, StreamOptions(max_block_bytes=4500)),
         (Level.COMPONENT, StreamOptions()),
     ],
 )
@@ -128,7 +128,7 @@ def test_blocks_are_groups_and_what_they_share_is_not_in_them() -> None:
     ]
     pairs = stream(Blocks(), CPU, Level.BLOCK, StreamOptions(blocks_per_group=2), everything())
     assert [group.path for group in pairs.groups][:3] == ["blocks.0", "blocks.2", "optional.0"]
-    halved = stream(Blocks(), CPU, Level.BLOCK, StreamOptions(largest_block_bytes=4200), everything())
+    halved = stream(Blocks(), CPU, Level.BLOCK, StreamOptions(max_block_bytes=4200), everything())
     assert "optional.1.1" in [group.path for group in halved.groups]
     assert "blocks.0.own" in [group.path for group in halved.groups]
 
@@ -155,7 +155,7 @@ def test_what_fits_the_budget_stays() -> None:
         assert handle.counts.moved_bytes == moved
 
 
-def test_the_order_of_the_first_pass_is_prefetched_on_the_next(place: RestingPlace) -> None:
+def test_the_order_of_the_first_pass_is_prefetched_on_the_next(place: OffloadStorage) -> None:
     module = Blocks()
     x = torch.randn(1, 32)
     with torch.inference_mode(), stream(module, CPU, place=place) as handle:
@@ -197,7 +197,7 @@ def test_components_take_turns() -> None:
 def test_small_weights_and_buffers_stay() -> None:
     module = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64)).eval().requires_grad_(False)
     expected = module(torch.ones(2, 64))
-    with stream(module, CPU, place=RestingPlace(small_bytes=1000)) as handle:
+    with stream(module, CPU, place=OffloadStorage(small_bytes=1000)) as handle:
         assert [slot.name for group in handle.groups for slot in group.slots] == ["weight"]
         assert torch.equal(module(torch.ones(2, 64)), expected)
 
@@ -221,7 +221,7 @@ def test_reading_weights_without_calling_the_layer() -> None:
         assert torch.equal(stored_tensors(module.first, "weight")[0], first)
 
 
-def test_state_dict_has_the_weights(place: RestingPlace) -> None:
+def test_state_dict_has_the_weights(place: OffloadStorage) -> None:
     module = toy()
     expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     with stream(module, CPU, place=place):
@@ -233,13 +233,13 @@ def test_state_dict_has_the_weights(place: RestingPlace) -> None:
     module.load_state_dict(expected)
 
 
-def test_a_weight_that_is_put_takes_effect_and_the_old_one_comes_back(place: RestingPlace) -> None:
+def test_a_weight_that_is_put_takes_effect_and_the_old_one_comes_back(place: OffloadStorage) -> None:
     module = toy()
     expected = outputs(module)
     before = module.first.weight.detach().clone()
     with stream(module, CPU, place=place) as handle:
         outputs(module)
-        rest = handle.rest_bytes
+        rest = handle.offloaded_bytes
         put(module.convolution, "weight", module.convolution.weight + 1, None)
         put(module.first, "weight", before.double().mul(2).float(), None)
         changed = outputs(module)
@@ -248,10 +248,10 @@ def test_a_weight_that_is_put_takes_effect_and_the_old_one_comes_back(place: Res
         put(module.first, "weight", before, None)
         put(module.convolution, "weight", module.convolution.weight - 1, None)
         assert equal(outputs(module)[:1], expected[:1])
-        assert handle.rest_bytes >= rest
+        assert handle.offloaded_bytes >= rest
 
 
-def test_storage_may_change_while_streamed(place: RestingPlace) -> None:
+def test_storage_may_change_while_streamed(place: OffloadStorage) -> None:
     module, plain = toy(), toy()
     rules = StorageRules("fp8_e4m3fn_row", direct=True)
     apply_storage(plain, rules, torch.float32)
@@ -362,7 +362,7 @@ def test_streaming_may_become_finer_and_go_back() -> None:
     with torch.inference_mode():
         expected = module(x)
         with stream(module, CPU, Level.COMPONENT, StreamOptions(kept_bytes=1 << 20), everything()) as handle:
-            whole, sizes, undos = handle.groups, [handle.rest_bytes], []
+            whole, sizes, undos = handle.groups, [handle.offloaded_bytes], []
             for level in (Level.BLOCK, Level.LAYER):
                 undo = handle.make_finer("", level)
                 assert undo is not None and handle.make_finer("", level) is None

@@ -13,17 +13,17 @@ from torch import Tensor
 
 import modules.models.merging.merged
 from modules.errors import CheckpointError, Interrupted, InvalidValueError, OutputError
-from modules.models.merging.request import MergeWish
+from modules.models.merging.request import MergeOptions
 from modules.models.reading.tensor_file import TensorEntry, TensorFile
 from modules.models.reading.tensor_writer import TensorWriter
 from tests.models.merging.toys import CONV_IN, POSITIONS, SCHEDULE, TEXT, UNET, VAE, Toys, toy
 
 WEIGHTS = (CONV_IN, UNET, TEXT, VAE)
-WEIGHTED = MergeWish(primary="a", secondary="b", name="merged", storage="fp32")
-DIFFERENCE = MergeWish(
+WEIGHTED = MergeOptions(primary="a", secondary="b", name="merged", storage="fp32")
+DIFFERENCE = MergeOptions(
     primary="a", secondary="b", tertiary="c", method="Add difference", name="merged", storage="fp32", multiplier=0.5
 )
-ALONE = MergeWish(primary="a", method="No interpolation", name="merged", storage="fp32")
+ALONE = MergeOptions(primary="a", method="No interpolation", name="merged", storage="fp32")
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def toys(tmp_path: Path) -> Toys:
     return toys
 
 
-def changed(wish: MergeWish, **fields: Any) -> MergeWish:
-    return MergeWish(**{**vars(wish), **fields})
+def changed(options: MergeOptions, **fields: Any) -> MergeOptions:
+    return MergeOptions(**{**vars(options), **fields})
 
 
-def merged(toys: Toys, wish: MergeWish) -> dict[str, Tensor]:
-    return load_file(toys.merge(wish).path)
+def merged(toys: Toys, options: MergeOptions) -> dict[str, Tensor]:
+    return load_file(toys.merge(options).path)
 
 
 @pytest.mark.parametrize("multiplier", [0.0, 0.3, 1.0])
@@ -184,7 +184,7 @@ def test_weights_are_discarded_by_a_regular_expression(toys: Toys) -> None:
         toys.merge(changed(WEIGHTED, discard=".", name="x"))
 
 
-def test_the_yaml_is_copied_from_where_it_is_wished(toys: Toys) -> None:
+def test_the_yaml_is_copied_from_where_it_is_optionsed(toys: Toys) -> None:
     (toys.folder / "b.yaml").write_text("model: b")
     toys.merge(WEIGHTED)
     assert (toys.folder / "merged.yaml").read_text() == "model: b"
@@ -225,10 +225,10 @@ def test_large_tensors_are_merged_in_pieces(toys: Toys, numbers: int, monkeypatc
     odd = {"x.scalar": torch.tensor(2.0), "x.empty": torch.zeros(0, 3), "x.row": torch.arange(5.0)}
     toys.add("wide.safetensors", toy(5, channels=9) | odd)
     toys.add("b.safetensors", toy(1) | odd)
-    wish = changed(DIFFERENCE, primary="wide", secondary="b")
-    whole = merged(toys, wish)
+    options = changed(DIFFERENCE, primary="wide", secondary="b")
+    whole = merged(toys, options)
     monkeypatch.setattr(modules.models.merging.merged, "PIECE_NUMBERS", numbers)
-    pieces = merged(toys, changed(wish, name="in pieces"))
+    pieces = merged(toys, changed(options, name="in pieces"))
     assert all(torch.equal(tensor, pieces[name]) for name, tensor in whole.items())
     weighted = merged(toys, changed(WEIGHTED, primary="wide", name="weighted"))
     assert torch.equal(weighted["x.row"], odd["x.row"] * 0.7 + odd["x.row"] * 0.3)

@@ -1,4 +1,4 @@
-"""Merges of the tiny SD1 checkpoint: 8-bit results load as the loader would have made them, and make pictures."""
+"""Merges of the tiny SD1 checkpoint: 8-bit results load as the loader would have made them, and make images."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,7 @@ def load(path: Path) -> LoadedModel:
     return load_model(info_of(path), CONFIGS, lambda _: plan)
 
 
-def picture(path: Path, tmp_path: Path) -> Result:
+def image(path: Path, tmp_path: Path) -> Result:
     catalogue = CheckpointCatalogue([path.parent], HashCache(tmp_path / "hashes.json"))
     engine = Engine(catalogue, CONFIGS, cpu_machine)
     quiet = Settings({"samples_save": False, "grid_save": False, "return_grid": False})
@@ -135,7 +135,7 @@ def test_an_8_bit_merge_with_a_baked_vae_and_discarded_weights_loads(
     target = run(request)
     model = load(target)
     assert torch.equal(model.vae.decoder.conv_out.bias, torch.full((3,), 0.5))
-    result = picture(target, tmp_path)
+    result = image(target, tmp_path)
     assert len(result.samples) == 1
     assert "Model: merged" in result.info.infotexts[0]
     assert numpy.asarray(result.samples[0].image).std() > 0

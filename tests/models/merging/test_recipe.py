@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from modules.models.merging.request import MergeWish
+from modules.models.merging.request import MergeOptions
 from modules.models.reading.catalogue import old_hash
 from modules.models.reading.tensor_file import TensorFile
 from tests.models.merging.toys import Toys, toy
 
-WISH = MergeWish(primary="a", secondary="b", multiplier=0.25, name="merged", discard="position_ids")
+OPTIONS = MergeOptions(primary="a", secondary="b", multiplier=0.25, name="merged", discard="position_ids")
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def toys(tmp_path: Path) -> Toys:
     return toys
 
 
-def metadata(toys: Toys, wish: MergeWish) -> dict[str, str]:
-    with TensorFile(toys.merge(wish).path) as file:
+def metadata(toys: Toys, options: MergeOptions) -> dict[str, str]:
+    with TensorFile(toys.merge(options).path) as file:
         return file.metadata
 
 
@@ -33,7 +33,7 @@ def sha256(path: Path) -> str:
 
 
 def test_the_recipe_says_what_was_done_to_which_models(toys: Toys) -> None:
-    found = metadata(toys, WISH)
+    found = metadata(toys, OPTIONS)
     recipe = json.loads(found["sd_merge_recipe"])
     a, b = sha256(toys.folder / "a.safetensors"), sha256(toys.folder / "b.safetensors")
     assert recipe | {"version": ""} == {
@@ -61,10 +61,10 @@ def test_the_recipe_says_what_was_done_to_which_models(toys: Toys) -> None:
 
 
 def test_a_merge_of_merges_remembers_them_all(toys: Toys) -> None:
-    first = toys.merge(WISH).path
+    first = toys.merge(OPTIONS).path
     found = metadata(
         toys,
-        MergeWish(primary="merged", secondary="b", tertiary="c", method="Add difference", name="second"),
+        MergeOptions(primary="merged", secondary="b", tertiary="c", method="Add difference", name="second"),
     )
     models = json.loads(found["sd_merge_models"])
     names = {entry["name"] for entry in models.values()}
@@ -74,27 +74,27 @@ def test_a_merge_of_merges_remembers_them_all(toys: Toys) -> None:
 
 def test_an_inpainting_result_is_marked(toys: Toys) -> None:
     toys.add("wide.safetensors", toy(3, channels=9))
-    found = metadata(toys, MergeWish(primary="wide", secondary="b", name="merged"))
+    found = metadata(toys, MergeOptions(primary="wide", secondary="b", name="merged"))
     assert json.loads(found["sd_merge_recipe"])["is_inpainting"] is True
 
 
 def test_metadata_is_taken_over_and_added_to(toys: Toys) -> None:
-    wish = MergeWish(primary="a", secondary="b", name="merged", metadata_json='{"licence": "mine"}')
-    found = metadata(toys, wish)
+    options = MergeOptions(primary="a", secondary="b", name="merged", metadata_json='{"licence": "mine"}')
+    found = metadata(toys, options)
     assert (found["author"], found["licence"], found["format"]) == ("A", "mine", "pt")
     assert "featherweight" not in found
 
 
 def test_each_part_of_the_metadata_can_be_left_out(toys: Toys) -> None:
-    bare = MergeWish(primary="a", secondary="b", name="1", add_recipe=False, copy_metadata=False)
+    bare = MergeOptions(primary="a", secondary="b", name="1", add_recipe=False, copy_metadata=False)
     assert metadata(toys, bare) == {"format": "pt"}
-    none = MergeWish(primary="a", secondary="b", name="2", save_metadata=False, metadata_json='{"x": "y"}')
+    none = MergeOptions(primary="a", secondary="b", name="2", save_metadata=False, metadata_json='{"x": "y"}')
     assert metadata(toys, none) == {}
 
 
 def test_damaged_metadata_of_a_model_is_left_out(toys: Toys, caplog: pytest.LogCaptureFixture) -> None:
     toys.add("odd.safetensors", toy(4), {"sd_merge_models": "{"})
-    found = metadata(toys, MergeWish(primary="odd", secondary="b", name="merged"))
+    found = metadata(toys, MergeOptions(primary="odd", secondary="b", name="merged"))
     assert len(json.loads(found["sd_merge_models"])) == 2
     assert "sd_merge_models cannot be read" in caplog.text
 

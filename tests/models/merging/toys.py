@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from modules.models.merging.merge import MergeResult, Progress, merge
-from modules.models.merging.request import MergeRequest, MergeWish, resolve
+from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.processing.engine.precision import storage_rules
@@ -54,13 +54,13 @@ class Toys:
         """Of what is there now."""
         return CheckpointCatalogue([self.folder], self.hashes)
 
-    def resolve(self, wish: MergeWish) -> MergeRequest:
-        """A request for a wish."""
-        return resolve(wish, self.catalogue(), VaeCatalogue([self.folder / "VAE"]), self.folder)
+    def resolve(self, options: MergeOptions) -> MergeRequest:
+        """A request for options."""
+        return resolve(options, self.catalogue(), VaeCatalogue([self.folder / "VAE"]), self.folder)
 
-    def merge(self, wish: MergeWish, progress: Progress = lambda done, total, phase: None) -> MergeResult:
-        """Merge by a wish."""
-        request, catalogue = self.resolve(wish), self.catalogue()
+    def merge(self, options: MergeOptions, progress: Progress = lambda done, total, phase: None) -> MergeResult:
+        """Merge by options."""
+        request, catalogue = self.resolve(options), self.catalogue()
         return merge(request, CONFIGS, storage_rules(request.storage), catalogue.with_hash, progress)
 
     def names(self) -> set[str]:

@@ -26,7 +26,7 @@ ENDS = {
     "final_layer.adaLN_scale_shift": "norm_out.linear",
     "final_layer.linear": "proj_out",
 }
-PICTURE_PARTS = {
+IMAGE_PARTS = {
     "attn.q_proj": "attn.to_q",
     "attn.k_proj": "attn.to_k",
     "attn.v_proj": "attn.to_v",
@@ -64,7 +64,7 @@ LAST_TEXT_PARTS = {
 
 
 def mmdit_keymap(layers: int, dual_layers: Set[int]) -> KeyMap:
-    """The map; blocks in `dual_layers` have a second attention, of the picture alone (SD3.5)."""
+    """The map; blocks in `dual_layers` have a second attention, of the image alone (SD3.5)."""
     return KeyMap(ModulePair(original, ours) for original, ours in _pairs(layers, dual_layers))
 
 
@@ -73,8 +73,8 @@ def _pairs(layers: int, dual_layers: Set[int]) -> Iterator[tuple[str, str]]:
     for original, ours in ENDS.items():
         yield f"{PREFIX}.{original}", ours
     for layer in range(layers):
-        picture = {**PICTURE_PARTS, **(SECOND_ATTENTION if layer in dual_layers else {})}
+        image = {**IMAGE_PARTS, **(SECOND_ATTENTION if layer in dual_layers else {})}
         text = LAST_TEXT_PARTS if layer == layers - 1 else TEXT_PARTS
-        for block, parts in (("x_block", picture), ("context_block", text)):
+        for block, parts in (("x_block", image), ("context_block", text)):
             for original, ours in parts.items():
                 yield f"{PREFIX}.joint_blocks.{layer}.{block}.{original}", f"transformer_blocks.{layer}.{ours}"

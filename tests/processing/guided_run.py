@@ -1,0 +1,45 @@
+"""A walk through the sampler with our guidance, from given noise and encoded prompts to latents."""
+
+import torch
+from torch import Tensor
+
+from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.conditioning import EncodedPrompts
+from modules.processing.pipeline.sampling_pass import (
+    PassSettings,
+    build_guidance,
+    first_run,
+    guided_denoiser,
+    noise_schedule,
+)
+from modules.sampling.catalog import SAMPLERS
+from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
+from modules.settings.values import Settings
+
+
+def sampling_run(
+    model: LoadedModel,
+    noise: Tensor,
+    prompts: EncodedPrompts,
+    steps: int,
+    cfg_scale: float,
+    sampler: str = "Euler",
+    scheduler: str = "Simple",
+) -> Tensor:
+    """Latents [1,C,h,w] like `noise`, float32."""
+    plan = PassSettings(
+        sampler=SAMPLERS.get(sampler),
+        scheduler=scheduler,
+        steps=steps,
+        cfg_scale=cfg_scale,
+        settings=Settings(),
+        is_sdxl=model.family.is_large,
+    )
+    channels, height, width = noise.shape[1:]
+    schedule = noise_schedule(model, Settings())
+    denoiser = guided_denoiser(plan, model, schedule, prompts, (height, width))
+    guidance = build_guidance(plan, denoiser, lambda: None, True)
+    path = first_run(plan, schedule)
+    on_the_way = ImageNoise(NoiseRequest(shape=(channels, height, width), seeds=(1,)), torch.device("cpu"))
+    with torch.inference_mode():
+        return path.run(guidance, path.start(noise), GaussianNoise(on_the_way), lambda _: None)

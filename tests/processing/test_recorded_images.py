@@ -1,0 +1,85 @@
+"""Same seed, same image: every recorded txt2img request of the reference UI, made again in fp32 on the CPU."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from modules.models.loaded import LoadedModel
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.hires_pass import Enlarge, HiresPass
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
+from tests.recordings import REFERENCE, tiny_engine
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the recordings were made
+    engine = tiny_engine(tmp_path_factory.mktemp("cache"))
+    yield engine
+    engine.unload()
+    torch.set_num_threads(threads)
+
+
+CASES = {str(case["id"]): case for case in txt2img_cases()}
+
+
+@pytest.fixture(scope="module")
+def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
+    """What we make of a case; each is made once."""
+    output = Output(tmp_path_factory.mktemp("images"))
+    return cache(lambda name: txt2img(request_of(CASES[name]["payload"]), engine, output, Silent()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_recorded_image_is_made_again(name: str, made: Callable[[str], Result]) -> None:
+    case, result = CASES[name], made(name)
+    assert len(result.samples) == len(case["images"])
+    for image, recorded in zip(result.samples, case["images"], strict=True):
+        apart = levels_apart(image.image, recorded["file"])
+        if name in CHAOTIC:
+            assert apart.max() <= CHAOTIC[name]
+        else:
+            assert_same(apart)
+
+
+def assert_same(apart: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    assert apart.max() <= 8, f"{(apart > 8).sum()} pixels differ by up to {apart.max()} levels"
+    assert (apart <= 2).mean() >= 0.995
+
+
+def test_the_second_pass_is_the_same_from_the_recorded_first_pass(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["hires/resize-crop-lanczos"]
+    first_pass = torch.from_numpy(np.load(REFERENCE / "latents.npz")["hires/resize-crop-lanczos:latent0"])
+    enlarged = HiresPass.enlarged
+
+    def from_recorded(self: HiresPass, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor | list[Tensor]:
+        assert torch.allclose(latents, first_pass, atol=1e-3)
+        return enlarged(self, model, first_pass, enlarge)
+
+    monkeypatch.setattr(HiresPass, "enlarged", from_recorded)
+    result = txt2img(request_of(case["payload"]), engine, Output(tmp_path), Silent())
+    assert_same(levels_apart(result.samples[0].image, case["images"][0]["file"]))
+
+
+# Ours records more than the reference UI in two cases, on purpose; docs/parity.md says so.
+RECORDS_MORE = ("size/70x65", "churn/", "unipc/")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(RECORDS_MORE)])
+def test_the_infotext_has_the_recorded_fields_in_order(name: str, made: Callable[[str], Result]) -> None:
+    for image, recorded in zip(made(name).samples, CASES[name]["info"]["infotexts"], strict=True):
+        ours = image.infotext.replace(".0,", ",")
+        assert ours == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0").replace(".0,", ",")

@@ -1,0 +1,100 @@
+"""Captioned images: the same from the same seed, and captions that say what is drawn."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from recipes.scenes.captions import describe, plain_caption
+from recipes.scenes.images import draw
+from recipes.scenes.layout import (
+    SHAPES,
+    SIZE_PX,
+    Landscape,
+    Shape,
+    ShapesScene,
+    random_landscape,
+    random_pair,
+    random_single,
+)
+from recipes.scenes.palette import COLOURS, LANDS, SKIES, nearest_colour
+from recipes.scenes.pool import scene_of_seed
+from recipes.scenes.scoring import background_colour, colour_prompts, shape_colour
+
+
+def test_drawing_is_deterministic_by_seed() -> None:
+    first, captions = scene_of_seed(7)
+    again, captions_again = scene_of_seed(7)
+    assert captions == captions_again
+    assert draw(first).tobytes() == draw(again).tobytes()
+    assert draw(scene_of_seed(8)[0]).tobytes() != draw(first).tobytes()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_shape_has_its_colour_and_the_corners_the_background(kind: str) -> None:
+    shape = Shape(kind=kind, colour="red", size="", x=64, y=64, radius=32)
+    pixels = np.asarray(draw(ShapesScene(background="cyan", shapes=(shape,))))
+    assert tuple(pixels[2, 2]) == COLOURS["cyan"]
+    assert tuple(pixels[64, 64 + (26 if kind == "ring" else 0)]) == COLOURS["red"]
+    assert background_colour(pixels) == "cyan"
+    assert shape_colour(pixels) == "red"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_captions_of_shapes_name_what_the_pixels_show(seed: int) -> None:
+    rng = Random(seed)
+    scene = random_single(rng)
+    words = describe(scene, rng).replace(",", "").split()
+    pixels = np.asarray(draw(scene))
+    assert scene.shapes[0].kind in words
+    assert {background_colour(pixels), shape_colour(pixels)} == {word for word in words if word in COLOURS}
+
+
+def test_pair_keeps_left_to_right() -> None:
+    rng = Random(3)
+    scene = random_pair(rng)
+    left, right = scene.shapes
+    caption = describe(scene, rng)
+    assert left.x < right.x
+    assert caption.index(f"{left.colour} {left.kind}") < caption.index(f"{right.colour} {right.kind}")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_landscape_caption_matches_sky_and_land(seed: int) -> None:
+    rng = Random(seed)
+    scene = random_landscape(rng)
+    caption = describe(scene, rng)
+    pixels = np.asarray(draw(scene))
+    assert scene.land in caption
+    assert scene.time in caption
+    assert tuple(pixels[SIZE_PX - 2, 2]) == LANDS[scene.land]
+    assert tuple(np.median(pixels[:12].reshape(-1, 3), axis=0)) == SKIES[scene.time]
+    assert ("sailboat" in caption) == (scene.sailboat is not None)
+    assert ("house" in caption) == (scene.house is not None)
+
+
+def test_nothing_stands_in_a_bare_landscape() -> None:
+    caption = describe(Landscape(land="sea", time="night", horizon=80), Random(0))
+    assert caption in {f"{place}sea at night" for place in ("", "the ")}
+
+
+def test_plain_caption_leaves_out_the_plain_size() -> None:
+    assert plain_caption("", "red", "circle", "blue") == "a red circle on a blue background"
+    assert plain_caption("", "orange", "star", "blue") == "an orange star on a blue background"
+    assert plain_caption("large", "orange", "star", "orange") == "a large orange star on an orange background"
+
+
+def test_colour_prompts_are_fixed_and_cover_all_shapes() -> None:
+    prompts = colour_prompts()
+    assert prompts == colour_prompts()
+    assert len(prompts) == 96
+    assert {prompt.shape for prompt in prompts} == set(SHAPES)
+    assert all(prompt.colour != prompt.background for prompt in prompts)
+
+
+def test_nearest_colour_knows_its_own_palette() -> None:
+    assert all(nearest_colour(rgb) == name for name, rgb in COLOURS.items())
+
+
+def test_nothing_standing_out_is_no_shape() -> None:
+    assert shape_colour(np.full((128, 128, 3), 130, dtype=np.uint8)) == "none"

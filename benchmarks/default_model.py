@@ -23,7 +23,7 @@ from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from recipes.scenes.layout import SIZE_PX
 from recipes.scenes.scoring import (
     LANDSCAPE_PROMPTS,
@@ -79,7 +79,7 @@ class _PreviewRenderer:
 
     def draw(self, prompt: str, seed: int) -> Image.Image:
         arguments = self._arguments
-        request = Txt2ImgRequest(
+        request = GenerationRequest(
             prompt=prompt,
             width=SIZE_PX,
             height=SIZE_PX,

@@ -44,7 +44,7 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
     from modules.processing.pipeline.events import Silent
     from modules.processing.pipeline.generate import txt2img
     from modules.processing.record.output import Output
-    from modules.processing.request import Txt2ImgRequest
+    from modules.processing.request import GenerationRequest
 
     torch.set_num_threads(1)
     rows = []
@@ -54,7 +54,7 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
         )
         estimator = MemoryEstimator(services.engine, services.paths.root / "configs")
         for side, batch, settings in jobs:
-            request = Txt2ImgRequest(
+            request = GenerationRequest(
                 prompt="a red circle",
                 width=side,
                 height=side,

@@ -51,7 +51,7 @@ def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: 
     from modules.processing.pipeline.events import Silent
     from modules.processing.pipeline.generate import txt2img
     from modules.processing.record.output import Output
-    from modules.processing.request import Txt2ImgRequest
+    from modules.processing.request import GenerationRequest
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as data:
@@ -59,7 +59,7 @@ def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: 
             Flags(data_dir=data, use_cpu=("all",), ckpt_dir=str(folder) if folder else None, no_hashing=True)
         )
         values = {"live_previews_enable": False, "return_grid": False, **settings}
-        request = Txt2ImgRequest(
+        request = GenerationRequest(
             prompt="a red circle on a blue background",
             width=side,
             height=side,

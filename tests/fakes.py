@@ -20,7 +20,7 @@ from modules.jobs.store import JobStore
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.services import Services
 from tests.recordings import TINY
 
@@ -75,7 +75,7 @@ def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
     return replace(built, queue=queue)
 
 
-def _image(request: Txt2ImgRequest, seed: int, subseed: int) -> GeneratedImage:
+def _image(request: GenerationRequest, seed: int, subseed: int) -> GeneratedImage:
     width, height = request.size_px
     image = Image.new("RGB", (width, height), (seed % 256, (seed // 7) % 256, 120))
     main = main_fields(request, CHECKPOINT, request.size_px, seed, subseed)
@@ -83,7 +83,7 @@ def _image(request: Txt2ImgRequest, seed: int, subseed: int) -> GeneratedImage:
     return GeneratedImage(image, infotext(request.prompt, request.negative_prompt, main, extra), seed, subseed)
 
 
-def _info(request: Txt2ImgRequest, images: list[GeneratedImage]) -> GenerationInfo:
+def _info(request: GenerationRequest, images: list[GeneratedImage]) -> GenerationInfo:
     count = request.batch_size * request.batch_count
     width, height = request.size_px
     return GenerationInfo(

@@ -1,4 +1,4 @@
-"""From a body to a `Txt2ImgRequest`: names of the API to ours, settings snapshot, styles, the `infotext` field."""
+"""From a body to a `GenerationRequest`: names of the API to ours, settings snapshot, styles, the `infotext` field."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,7 +10,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
 from modules.processing.pasting import pasted_hires, pasted_values
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource, split_legacy_name
 from modules.scripts.callbacks import Moment
@@ -42,7 +42,7 @@ DEFAULT_HIRES_STRENGTH = 0.75
 SAME_AS_FIRST = {"Use same sampler", "Use same scheduler", "Use same checkpoint", ""}
 
 
-def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
+def request_from(body: Txt2ImgBody, services: Services) -> GenerationRequest:
     """The request of a body, all of its names checked.
 
     The `infotext` field fills only what the caller did not set. Raises `FeatherweightError` for values and names
@@ -78,7 +78,7 @@ def request_from(body: Txt2ImgBody, services: Services) -> Txt2ImgRequest:
         values[name] = max(values[name], 0)
     for name in ("seed", "subseed"):
         values[name] = max(values[name], -1)
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         **values,
         styles=styles,
         hires=HiresRequest(**hires) if hires is not None else None,
@@ -120,7 +120,7 @@ def _plain_fields() -> tuple[str, ...]:
     skipped = ("tiling", "styles", "save_images", "override_settings", "script_args")
     return tuple(
         f.name
-        for f in fields(Txt2ImgRequest)
+        for f in fields(GenerationRequest)
         if API_NAMES.get(f.name, f.name) in known and f.name not in (*skipped, "scheduler")
     )
 

@@ -19,7 +19,7 @@ from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 
 
 def main(argv: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         if stored.notice and not checkpoint:
             print(stored.notice, file=sys.stderr)
         side = services.engine.model(wanted, PrecisionOptions.of(settings)).default_size_px
-        request = Txt2ImgRequest(
+        request = GenerationRequest(
             negative_prompt=arguments.negative_prompt,
             width=arguments.width or side,
             height=arguments.height or side,

@@ -21,7 +21,7 @@ def add_pass_words(parser: argparse.ArgumentParser) -> None:
 
 
 def passes_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields of a `Txt2ImgRequest` that say so. Raises `InvalidValueError` for numbers out of range."""
+    """The fields of a `GenerationRequest` that say so. Raises `InvalidValueError` for numbers out of range."""
     fields: dict[str, Any] = {
         "refiner_checkpoint": arguments.refiner,
         "refiner_switch_at": arguments.refiner_switch_at,

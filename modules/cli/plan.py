@@ -15,7 +15,7 @@ from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.memory_estimate.estimate import MemoryEstimate
 from modules.processing.memory_estimate.proposals import Proposal, propose
 from modules.processing.memory_estimate.words import GB, plan_line, plan_reply
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 
 MAX_GB = 1_000_000
 
@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         checkpoint, stored = named_checkpoint(arguments), stored_checkpoint(settings, services.catalogue)
         if stored.notice and not checkpoint:
             print(stored.notice, file=sys.stderr)
-        request = Txt2ImgRequest(
+        request = GenerationRequest(
             prompt=arguments.prompt,
             width=arguments.width,
             height=arguments.height,

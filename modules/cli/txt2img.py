@@ -22,7 +22,7 @@ from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.scripts.library import filled_args, named_args
 from modules.services import Services
 
@@ -83,7 +83,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         checkpoint = named_checkpoint(arguments)
         wanted = checkpoint or stored_checkpoint(settings, services.catalogue).name
         side = services.engine.model(wanted, PrecisionOptions.of(settings))
-        request = Txt2ImgRequest(
+        request = GenerationRequest(
             prompt=arguments.prompt,
             negative_prompt=arguments.negative_prompt,
             width=arguments.width or side.default_size_px,

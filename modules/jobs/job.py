@@ -9,7 +9,7 @@ from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped
 from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 
 
 class JobStatus(StrEnum):
@@ -51,7 +51,7 @@ class Job:
     """Implements `processing.events.Events` for the worker and answers questions for everybody else."""
 
     def __init__(
-        self, task_id: str, request: Txt2ImgRequest, *, preview_every: int = 0, created_at: float | None = None
+        self, task_id: str, request: GenerationRequest, *, preview_every: int = 0, created_at: float | None = None
     ) -> None:
         self.task_id = task_id
         self.request = request

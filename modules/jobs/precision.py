@@ -20,7 +20,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import check_patterns, storage_rules
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.definitions import SETTINGS
 from modules.settings.store import SettingsStore
 
@@ -160,7 +160,7 @@ class PrecisionWork:
             raise InvalidValueError(f"{name} is there already. Choose another name, or delete it first.")
         return target
 
-    def _request(self, options: ComparisonRequest) -> Txt2ImgRequest:
+    def _request(self, options: ComparisonRequest) -> GenerationRequest:
         prompts = [prompt for prompt in options.prompts if prompt.strip()]
         if not prompts or len(options.prompts) > MAX_PROMPTS:
             raise InvalidValueError(f"A comparison takes 1 to {MAX_PROMPTS} prompts, {len(prompts)} were given.")
@@ -170,8 +170,8 @@ class PrecisionWork:
             if storage not in COMPARED:
                 raise UnknownNameError.of("storage format", storage, COMPARED)
         for prompt in options.prompts:
-            Txt2ImgRequest(prompt=prompt)
-        request = Txt2ImgRequest(
+            GenerationRequest(prompt=prompt)
+        request = GenerationRequest(
             prompt=prompts[0],
             negative_prompt=options.negative_prompt,
             steps=options.steps,
@@ -186,7 +186,7 @@ class PrecisionWork:
         check_names(request, self.catalogue)
         return fix_seeds(request)
 
-    def _default_side(self, request: Txt2ImgRequest) -> int:
+    def _default_side(self, request: GenerationRequest) -> int:
         return self.engine.model(wanted_checkpoint(request, self.catalogue).name).default_size_px
 
     def _import(self) -> None:
@@ -219,7 +219,7 @@ def facts_of(found: PrecisionReport) -> dict[str, Any]:
     return {**whole, "components": parts, "worst": worst}
 
 
-def described(request: Txt2ImgRequest) -> str:
+def described(request: GenerationRequest) -> str:
     """How the images of a comparison were made, for people."""
     width, height = request.size_px
     return (

@@ -14,7 +14,7 @@ from modules.errors import FeatherweightError, Interrupted, InvalidValueError, U
 from modules.jobs.job import Job, JobStatus, Progress
 from modules.jobs.store import JobStore
 from modules.processing.record.result import Result
-from modules.processing.request import Txt2ImgRequest, request_to_json
+from modules.processing.request import GenerationRequest, request_to_json
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class JobQueue:
         self._thread = threading.Thread(target=self._work, name="featherweight-worker", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Txt2ImgRequest, task_id: str | None = None, preview_every: int = 0) -> Job:
+    def submit(self, request: GenerationRequest, task_id: str | None = None, preview_every: int = 0) -> Job:
         """Fix the seeds, record the job on disk, and put it in line.
 
         `task_id` names the job for callers that want to find it again; a taken one raises `InvalidValueError`.
@@ -193,7 +193,7 @@ class JobQueue:
             del self._jobs[task_id]
 
 
-def fix_seeds(request: Txt2ImgRequest) -> Txt2ImgRequest:
+def fix_seeds(request: GenerationRequest) -> GenerationRequest:
     """The request with drawn seeds in place of -1, so that the record on disk makes the same images again."""
     draw = random.SystemRandom()
     return replace(

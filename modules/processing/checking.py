@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.pipeline.upscaling import check_upscaler
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 
 
-def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue, upscalers: Iterable[str] = ()) -> None:
+def check_names(request: GenerationRequest, catalogue: CheckpointCatalogue, upscalers: Iterable[str] = ()) -> None:
     """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there.
 
     `upscalers` are the names of upscaler files. The checkpoint in the settings may be gone, see `wanted_checkpoint`.
@@ -22,7 +22,7 @@ def check_names(request: Txt2ImgRequest, catalogue: CheckpointCatalogue, upscale
             catalogue.get(name)
 
 
-def check_names_of(request: Txt2ImgRequest) -> None:
+def check_names_of(request: GenerationRequest) -> None:
     """The names that need no list of files."""
     SAMPLERS.canonical(request.sampler)
     SCHEDULES.canonical(request.scheduler)

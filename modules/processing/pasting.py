@@ -38,7 +38,7 @@ SAME_AS_FIRST = ("Use same sampler", "Use same scheduler", "Use same checkpoint"
 
 
 def pasted_values(parsed: Mapping[str, object]) -> dict[str, Any]:
-    """Values by the names of `Txt2ImgRequest`; a field that is no value of its type is left out."""
+    """Values by the names of `GenerationRequest`; a field that is no value of its type is left out."""
     return _convert(parsed, REQUEST_FIELDS)
 
 

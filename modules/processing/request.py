@@ -59,7 +59,7 @@ class HiresRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Txt2ImgRequest:
+class GenerationRequest:
     """One txt2img job. Raises `InvalidValueError` for a value that no model could serve."""
 
     prompt: str = ""
@@ -115,7 +115,7 @@ class Txt2ImgRequest:
         return self.width // 8 * 8, self.height // 8 * 8
 
 
-def request_to_json(request: Txt2ImgRequest) -> dict[str, Any]:
+def request_to_json(request: GenerationRequest) -> dict[str, Any]:
     """A JSON-ready record of the request, settings included as their differences from the defaults."""
     record = {f.name: getattr(request, f.name) for f in fields(request) if f.name not in ("settings", "hires")}
     record["styles"] = list(request.styles)
@@ -128,7 +128,7 @@ def request_to_json(request: Txt2ImgRequest) -> dict[str, Any]:
     return record
 
 
-def request_from_json(record: Mapping[str, Any]) -> Txt2ImgRequest:
+def request_from_json(record: Mapping[str, Any]) -> GenerationRequest:
     """The inverse of `request_to_json`."""
     values = dict(record)
     values["styles"] = tuple(values.get("styles", ()))
@@ -136,4 +136,4 @@ def request_from_json(record: Mapping[str, Any]) -> Txt2ImgRequest:
     values["alwayson_args"] = {title: tuple(args) for title, args in values.get("alwayson_args", {}).items()}
     values["hires"] = HiresRequest(**values["hires"]) if values.get("hires") else None
     values["settings"] = Settings().with_changes(values.get("settings", {}))
-    return Txt2ImgRequest(**values)
+    return GenerationRequest(**values)

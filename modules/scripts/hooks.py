@@ -18,7 +18,7 @@ from modules.processing.pipeline.hooks import (
     GuidanceHooks,
     PassStart,
 )
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.scripts.callbacks import (
     AfterCFGCallbackParams,
     Callbacks,
@@ -42,7 +42,7 @@ class ScriptRunner:
     """All who take part in one job: always-on scripts with their arguments, and callbacks. One that fails is left out
     of the rest of the job, with a notice."""
 
-    def __init__(self, scripts: list[Script], callbacks: Callbacks, request: Txt2ImgRequest) -> None:
+    def __init__(self, scripts: list[Script], callbacks: Callbacks, request: GenerationRequest) -> None:
         given = {title.lower(): args for title, args in request.alwayson_args.items()}
         self._scripts = {script.title(): (script, given.get(script.title().lower(), ())) for script in scripts}
         self._callbacks = callbacks

@@ -10,16 +10,16 @@ from typing import Any
 from PIL import Image
 
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.prompting.styles import StyleBook
 
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
 """Makes the images of a job, as it is now."""
 
-SaveGrid = Callable[[GeneratedImage, Txt2ImgRequest, Result], GeneratedImage]
+SaveGrid = Callable[[GeneratedImage, GenerationRequest, Result], GeneratedImage]
 """Saves a grid and gives it back with its path."""
 
-# attribute -> field of `Txt2ImgRequest`, where the names differ
+# attribute -> field of `GenerationRequest`, where the names differ
 FIELDS = {
     "prompt": "prompt",
     "negative_prompt": "negative_prompt",
@@ -83,7 +83,7 @@ class StableDiffusionProcessing:
 
     def __init__(
         self,
-        request: Txt2ImgRequest,
+        request: GenerationRequest,
         make: Make,
         save_grid: SaveGrid | None = None,
         read_styles: Callable[[], StyleBook] = lambda: StyleBook(()),
@@ -168,7 +168,7 @@ class StableDiffusionProcessing:
         """The job's settings, overrides included."""
         return self._request.settings.with_changes(self.override_settings)
 
-    def to_request(self) -> Txt2ImgRequest:
+    def to_request(self) -> GenerationRequest:
         """The frozen request. Raises `InvalidValueError` and `SettingsError` for values that are not allowed."""
         values = {field: getattr(self, name) for name, field in FIELDS.items()}
         values["styles"] = tuple(values["styles"] or ())

@@ -14,7 +14,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Events
 from modules.processing.record.output import Output, name_context
 from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.scripts.hooks import JobHooks, ScriptRunner
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.processing import Processed, StableDiffusionProcessing
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def run_with_scripts(
-    request: Txt2ImgRequest, engine: Engine, output: Output, events: Events, library: ScriptLibrary
+    request: GenerationRequest, engine: Engine, output: Output, events: Events, library: ScriptLibrary
 ) -> Result:
     """Make a request's images. An always-on script that fails is left out with a notice; a selected one fails the
     job. Raises what txt2img raises."""
@@ -44,7 +44,7 @@ def run_with_scripts(
         script_runner.call("postprocess", job, processed)
         return processed
 
-    def save_grid(image: GeneratedImage, wanted: Txt2ImgRequest, made: Result) -> GeneratedImage:
+    def save_grid(image: GeneratedImage, wanted: GenerationRequest, made: Result) -> GeneratedImage:
         info = made.info
         began = datetime.now().astimezone()
         context = name_context(wanted, info.checkpoint_name, info.checkpoint_hash, info.seeds, began)

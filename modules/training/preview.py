@@ -16,7 +16,7 @@ from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.scripts.built_in import load_built_in
 from modules.settings.values import Settings
 
@@ -49,7 +49,7 @@ class PreviewRenderer:
 
     def draw(self, drawing: PreviewSample) -> Image.Image:
         """The image, by DPM++ 2M on Karras' sigmas."""
-        request = Txt2ImgRequest(
+        request = GenerationRequest(
             prompt=drawing.prompt,
             width=drawing.side_px,
             height=drawing.side_px,

@@ -7,7 +7,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
 from modules.processing.pasting import pasted_hires, pasted_values
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SCHEDULES
 from modules.scripts.callbacks import Moment
@@ -44,7 +44,7 @@ PASTED_HIRES = {
 }
 
 
-def request_of(form: Mapping[str, Any], services: Services) -> Txt2ImgRequest:
+def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest:
     """The request of a filled form; styles are applied, override settings go into the snapshot.
 
     Raises `FeatherweightError` with a sentence for the user.
@@ -54,7 +54,7 @@ def request_of(form: Mapping[str, Any], services: Services) -> Txt2ImgRequest:
     styles = tuple(form["styles"] or ())
     book = StyleBook.read(services.paths.styles_files)
     numbers: dict[str, Any] = {name: _whole(form[name], default) for name, default in WHOLE_NUMBERS.items()}
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt=book.apply_to_prompt(form["prompt"] or "", styles),
         negative_prompt=book.apply_to_negative(form["negative_prompt"] or "", styles),
         styles=styles,

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.scripts.pasting import PastedFields
 from modules.scripts.script import Script
 from modules.services import Services
@@ -24,7 +24,7 @@ class ScriptFields:
     places: tuple[tuple[Script, int, int], ...]  # script, first and last + 1 of its components
     pasting: tuple[PastedFields, ...] = ()
 
-    def chosen(self, request: Txt2ImgRequest, values: Sequence[Any]) -> Txt2ImgRequest:
+    def chosen(self, request: GenerationRequest, values: Sequence[Any]) -> GenerationRequest:
         """The request with the chosen script and all arguments; `values` are the components' values."""
         title = values[0] if values else NO_SCRIPT
         alwayson = {}

@@ -13,7 +13,7 @@ from PIL import Image
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
 from modules.processing.engine.adapters import EffectKept
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.ui.card_routes import CARD, CARD_SETTINGS, DETAILS, LIST
@@ -139,7 +139,7 @@ def test_notes_that_cannot_be(changes: dict[str, Any], client: TestClient) -> No
 
 
 def test_an_image_becomes_the_preview(client: TestClient, services: Services) -> None:
-    request = Txt2ImgRequest(prompt="ink", width=64, height=64, steps=1, sampler="Euler", seed=3)
+    request = GenerationRequest(prompt="ink", width=64, height=64, steps=1, sampler="Euler", seed=3)
     services.queue.submit(request, task_id="task(preview)")
     assert services.queue.get("task(preview)").wait(10)
     before = cards(client)[INK["key"]]

@@ -7,12 +7,12 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.services import Services
 
 
 def submit(services: Services, task: str, **values: object) -> None:
-    request = Txt2ImgRequest(**{"prompt": "x", "width": 64, "height": 64, "steps": 3, "sampler": "Euler", **values})  # type: ignore[arg-type]
+    request = GenerationRequest(**{"prompt": "x", "width": 64, "height": 64, "steps": 3, "sampler": "Euler", **values})  # type: ignore[arg-type]
     services.queue.submit(request, task_id=task, preview_every=1)
 
 

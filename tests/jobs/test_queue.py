@@ -12,7 +12,7 @@ from modules.jobs.job import Job, JobStatus
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
-from modules.processing.request import Txt2ImgRequest, request_from_json
+from modules.processing.request import GenerationRequest, request_from_json
 
 
 def result_of(job: Job, interrupted: bool = False) -> Result:
@@ -94,7 +94,7 @@ def queue(executor: Stepping, tmp_path: Path) -> Iterator[JobQueue]:
 
 
 def test_jobs_run_in_order_and_know_their_place(queue: JobQueue, executor: Stepping) -> None:
-    jobs = [queue.submit(Txt2ImgRequest(), task_id=name) for name in ("a", "b", "c")]
+    jobs = [queue.submit(GenerationRequest(), task_id=name) for name in ("a", "b", "c")]
     while queue.running is None:
         time.sleep(0.01)
     assert [queue.progress(name).position for name in ("a", "b", "c")] == [0, 1, 2]
@@ -106,8 +106,8 @@ def test_jobs_run_in_order_and_know_their_place(queue: JobQueue, executor: Stepp
 
 
 def test_seeds_are_fixed_and_recorded_before_the_job_runs(queue: JobQueue) -> None:
-    queue.submit(Txt2ImgRequest(), task_id="blocking")
-    job = queue.submit(Txt2ImgRequest(prompt="x"))
+    queue.submit(GenerationRequest(), task_id="blocking")
+    job = queue.submit(GenerationRequest(prompt="x"))
     record = queue.store.get(job.task_id)
     assert job.request.seed >= 0 and job.request.subseed >= 0
     assert record is not None and record.status is JobStatus.QUEUED
@@ -115,7 +115,7 @@ def test_seeds_are_fixed_and_recorded_before_the_job_runs(queue: JobQueue) -> No
 
 
 def test_an_interrupt_ends_the_running_job_within_a_step(queue: JobQueue) -> None:
-    job = queue.submit(Txt2ImgRequest(steps=1000))
+    job = queue.submit(GenerationRequest(steps=1000))
     while job.progress().status is not JobStatus.RUNNING:
         time.sleep(0.01)
     queue.interrupt()
@@ -125,8 +125,8 @@ def test_an_interrupt_ends_the_running_job_within_a_step(queue: JobQueue) -> Non
 
 
 def test_a_waiting_job_is_taken_out_of_the_line(queue: JobQueue, executor: Stepping) -> None:
-    first = queue.submit(Txt2ImgRequest())
-    second = queue.submit(Txt2ImgRequest())
+    first = queue.submit(GenerationRequest())
+    second = queue.submit(GenerationRequest())
     queue.interrupt(second.task_id)
     assert second.wait(1)
     with pytest.raises(Interrupted, match="before it started"):
@@ -138,8 +138,8 @@ def test_a_waiting_job_is_taken_out_of_the_line(queue: JobQueue, executor: Stepp
 
 def test_errors_for_the_user_and_our_own_end_the_job_but_not_the_queue(queue: JobQueue, executor: Stepping) -> None:
     executor.go.set()
-    failed, crashed = queue.submit(Txt2ImgRequest(prompt="fail")), queue.submit(Txt2ImgRequest(prompt="crash"))
-    fine = queue.submit(Txt2ImgRequest())
+    failed, crashed = queue.submit(GenerationRequest(prompt="fail")), queue.submit(GenerationRequest(prompt="crash"))
+    fine = queue.submit(GenerationRequest())
     assert all(job.wait(5) for job in (failed, crashed, fine))
     with pytest.raises(InvalidValueError, match="a sentence"):
         failed.result()
@@ -151,9 +151,9 @@ def test_errors_for_the_user_and_our_own_end_the_job_but_not_the_queue(queue: Jo
 
 
 def test_a_task_id_is_taken_once(queue: JobQueue) -> None:
-    queue.submit(Txt2ImgRequest(), task_id="x")
+    queue.submit(GenerationRequest(), task_id="x")
     with pytest.raises(InvalidValueError, match="'x' was used before"):
-        queue.submit(Txt2ImgRequest(), task_id="x")
+        queue.submit(GenerationRequest(), task_id="x")
 
 
 def test_an_unknown_task_is_an_error(queue: JobQueue) -> None:
@@ -177,7 +177,7 @@ def test_after_closing_no_job_is_taken(executor: Stepping, tmp_path: Path) -> No
     queue.close()
     assert executor.closed
     with pytest.raises(Interrupted, match="shutting down"):
-        queue.submit(Txt2ImgRequest())
+        queue.submit(GenerationRequest())
     with pytest.raises(sqlite3.ProgrammingError):
         queue.store.recent()
 
@@ -191,7 +191,7 @@ def stopped(job: Job) -> bool:
 
 
 def test_a_gentle_interrupt_waits_for_the_end_of_the_batch() -> None:
-    job = Job("a", Txt2ImgRequest(batch_count=3, batch_size=2, seed=1))
+    job = Job("a", GenerationRequest(batch_count=3, batch_size=2, seed=1))
     image = GeneratedImage(Image.new("RGB", (8, 8)), "x", 1, 1)
     job.interrupt(after_batch=True)
     assert job.is_stopping_after_batch and not stopped(job)
@@ -202,16 +202,16 @@ def test_a_gentle_interrupt_waits_for_the_end_of_the_batch() -> None:
 
 
 def test_a_second_gentle_interrupt_stops_at_once() -> None:
-    job = Job("a", Txt2ImgRequest(batch_count=2, seed=1))
+    job = Job("a", GenerationRequest(batch_count=2, seed=1))
     job.interrupt(after_batch=True)
     job.interrupt(after_batch=True)
     assert stopped(job)
 
 
 def test_a_gentle_interrupt_of_a_single_batch_stops_at_once() -> None:
-    job = Job("a", Txt2ImgRequest(batch_size=4, seed=1))
+    job = Job("a", GenerationRequest(batch_size=4, seed=1))
     job.interrupt(after_batch=True)
     assert stopped(job)
-    plot = Job("b", Txt2ImgRequest(script="X/Y/Z plot", seed=1))
+    plot = Job("b", GenerationRequest(script="X/Y/Z plot", seed=1))
     plot.interrupt(after_batch=True)
     assert not stopped(plot)

@@ -21,7 +21,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors
 from tests.recordings import CONFIGS, TINY, cpu_machine
@@ -56,7 +56,7 @@ def engine_of(folder: Path, cache: Path) -> Engine:
 
 def image(engine: Engine, checkpoint: str, output: Path) -> bytes:
     settings = Settings().with_changes({"samples_save": False, "grid_save": False})
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt="a dog",
         width=64,
         height=64,

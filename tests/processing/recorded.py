@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.sampling.catalog import SAMPLERS, split_legacy_name
 from modules.settings.values import Settings
 from tests.recordings import REFERENCE, cases
@@ -26,7 +26,7 @@ def txt2img_cases() -> list[dict[str, Any]]:
     ]
 
 
-def request_of(payload: dict[str, Any]) -> Txt2ImgRequest:
+def request_of(payload: dict[str, Any]) -> GenerationRequest:
     """A recorded payload as a request."""
     name, suffix = split_legacy_name(payload["sampler_name"])
     settings = Settings().with_changes({"samples_save": False, "return_grid": False, "grid_save": False})
@@ -37,7 +37,7 @@ def request_of(payload: dict[str, Any]) -> Txt2ImgRequest:
     }
     if payload.get("eta") is not None:
         per_call[SAMPLERS.get(name).eta.value or "eta_ancestral"] = payload["eta"]
-    return Txt2ImgRequest(
+    return GenerationRequest(
         prompt=payload["prompt"],
         negative_prompt=payload.get("negative_prompt", ""),
         width=payload["width"],

@@ -14,7 +14,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
 
@@ -56,7 +56,7 @@ def catalogue(tmp_path: Path) -> Slow:
 
 
 def make(engine: Engine, events: Silent, hires: HiresRequest | None = None) -> Result:
-    small = Txt2ImgRequest(
+    small = GenerationRequest(
         checkpoint="a", width=64, height=64, steps=1, seed=1, subseed=0, sampler="Euler", save_images=False, hires=hires
     )
     return txt2img(small, engine, Output(Path()), events)

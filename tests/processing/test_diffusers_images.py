@@ -22,7 +22,7 @@ from modules.processing.engine.streaming_options import StreamFlags
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.diffusers_folders import write_folder
@@ -64,7 +64,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def pixels(engine: Engine, checkpoint: str, prompt: str, **settings: object) -> bytes:
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt=prompt,
         checkpoint=checkpoint,
         width=64,

@@ -19,7 +19,7 @@ from modules.processing.memory_estimate.status import EngineState
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.recordings import CONFIGS, TINY, cpu_machine
@@ -46,8 +46,8 @@ def state_of(engine: Engine) -> EngineState:
     return engine.status.state
 
 
-def request(**changes: object) -> Txt2ImgRequest:
-    return Txt2ImgRequest(**{**SMALL, **changes})  # type: ignore[arg-type]
+def request(**changes: object) -> GenerationRequest:
+    return GenerationRequest(**{**SMALL, **changes})  # type: ignore[arg-type]
 
 
 def test_the_status_tells_what_is_loaded(folder: Path) -> None:

@@ -18,7 +18,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.models.family_files import FAMILY_NAMES, TINY_FAMILIES, write_family, write_yaml
@@ -54,7 +54,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 def image(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int = 64, **settings: object) -> Result:
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt=prompt,
         checkpoint=checkpoint,
         width=size,
@@ -156,7 +156,7 @@ def test_sd3_refuses_what_it_cannot_do(engine: Engine) -> None:
 
 
 def test_sd3_is_planned(engine: Engine) -> None:
-    request = Txt2ImgRequest(prompt="a cat", checkpoint="sd3.5", width=64, height=64)
+    request = GenerationRequest(prompt="a cat", checkpoint="sd3.5", width=64, height=64)
     plan = MemoryEstimator(engine, CONFIGS).plan(request)
     assert plan.needs_bytes > plan.weights_bytes > 0
 
@@ -215,7 +215,7 @@ SMALL = {"prompt": "a cat", "width": 64, "height": 64, "seed": 1, "subseed": 0, 
 
 def refined(engine: Engine, **changes: object) -> Result:
     values = {**SMALL, **REFINED, "save_images": False, **changes}
-    return txt2img(Txt2ImgRequest(**values), engine, Output(Path()), Silent())  # type: ignore[arg-type]
+    return txt2img(GenerationRequest(**values), engine, Output(Path()), Silent())  # type: ignore[arg-type]
 
 
 def test_a_refiner_takes_over_and_the_next_batch_begins_with_the_base_model(engine: Engine) -> None:

@@ -16,7 +16,7 @@ from modules.processing.engine.feed_forward import CHOICES, split_options, using
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 
@@ -31,7 +31,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def image(engine: Engine, setting: str, **settings: str) -> "np.typing.NDArray[np.int16]":
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt="a cat",
         width=64,
         height=64,

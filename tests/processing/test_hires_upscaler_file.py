@@ -12,7 +12,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
 from modules.upscalers import tiles
 from modules.upscalers.catalogue import UpscalerCatalogue
@@ -39,9 +39,9 @@ def engine(tmp_path: Path) -> Engine:
     return engine
 
 
-def request_with(upscaler: str) -> Txt2ImgRequest:
+def request_with(upscaler: str) -> GenerationRequest:
     changes = {"samples_save": False, "sd_model_checkpoint": "tiny-sd1.safetensors", "ESRGAN_tile": 48}
-    return Txt2ImgRequest(
+    return GenerationRequest(
         prompt="a red cat",
         width=64,
         height=64,

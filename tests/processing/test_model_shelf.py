@@ -20,7 +20,7 @@ from modules.processing.memory_estimate.status import EngineState
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
@@ -61,7 +61,7 @@ def engine(folder: Path, options: Options) -> Iterator[Engine]:
 
 def image(engine: Engine, folder: Path, checkpoint: str) -> bytes:
     small = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0}
-    request = Txt2ImgRequest(**small, prompt="a", checkpoint=checkpoint, settings=QUIET)  # type: ignore[arg-type]
+    request = GenerationRequest(**small, prompt="a", checkpoint=checkpoint, settings=QUIET)  # type: ignore[arg-type]
     return txt2img(request, engine, Output(folder), Silent()).samples[0].image.tobytes()
 
 

@@ -17,7 +17,7 @@ from modules.processing.engine.precision import PrecisionOptions, resolve
 from modules.processing.memory_estimate.estimate import CLIENT_BYTES, MemoryEstimator, available, container_bytes
 from modules.processing.memory_estimate.words import plan_line
 from modules.processing.record.result import GenerationInfo, Result
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine, tiny_engine
@@ -39,13 +39,13 @@ def estimator(engine: Engine) -> MemoryEstimator:
     return MemoryEstimator(engine, CONFIGS)
 
 
-def request(settings: dict[str, Any] | None = None, **values: Any) -> Txt2ImgRequest:
-    return Txt2ImgRequest(
+def request(settings: dict[str, Any] | None = None, **values: Any) -> GenerationRequest:
+    return GenerationRequest(
         **{"width": 64, "height": 64, "checkpoint": NAME, **values}, settings=Settings().with_changes(settings or {})
     )
 
 
-def needs(estimator: MemoryEstimator, wanted: Txt2ImgRequest) -> dict[str, int]:
+def needs(estimator: MemoryEstimator, wanted: GenerationRequest) -> dict[str, int]:
     return {stage.stage: stage.needs_bytes for stage in estimator.plan(wanted).stages}
 
 

@@ -8,18 +8,18 @@ import pytest
 from modules.processing.memory_estimate.estimate import MemoryEstimate, StageNeed
 from modules.processing.memory_estimate.proposals import changes, propose
 from modules.processing.memory_estimate.words import plan_line
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
 
 MB = 1_000_000
 
 
-def job(settings: dict[str, Any] | None = None, **values: Any) -> Txt2ImgRequest:
+def job(settings: dict[str, Any] | None = None, **values: Any) -> GenerationRequest:
     wanted: dict[str, Any] = {"width": 1024, "height": 768, "batch_size": 1, **values}
-    return Txt2ImgRequest(**wanted, settings=Settings().with_changes(settings or {}))
+    return GenerationRequest(**wanted, settings=Settings().with_changes(settings or {}))
 
 
-def plan_of(available_mb: int, request: Txt2ImgRequest) -> MemoryEstimate:
+def plan_of(available_mb: int, request: GenerationRequest) -> MemoryEstimate:
     """A device on which everything is simple: 1000 MB of weights, and a little a pixel."""
     pixels = request.width * request.height / 1000
     settings = request.settings
@@ -31,7 +31,7 @@ def plan_of(available_mb: int, request: Txt2ImgRequest) -> MemoryEstimate:
     return MemoryEstimate("toy", stages, weights, available_mb * MB, 0)
 
 
-def titles(available_mb: int, request: Txt2ImgRequest) -> list[str]:
+def titles(available_mb: int, request: GenerationRequest) -> list[str]:
     plan = plan_of(available_mb, request)
     found = propose(request, plan, lambda changed: plan_of(available_mb, changed))
     return [item.change.title for item in found]
@@ -68,7 +68,7 @@ def test_the_best_sum_where_nothing_is_enough() -> None:
     assert only.change.title.count("pixels") == 1 and only.change.title.endswith("512x384 pixels")
 
 
-def streamed(available_mb: int, request: Txt2ImgRequest) -> MemoryEstimate:
+def streamed(available_mb: int, request: GenerationRequest) -> MemoryEstimate:
     """As above, where weights can be streamed: the finer, the less of them is there."""
     plan = plan_of(available_mb, request)
     share = {"Parts": 4, "Blocks": 10, "Layers": 50}.get(request.settings.text("stream_weights"), 1)

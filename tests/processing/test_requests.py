@@ -9,7 +9,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.checking import check_names
 from modules.processing.pipeline.hires_size import hires_size, old_first_pass_size
-from modules.processing.request import HiresRequest, Txt2ImgRequest, request_from_json, request_to_json
+from modules.processing.request import GenerationRequest, HiresRequest, request_from_json, request_to_json
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 
@@ -34,7 +34,7 @@ from tests.recordings import tiny_engine
 )
 def test_impossible_values_are_refused_with_what_is_allowed(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
-        Txt2ImgRequest(**values)
+        GenerationRequest(**values)
 
 
 @pytest.mark.parametrize("values", [{"scale": 0.5}, {"denoising_strength": 2}, {"steps": -1}, {"resize_width": -8}])
@@ -50,7 +50,7 @@ def test_impossible_hires_values_are_refused(values: dict[str, Any]) -> None:
     st.booleans(),
 )
 def test_a_request_survives_its_record(prompt: str, width: int, seed: int, with_hires: bool) -> None:
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt=prompt,
         width=width,
         seed=seed,
@@ -63,7 +63,7 @@ def test_a_request_survives_its_record(prompt: str, width: int, seed: int, with_
 
 
 def test_sizes_are_cut_to_multiples_of_eight() -> None:
-    assert Txt2ImgRequest(width=70, height=65).size_px == (64, 64)
+    assert GenerationRequest(width=70, height=65).size_px == (64, 64)
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_names_that_do_not_exist_are_answered_with_those_that_do(
     values: dict[str, Any], kind: str, catalogue: CheckpointCatalogue
 ) -> None:
     with pytest.raises(UnknownNameError, match=f"{kind}.*Known: "):
-        check_names(Txt2ImgRequest(**values), catalogue)
+        check_names(GenerationRequest(**values), catalogue)

@@ -22,7 +22,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.prompting.t5_encoder import T5Tokenizer
 from modules.settings.values import Settings
 from tests.models.family_files import family_tensors, write_family
@@ -142,7 +142,7 @@ def image(engine: Engine, **changes: Any) -> Result:
     settings = Settings().with_changes(
         {"samples_save": False, "grid_save": False, "return_grid": False, "live_previews_enable": False, **changes}
     )
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt=PROMPT, width=64, height=64, steps=2, seed=5, subseed=0, sampler="Euler", settings=settings
     )
     return txt2img(request, engine, Output(Path()), Silent())

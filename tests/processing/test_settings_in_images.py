@@ -17,7 +17,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import GeneratedImage
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine
 
@@ -37,7 +37,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def made(
     engine: Engine, prompt: str, settings: dict[str, Any] | None = None, hires_prompt: str | None = None
 ) -> GeneratedImage:
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt=prompt,
         width=64,
         height=64,
@@ -103,7 +103,7 @@ def test_previews_show_the_whole_batch_or_its_first_image(
     shown = replace(model.architecture.latent, rgb_factors=((0.1, 0.2, 0.3),) * 4)
     monkeypatch.setattr(model, "architecture", replace(model.architecture, latent=shown))
     settings = TINY.changed(samples_save=False, show_progress_grid=as_grid)
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt="a cat", width=64, height=64, steps=1, seed=5, subseed=0, batch_size=2, settings=settings
     )
     watching = Watching()
@@ -114,7 +114,7 @@ def test_previews_show_the_whole_batch_or_its_first_image(
 def test_the_user_is_recorded_where_asked_and_may_stand_in_file_names(engine: Engine, tmp_path: Path) -> None:
     for wanted in (False, True):
         settings = TINY.changed(add_user_name_to_info=wanted, samples_filename_pattern="[user]", save_to_dirs=False)
-        request = Txt2ImgRequest(
+        request = GenerationRequest(
             prompt="a cat", width=64, height=64, steps=1, seed=5, subseed=0, user="ada", settings=settings
         )
         image = txt2img(request, engine, Output(tmp_path), Silent()).images[0]
@@ -143,7 +143,7 @@ def test_a_stopped_image_is_shown_as_far_as_it_was_and_saved_where_asked(
     engine: Engine, tmp_path: Path, saved: bool
 ) -> None:
     settings = TINY.changed(save_incomplete_images=saved)
-    whole = Txt2ImgRequest(prompt="a cat", width=64, height=64, steps=4, seed=5, subseed=0, settings=settings)
+    whole = GenerationRequest(prompt="a cat", width=64, height=64, steps=4, seed=5, subseed=0, settings=settings)
     result = txt2img(whole, engine, Output(tmp_path), StopAfterStep(2, Interrupted("stop")))
     assert result.interrupted
     (unfinished,) = result.samples
@@ -154,7 +154,7 @@ def test_a_stopped_image_is_shown_as_far_as_it_was_and_saved_where_asked(
 
 
 def test_a_stopped_second_pass_shows_the_larger_image(engine: Engine, tmp_path: Path) -> None:
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt="a cat", width=64, height=64, steps=2, seed=5, subseed=0, hires=HIRES, settings=TINY, batch_count=2
     )
     result = txt2img(request, engine, Output(tmp_path), StopAfterStep(3, Skipped("skip")))
@@ -164,5 +164,5 @@ def test_a_stopped_second_pass_shows_the_larger_image(engine: Engine, tmp_path: 
 
 
 def test_what_is_stopped_before_its_first_step_shows_nothing(engine: Engine, tmp_path: Path) -> None:
-    request = Txt2ImgRequest(prompt="a cat", width=64, height=64, steps=2, seed=5, subseed=0, settings=TINY)
+    request = GenerationRequest(prompt="a cat", width=64, height=64, steps=2, seed=5, subseed=0, settings=TINY)
     assert txt2img(request, engine, Output(tmp_path), StopAfterStep(0, Interrupted("stop"))).images == ()

@@ -21,7 +21,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, tiny_engine
@@ -69,8 +69,8 @@ class Watching(Silent):
 
 def request(
     changes: Mapping[str, SettingValue] | None = None, hires: HiresRequest | None = None, batch_size: int = 1
-) -> Txt2ImgRequest:
-    return Txt2ImgRequest(
+) -> GenerationRequest:
+    return GenerationRequest(
         prompt="a dog",
         width=64,
         height=64,
@@ -84,7 +84,7 @@ def request(
     )
 
 
-def make(engine: Engine, wanted: Txt2ImgRequest, watching: Silent | None = None) -> Result:
+def make(engine: Engine, wanted: GenerationRequest, watching: Silent | None = None) -> Result:
     return txt2img(wanted, engine, Output(Path()), watching or Silent())
 
 

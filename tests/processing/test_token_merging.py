@@ -14,7 +14,7 @@ from modules.processing.pipeline.generate import txt2img
 from modules.processing.pipeline.token_merging import can_merge_tokens
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, cpu_machine
@@ -33,7 +33,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def image(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **settings: Any) -> Result:
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt="a cat",
         checkpoint=checkpoint,
         width=64,

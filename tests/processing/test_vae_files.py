@@ -18,7 +18,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors, write_checkpoint
@@ -64,7 +64,7 @@ def engine_of(root: Path) -> Engine:
 
 def make(engine: Engine, root: Path, checkpoint: str = "tiny", **changes: SettingValue) -> Result:
     settings = Settings().with_changes({**QUIET, **changes})
-    request = Txt2ImgRequest(
+    request = GenerationRequest(
         prompt="a dog",
         width=64,
         height=64,

@@ -8,7 +8,7 @@ from modules.errors import CheckpointError, UnknownNameError
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import Wanted, stored_checkpoint, wanted_checkpoint
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 
 GONE = Settings().changed(sd_model_checkpoint="gone.safetensors")
@@ -23,14 +23,14 @@ def catalogue(tmp_path: Path) -> CheckpointCatalogue:
 
 def test_what_a_request_names_goes_first_there_or_not(catalogue: CheckpointCatalogue) -> None:
     for name in ("b", "gone"):
-        request = Txt2ImgRequest(prompt="a cat", checkpoint=name, settings=GONE)
+        request = GenerationRequest(prompt="a cat", checkpoint=name, settings=GONE)
         assert wanted_checkpoint(request, catalogue) == Wanted(name)
     with pytest.raises(UnknownNameError, match="Unknown checkpoint 'gone'"):
         check_names(request, catalogue)
 
 
 def test_a_stored_one_that_is_gone_gives_way_to_the_first(catalogue: CheckpointCatalogue) -> None:
-    request = Txt2ImgRequest(prompt="a cat", settings=GONE)
+    request = GenerationRequest(prompt="a cat", settings=GONE)
     check_names(request, catalogue)
     wanted = wanted_checkpoint(request, catalogue)
     assert wanted.name == "a.safetensors"

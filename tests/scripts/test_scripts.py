@@ -15,7 +15,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from modules.processing.record.result import ImageRole, Result
-from modules.processing.request import Txt2ImgRequest, request_from_json, request_to_json
+from modules.processing.request import GenerationRequest, request_from_json, request_to_json
 from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
@@ -51,15 +51,15 @@ def built_in(engine: Engine) -> ScriptLibrary:
     return ScriptLibrary.load([BUILT_IN], program=program)
 
 
-def request(**values: Any) -> Txt2ImgRequest:
+def request(**values: Any) -> GenerationRequest:
     return replace(request_of(PAYLOAD), **values)
 
 
-def run(wanted: Txt2ImgRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:
+def run(wanted: GenerationRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:
     return run_with_scripts(wanted, engine, Output(folder), Silent(), library)
 
 
-def plot(library: ScriptLibrary, *axes: tuple[str, str], **options: Any) -> Txt2ImgRequest:
+def plot(library: ScriptLibrary, *axes: tuple[str, str], **options: Any) -> GenerationRequest:
     args: list[Any] = []
     for label, text in (*axes, *[("Nothing", "")] * (3 - len(axes))):
         args += [list(AXES).index(label), text, []]

@@ -7,19 +7,19 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings
 from tests.recordings import TINY
 
 
-def small_request(**values: Any) -> Txt2ImgRequest:
+def small_request(**values: Any) -> GenerationRequest:
     """Two Euler steps of a small image; `settings` is a mapping."""
     settings = Settings().with_changes({"samples_save": False, "grid_save": False, **values.pop("settings", {})})
     common: dict[str, Any] = {"prompt": "a red cat", "steps": 2, "sampler": "Euler", "seed": 5, "subseed": 1}
     common["checkpoint"] = TINY.name
-    return Txt2ImgRequest(**{**common, "width": 64, "height": 64, "settings": settings, **values})
+    return GenerationRequest(**{**common, "width": 64, "height": 64, "settings": settings, **values})
 
 
 def small_hires() -> HiresRequest:
@@ -35,6 +35,6 @@ def extension(folder: Path, source: str, name: str = "toy") -> ScriptLibrary:
     return ScriptLibrary.load([folder])
 
 
-def run(wanted: Txt2ImgRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:
+def run(wanted: GenerationRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:
     """Run a request with the library's scripts."""
     return run_with_scripts(wanted, engine, Output(folder), Silent(), library)

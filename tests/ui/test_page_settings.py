@@ -128,10 +128,10 @@ def test_tokens_are_counted_as_the_settings_say(services: Services) -> None:
 
 
 def finished_job(services: Services, task: str) -> None:
-    from modules.processing.request import Txt2ImgRequest
+    from modules.processing.request import GenerationRequest
 
     services.queue.start()
-    request = Txt2ImgRequest(prompt="x", width=64, height=64, steps=1, batch_size=2, seed=3)
+    request = GenerationRequest(prompt="x", width=64, height=64, steps=1, batch_size=2, seed=3)
     assert services.queue.submit(request, task_id=task).wait(10)
 
 

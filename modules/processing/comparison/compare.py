@@ -25,7 +25,7 @@ from modules.processing.pipeline.events import Events
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import GeneratedImage
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.sampling.types import StepInfo
 
 UNSTORED = "16 bit"
@@ -67,7 +67,7 @@ class Row:
 
 
 def compare(
-    request: Txt2ImgRequest,
+    request: GenerationRequest,
     prompts: Sequence[str],
     storages: Sequence[str],
     engine: Engine,
@@ -112,7 +112,7 @@ def check_storages(storages: Sequence[str]) -> None:
             raise UnknownNameError.of("storage format", storage, known)
 
 
-def _make(row: Row, wanted: Txt2ImgRequest, engine: Engine, output: Output, events: Events) -> None:
+def _make(row: Row, wanted: GenerationRequest, engine: Engine, output: Output, events: Events) -> None:
     """One image of a row, with what can be measured meanwhile."""
     events.phase(f"{row.storage}, image {len(row.images) + 1}")
     watch = _Watch(events)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from modules.models.reading.catalogue import CheckpointCatalogue
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 
 
@@ -15,7 +15,7 @@ class Wanted:
     notice: str = ""
 
 
-def wanted_checkpoint(request: Txt2ImgRequest, catalogue: CheckpointCatalogue) -> Wanted:
+def wanted_checkpoint(request: GenerationRequest, catalogue: CheckpointCatalogue) -> Wanted:
     """What a request names stays as it is, there or not; else as `stored_checkpoint`."""
     return Wanted(request.checkpoint) if request.checkpoint else stored_checkpoint(request.settings, catalogue)
 

@@ -17,7 +17,7 @@ from modules.processing.engine.vae_rules import vae_rules_of
 from modules.processing.pipeline.conditioning import Conditioner
 from modules.processing.pipeline.tiling import circular_padding
 from modules.processing.pipeline.token_merging import merged_tokens
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.upscalers.limits import UpscalerLimits
 
 
@@ -25,7 +25,7 @@ class ModelInUse:
     """A context manager; while it is open, `use` says which checkpoint. Holds no model but the one in use, so that
     what is replaced can leave memory before the next one is read."""
 
-    def __init__(self, request: Txt2ImgRequest, engine: Engine) -> None:
+    def __init__(self, request: GenerationRequest, engine: Engine) -> None:
         self._request = request
         self._engine = engine
         self._wanted: str | None = None

@@ -8,11 +8,11 @@ from modules.models.vae.tiny_vae import TinyHalf, TinyVae, read_tiny
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
 from modules.processing.engine.vae_options import TINY, encodes_images
 from modules.processing.pipeline.tiling import circular_padding
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 
 
 @contextmanager
-def using_tiny_vae(model: LoadedModel, request: Txt2ImgRequest, folders: TinyVaeFolders) -> Iterator[None]:
+def using_tiny_vae(model: LoadedModel, request: GenerationRequest, folders: TinyVaeFolders) -> Iterator[None]:
     """While open, `model` decodes, and encodes if the job does that, as the request's settings say.
 
     Raises `CheckpointError` for a file that is missing (before anything is computed) or unusable.

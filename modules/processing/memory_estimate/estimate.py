@@ -23,7 +23,7 @@ from modules.processing.engine.vae_rules import vae_rules_of
 from modules.processing.pipeline.hires_size import hires_size
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +114,7 @@ class _Case:
     plan: PrecisionPlan
     attention: str
     upcast: bool
-    request: Txt2ImgRequest
+    request: GenerationRequest
     stages: frozenset[str] | None = None
 
 
@@ -134,10 +134,10 @@ class MemoryEstimator:
         self._program_bytes: int | None = None
         self._turn = threading.Lock()
         self._learning: threading.Thread | None = None
-        self._observation: tuple[Txt2ImgRequest, Result] | None = None  # the next, in the background
+        self._observation: tuple[GenerationRequest, Result] | None = None  # the next, in the background
         self._closed = False
 
-    def plan(self, request: Txt2ImgRequest, available_bytes: int | None = None) -> MemoryEstimate:
+    def plan(self, request: GenerationRequest, available_bytes: int | None = None) -> MemoryEstimate:
         """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
 
         Raises `FeatherweightError` for a checkpoint that is not there or cannot be used.
@@ -177,7 +177,7 @@ class MemoryEstimator:
         on_device += case.meta_model.resident_bytes(case.plan, stage)
         return on_device, in_main + case.meta_model.resting_bytes(case.plan)
 
-    def learn(self, request: Txt2ImgRequest, result: Result) -> None:
+    def learn(self, request: GenerationRequest, result: Result) -> None:
         """Compare a finished job with its plan. Jobs that were interrupted, had to recover or used several checkpoints
         teach nothing."""
         record = result.memory
@@ -203,7 +203,7 @@ class MemoryEstimator:
                     main = max(0, peak.rss - program - in_main[stage])
                     self._corrections.learn((_main_key(device, stage),), _main_bytes(stage, predicted), main)
 
-    def learn_later(self, request: Txt2ImgRequest, result: Result) -> None:
+    def learn_later(self, request: GenerationRequest, result: Result) -> None:
         """The same in the background, so that the next job need not wait; what goes wrong is logged. Where jobs come
         faster than they can be learnt from, the latest counts."""
         with self._turn:
@@ -250,7 +250,7 @@ class MemoryEstimator:
 
     # -- what is to be estimated by a dry run --------------------------------------------------------------------------
 
-    def _cases(self, request: Txt2ImgRequest) -> list[_Case]:
+    def _cases(self, request: GenerationRequest) -> list[_Case]:
         """The job's model, and those that take its place for a while: a refiner, a hires checkpoint."""
         from modules.processing.pipeline.refiner import refines
 
@@ -264,7 +264,7 @@ class MemoryEstimator:
         first = found[0].meta_model.info.path
         return [case for case in found if case is found[0] or case.meta_model.info.path != first]
 
-    def _case(self, request: Txt2ImgRequest, checkpoint: str | None, stages: Iterable[str] | None = None) -> _Case:
+    def _case(self, request: GenerationRequest, checkpoint: str | None, stages: Iterable[str] | None = None) -> _Case:
         from modules.processing.engine.attention import choose_attention
 
         settings, machine = request.settings, self._engine.machine
@@ -318,7 +318,7 @@ class MemoryEstimator:
         found["save"] = 3 * width * height * (4 + 4 + 1)
         return found
 
-    def _adapter_bytes(self, request: Txt2ImgRequest) -> int:
+    def _adapter_bytes(self, request: GenerationRequest) -> int:
         """The files of the networks that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
         names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}

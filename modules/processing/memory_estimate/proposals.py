@@ -8,7 +8,7 @@ from typing import Any
 
 from modules.processing.engine.streaming_options import AUTOMATIC, LEVELS, OFF
 from modules.processing.memory_estimate.estimate import MemoryEstimate
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 
 MAX_PROPOSALS = 3
 SMALLEST_SIDE_PX = 256
@@ -16,7 +16,7 @@ SIDE_STEP_PX = 64
 DENOISING, PIXELS = "denoise", "pixels"
 """Where a change helps: while denoising, or where the VAE runs."""
 
-Plan = Callable[[Txt2ImgRequest], MemoryEstimate]
+Plan = Callable[[GenerationRequest], MemoryEstimate]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Change:
             return plan.worst.startswith("denoise")
         return self.helps != PIXELS or plan.worst in ("decode", "denoise", "denoise larger")
 
-    def applied_to(self, request: Txt2ImgRequest) -> Txt2ImgRequest:
+    def applied_to(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the change."""
         names = {"n_iter": "batch_count"}
         values = {names.get(name, name): value for name, value in self.fields.items()}
@@ -71,7 +71,7 @@ class Proposal:
     plan: MemoryEstimate
 
 
-def propose(request: Txt2ImgRequest, plan: MemoryEstimate, plan_again: Plan) -> tuple[Proposal, ...]:
+def propose(request: GenerationRequest, plan: MemoryEstimate, plan_again: Plan) -> tuple[Proposal, ...]:
     """Changes with which a job that does not fit would, the cheapest first; nothing for one that fits.
 
     Single changes first. Where none that keeps the image's size is enough, they are added up in their order until the
@@ -91,7 +91,7 @@ def propose(request: Txt2ImgRequest, plan: MemoryEstimate, plan_again: Plan) -> 
 
 
 def _alone(
-    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan, most: int
+    request: GenerationRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan, most: int
 ) -> list[Proposal]:
     """Of these changes the first ones, at most so many, with one of which the job fits."""
     found: list[Proposal] = []
@@ -105,7 +105,7 @@ def _alone(
 
 
 def _summed(
-    request: Txt2ImgRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan
+    request: GenerationRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan
 ) -> tuple[Proposal, ...]:
     parts: list[Change] = []
     now = plan
@@ -129,7 +129,7 @@ def _summed(
 
 
 def _without_idle(
-    request: Txt2ImgRequest, parts: list[Change], plan: MemoryEstimate, plan_again: Plan
+    request: GenerationRequest, parts: list[Change], plan: MemoryEstimate, plan_again: Plan
 ) -> tuple[list[Change], MemoryEstimate]:
     """Without the changes that are not needed beside the others, the last first, and the plan then."""
     for part in reversed(list(parts)):
@@ -142,7 +142,7 @@ def _without_idle(
     return parts, plan
 
 
-def changes(request: Txt2ImgRequest) -> Iterator[Change]:
+def changes(request: GenerationRequest) -> Iterator[Change]:
     """What can be changed about this request, the cheapest first: the same image slower, then fewer bits for the
     weights, then weights that come from elsewhere, then another image."""
     settings = request.settings
@@ -168,7 +168,7 @@ def changes(request: Txt2ImgRequest) -> Iterator[Change]:
         yield from _sizes(request)
 
 
-def _sizes(request: Txt2ImgRequest) -> Iterator[Change]:
+def _sizes(request: GenerationRequest) -> Iterator[Change]:
     """Smaller images of about the same shape."""
     width, height = request.size_px
     for percent in (84, 71, 59, 50):

@@ -42,14 +42,16 @@ from modules.processing.pipeline.watching import Watched
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
 from modules.processing.record.output import Output, name_context
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.prompting.extra_networks import PromptTags
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.types import StepInfo
 from modules.version import PROGRAM_VERSION
 
 
-def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Events, hooks: Hooks = NO_HOOKS) -> Result:
+def txt2img(
+    request: GenerationRequest, engine: Engine, output: Output, events: Events, hooks: Hooks = NO_HOOKS
+) -> Result:
     """Make the images of a request. Holds the engine's lock throughout. `hooks` take part.
 
     Seeds must be fixed (not -1). An interrupt ends the job with the images that are finished; any other
@@ -72,7 +74,7 @@ def txt2img(request: Txt2ImgRequest, engine: Engine, output: Output, events: Eve
             return job.run()
 
 
-def _with_old_hires_sizes(request: Txt2ImgRequest) -> Txt2ImgRequest:
+def _with_old_hires_sizes(request: GenerationRequest) -> GenerationRequest:
     """Under "use width/height sliders to set final resolution" the first pass gets a size of its own."""
     hires = request.hires
     if hires is None or not request.settings.flag("use_old_hires_fix_width_height"):
@@ -86,7 +88,7 @@ def _with_old_hires_sizes(request: Txt2ImgRequest) -> Txt2ImgRequest:
 class _Job:
     """The state of one run; lives as long as the function above."""
 
-    request: Txt2ImgRequest
+    request: GenerationRequest
     engine: Engine
     in_use: ModelInUse
     wanted: str | None  # the checkpoint that each batch begins with

@@ -25,7 +25,7 @@ from modules.processing.pipeline.sampling_pass import (
 )
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, upscale_latents
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun
@@ -41,14 +41,14 @@ BatchSeeds = tuple[Sequence[int], Sequence[int], tuple[int, int] | None]
 class HiresPass:
     """The pass as it is to be done for every batch; `walk` is None where the denoising strength leaves no steps."""
 
-    request: Txt2ImgRequest
+    request: GenerationRequest
     hires: HiresRequest
     plan: PassSettings
     size: HiresSize
     sampling_run: SamplingRun | None
 
     @classmethod
-    def of(cls, request: Txt2ImgRequest, schedule: NoiseLevels, is_sdxl: bool) -> "HiresPass":
+    def of(cls, request: GenerationRequest, schedule: NoiseLevels, is_sdxl: bool) -> "HiresPass":
         """Resolve the hires request: what it leaves open is as in the first pass."""
         hires = request.hires
         assert hires is not None, "a second pass was not asked for"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.sampling.flow import NoiseLevels
 
 TIMESTEPS = 1000
@@ -26,7 +26,7 @@ class SwitchCondition:
         return (TIMESTEPS - 1 - timestep) / TIMESTEPS >= self.switch_at
 
 
-def refines(request: Txt2ImgRequest, is_hires: bool) -> bool:
+def refines(request: GenerationRequest, is_hires: bool) -> bool:
     """Whether the refiner takes part in this pass: of hires fix, in the passes that the setting names."""
     if not request.refiner_checkpoint:
         return False
@@ -36,7 +36,7 @@ def refines(request: Txt2ImgRequest, is_hires: bool) -> bool:
     return passes == "both passes" or (passes == "second pass") == is_hires
 
 
-def refiner_fields(request: Txt2ImgRequest, title: str) -> dict[str, object]:
+def refiner_fields(request: GenerationRequest, title: str) -> dict[str, object]:
     """What the infotext says of a refiner that took part."""
     fields: dict[str, object] = {"Refiner": title, "Refiner switch at": request.refiner_switch_at}
     if request.settings.flag("refiner_switch_by_sample_steps"):

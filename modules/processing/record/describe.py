@@ -10,7 +10,7 @@ from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.vae.files import VaeInfo
 from modules.processing.engine.vae_options import FULL, encodes_images
 from modules.processing.pipeline.guidance import Used
-from modules.processing.request import HiresRequest, Txt2ImgRequest
+from modules.processing.request import GenerationRequest, HiresRequest
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec, effective_schedule
@@ -42,7 +42,7 @@ def schedule_label(sampler: str, scheduler: str) -> str:
 
 
 def main_fields(
-    request: Txt2ImgRequest,
+    request: GenerationRequest,
     checkpoint: CheckpointInfo,
     size_px: tuple[int, int],
     seed: int,
@@ -111,7 +111,7 @@ def eta_of(spec: SamplerSpec, settings: Settings) -> float:
     return settings.number(spec.eta.value) if spec.eta is not EtaSource.NONE else 0.0
 
 
-def extra_fields(request: Txt2ImgRequest, prompt: str, negative_prompt: str, facts: Facts) -> dict[str, object]:
+def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, facts: Facts) -> dict[str, object]:
     """Everything else, only where it matters: what differs from a default and was used."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
@@ -155,7 +155,7 @@ def infotext(prompt: str, negative_prompt: str, main: Mapping[str, object], extr
     return format_infotext(prompt, negative_prompt, order_fields({**main, **extra}))
 
 
-def _hires_fields(request: Txt2ImgRequest, hires: HiresRequest) -> dict[str, object]:
+def _hires_fields(request: GenerationRequest, hires: HiresRequest) -> dict[str, object]:
     fields: dict[str, object] = {}
     if hires.sampler and SAMPLERS.canonical(hires.sampler) != SAMPLERS.canonical(request.sampler):
         fields["Hires sampler"] = SAMPLERS.canonical(hires.sampler)

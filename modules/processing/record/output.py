@@ -9,7 +9,7 @@ from modules.images.naming import NameContext
 from modules.images.saving import grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.record.result import GeneratedImage, ImageRole
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
 
@@ -24,7 +24,7 @@ class Output:
     def save(
         self,
         image: GeneratedImage,
-        request: Txt2ImgRequest,
+        request: GenerationRequest,
         context: NameContext,
         suffix: str = "",
         hooks: Hooks = NO_HOOKS,
@@ -53,7 +53,7 @@ class Output:
 
 
 def name_context(
-    request: Txt2ImgRequest, checkpoint_name: str, checkpoint_hash: str, seeds: tuple[int, ...], began: datetime
+    request: GenerationRequest, checkpoint_name: str, checkpoint_hash: str, seeds: tuple[int, ...], began: datetime
 ) -> NameContext:
     """What file name patterns may show, as far as it is the same for all images of a job."""
     width, height = request.size_px

@@ -24,7 +24,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import txt2img
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import Txt2ImgRequest
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 from tests.models.files import tiny_tensors, write_checkpoint
 from tests.recordings import CONFIGS, cpu_machine
@@ -63,7 +63,7 @@ def image(path: Path, tmp_path: Path) -> Result:
     catalogue = CheckpointCatalogue([path.parent], HashCache(tmp_path / "hashes.json"))
     engine = Engine(catalogue, CONFIGS, cpu_machine)
     quiet = Settings({"samples_save": False, "grid_save": False, "return_grid": False})
-    request = Txt2ImgRequest(prompt="a", steps=2, width=64, height=64, seed=1, subseed=1, settings=quiet)
+    request = GenerationRequest(prompt="a", steps=2, width=64, height=64, seed=1, subseed=1, settings=quiet)
     return txt2img(replace(request, checkpoint=path.name), engine, Output(tmp_path), Silent())
 
 

@@ -26,7 +26,7 @@ from recipes.loras.example import EXAMPLES, draw_images
 
 log = logging.getLogger("lora")
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 SHIPPED = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
 LORAS = ROOT / "models" / "Lora"

@@ -57,7 +57,7 @@ def test_adapters_on_plain_fp8_as_the_reference(
     assert apart < 0.7 * case["compared"]["mean_abs_pixel"]
 
 
-@pytest.mark.parametrize("network", ["tiny-lora-a", "tiny-locon", "tiny-loha", "tiny-lokr", "tiny-full", "tiny-dora"])
+@pytest.mark.parametrize("adapter", ["tiny-lora-a", "tiny-locon", "tiny-loha", "tiny-lokr", "tiny-full", "tiny-dora"])
 @pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row"])
 def test_exact_has_the_effect_of_the_delta_in_fp32(
     adapter: str, storage: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +180,7 @@ def test_what_cannot_be_found_or_read_is_left_out_with_a_sentence(engine: Engine
     assert "<nonsense:...>" in said
 
 
-@pytest.mark.parametrize("networks", ["tiny-locon", "tiny-loha", "tiny-full", "tiny-lora-a:1><lora:tiny-dora"])
+@pytest.mark.parametrize("adapters", ["tiny-locon", "tiny-loha", "tiny-full", "tiny-lora-a:1><lora:tiny-dora"])
 def test_another_strength_is_that_of_a_fresh_start(adapters: str, engine: Engine, tmp_path: Path) -> None:
     prompt = with_prompt(f"{PROMPT} <lora:{adapters}:0.3>")
     make(engine, tmp_path, with_prompt(f"{PROMPT} <lora:{adapters}:1>"), ROW)

@@ -216,14 +216,13 @@ def test_a_refiner_and_a_hires_checkpoint_count(tmp_path: Path) -> None:
     refined = needs(estimator, request(refiner_checkpoint=large, refiner_switch_at=0.5))
     assert list(refined) == list(alone)
     own = needs(estimator, request(checkpoint=large))
-    for stage in ("load", "text", "denoise", "decode"):
+    for stage in ("load", "text", "denoise"):
         assert refined[stage] == max(alone[stage], own[stage])
+    assert refined["decode"] == own["decode"]  # the refiner is the one in use by then
     assert refined["save"] == alone["save"]
     hires = needs(estimator, request(hires=HiresRequest(scale=2.0, checkpoint=large)))
     other = needs(estimator, request(checkpoint=large, hires=HiresRequest(scale=2.0)))
-    assert hires["denoise hires"] == max(
-        other["denoise hires"], needs(estimator, request(hires=HiresRequest(scale=2.0)))["denoise hires"]
-    )
+    assert hires["denoise hires"] == other["denoise hires"]  # the second pass is the hires checkpoint's alone
     assert hires["denoise"] == needs(estimator, request(hires=HiresRequest(scale=2.0)))["denoise"]
     wanted = request(refiner_checkpoint=large, refiner_switch_at=0.5)
     estimator.learn(wanted, result_of({"text": 610 * MB, "denoise": 9000 * MB}, 600 * MB))

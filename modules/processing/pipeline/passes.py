@@ -25,6 +25,7 @@ from modules.processing.pipeline.run_pass import (
     run_pass,
 )
 from modules.processing.pipeline.stages import HiresSize, Part, PartOf, Stage, hires_size, refines
+from modules.processing.pipeline.starts.image import ImageStart
 from modules.processing.pipeline.starts.latents import LatentsStart, enlarged, tail_run
 from modules.processing.pipeline.starts.noise import NoiseStart
 from modules.processing.pipeline.starts.start import Start
@@ -32,6 +33,7 @@ from modules.processing.pipeline.texts import prepare_text
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
 from modules.processing.record.recorder import Recorder
 from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.start import FromImage
 from modules.prompting.extra_networks import PromptTags
 from modules.sampling.catalog import SAMPLERS
 
@@ -99,6 +101,8 @@ class Passes:
 
 def start_of(request: GenerationRequest) -> Start:
     """Where the first pass of a request starts from."""
+    if isinstance(request.start, FromImage):
+        return ImageStart.of(request.start, request.batch_size, request.settings)
     return NoiseStart()
 
 

@@ -23,7 +23,7 @@ from modules.processing.pipeline.hooks import Grid, Hooks
 from modules.processing.pipeline.pixels import to_images
 from modules.processing.pipeline.stages import Stage
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
-from modules.processing.record.output import Output, name_context
+from modules.processing.record.output import Output, denoising_strength_of, name_context
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import GenerationRequest
 from modules.sampling.catalog import SAMPLERS
@@ -64,6 +64,10 @@ class Recorder:
     def note(self, *notices: str) -> None:
         """Sentences for the user, each said once."""
         self._notices |= dict.fromkeys(notice for notice in notices if notice)
+
+    def fields(self, fields: Mapping[str, object]) -> None:
+        """What belongs into the infotext of all images."""
+        self._facts.extra |= fields
 
     def begin(self, batch: Batch) -> None:
         """A batch is as it is given here from now on."""
@@ -226,7 +230,7 @@ class Recorder:
             vae_hash=vae.shorthash if vae else None,
             seed_resize_from_width=request.seed_resize_from_width,
             seed_resize_from_height=request.seed_resize_from_height,
-            denoising_strength=request.hires.denoising_strength if request.hires else None,
+            denoising_strength=denoising_strength_of(request),
             extra_params={**({} if label == "Automatic" else {"Schedule type": label}), **extra},
             infotexts=tuple(image.infotext for image in self._images),
             styles=request.styles,

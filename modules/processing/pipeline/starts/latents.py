@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,6 +59,9 @@ class LatentsStart:
 
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         return image
+
+    def fields(self) -> Mapping[str, object]:
+        return {}
 
 
 def tail_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,9 @@ class NoiseStart:
 
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         return image
+
+    def fields(self) -> Mapping[str, object]:
+        return {}
 
 
 def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from PIL import Image
@@ -39,3 +40,6 @@ class Start(Protocol):
 
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
+
+    def fields(self) -> Mapping[str, object]:
+        """What the infotext says of it."""

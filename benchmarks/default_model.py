@@ -21,7 +21,7 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from recipes.scenes.layout import SIZE_PX
@@ -93,7 +93,7 @@ class _PreviewRenderer:
             save_images=False,
             save_grid=False,
         )
-        return txt2img(request, self._engine, self._output, Silent()).images[0].image
+        return generate(request, self._engine, self._output, Silent()).images[0].image
 
 
 def score(prompts: list[ColourPrompt], images: list[Image.Image]) -> dict[str, object]:

@@ -16,7 +16,7 @@ from benchmarks.report import print_table, write_result
 GOAL = 0.10
 ROOT = Path(__file__).parent.parent
 SHIPPED = "featherweight-scenes.safetensors"
-STAGES = ("networks", "text", "denoise", "decode", "save")  # what a job takes beside loading, which learns nothing
+STAGES = ("adapters", "text", "denoise", "decode", "save")  # what a job takes beside loading, which learns nothing
 LEARNT = 2  # jobs from which it learns before it is judged
 Job = tuple[int, int, dict[str, Any]]  # side in pixels, batch size, settings
 JOBS: tuple[Job, ...] = (
@@ -42,7 +42,7 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
     from modules.flags.flags import Flags
     from modules.processing.memory_estimate.estimate import MemoryEstimator
     from modules.processing.pipeline.events import Silent
-    from modules.processing.pipeline.generate import txt2img
+    from modules.processing.pipeline.generate import generate
     from modules.processing.record.output import Output
     from modules.processing.request import GenerationRequest
 
@@ -70,7 +70,7 @@ def run_jobs(checkpoint: str, folder: Path | None, jobs: tuple[Job, ...]) -> lis
             began = time.monotonic()
             plan = estimator.plan(request)
             planned = time.monotonic()
-            result = txt2img(request, services.engine, Output(Path(data)), Silent())
+            result = generate(request, services.engine, Output(Path(data)), Silent())
             assert result.memory is not None
             measured = result.memory.summary()
             of_job = max(peak["rss"] or 0 for stage, peak in measured.items() if stage != "load")

@@ -49,7 +49,7 @@ def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: 
     from modules.flags.flags import Flags
     from modules.memory.timeline import resident_bytes
     from modules.processing.pipeline.events import Silent
-    from modules.processing.pipeline.generate import txt2img
+    from modules.processing.pipeline.generate import generate
     from modules.processing.record.output import Output
     from modules.processing.request import GenerationRequest
 
@@ -72,7 +72,7 @@ def image(checkpoint: str, folder: Path | None, settings: dict[str, Any], side: 
             settings=services.settings.current.with_changes(values),
         )
         before, began = resident_bytes(), time.process_time()
-        result = txt2img(request, services.engine, Output(Path(data)), Silent())
+        result = generate(request, services.engine, Output(Path(data)), Silent())
         seconds = time.process_time() - began
         services.queue.close()
     assert result.memory is not None
@@ -104,7 +104,7 @@ WIDE, HIGH, TOP, BOTTOM = 900, 260, 20, 30
 
 def draw(timeline: dict[str, Any]) -> str:
     """Stages as bands, their peaks as dashed lines, the samples as a curve: an SVG."""
-    stages = [item for item in timeline["stages"] if item["stage"] in (*STAGES, "save", "networks")]
+    stages = [item for item in timeline["stages"] if item["stage"] in (*STAGES, "save", "adapters")]
     end: float = max(item["end_s"] for item in stages)
     most: float = 1.1 * timeline["peak"]["rss"]
 

@@ -39,6 +39,7 @@ PROGRESS: dict[str, Any] = {
     },
     "current_image": PNG,
     "textinfo": "sampling",
+    "stage": "denoise",
 }
 TASK_PROGRESS: dict[str, Any] = {
     "active": True,
@@ -49,6 +50,7 @@ TASK_PROGRESS: dict[str, Any] = {
     "live_preview": DATA_URI,
     "id_live_preview": 3,
     "textinfo": "sampling",
+    "stage": "denoise",
     "step": 7,
     "steps": 20,
     "error": None,

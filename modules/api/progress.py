@@ -44,6 +44,7 @@ def progress_routes(services: Services) -> APIRouter:
             },
             "current_image": image,
             "textinfo": state.phase,
+            "stage": state.stage,
         }
 
     @routes.post("/internal/progress", **documented(examples.TASK_PROGRESS))
@@ -62,6 +63,7 @@ def progress_routes(services: Services) -> APIRouter:
             "live_preview": None,
             "id_live_preview": state.preview_id,
             "textinfo": _text(job, state.position, state.phase),
+            "stage": state.stage,
             "step": state.step,
             "steps": state.total_steps,
             "error": state.error,
@@ -101,6 +103,7 @@ def _unknown_task() -> dict[str, Any]:
         "live_preview": None,
         "id_live_preview": None,
         "textinfo": "Waiting...",
+        "stage": None,
     }
 
 
@@ -121,4 +124,5 @@ def _idle() -> dict[str, Any]:
         },
         "current_image": None,
         "textinfo": None,
+        "stage": None,
     }

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped
+from modules.processing.pipeline.stages import Part, Stage, stage_text
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest
 
@@ -39,7 +41,8 @@ class Progress:
     total_steps: int
     eta_s: float | None
     elapsed_s: float
-    phase: str
+    phase: str  # for people
+    stage: Stage | None  # None: the job does not run
     preview: Image.Image | None
     preview_id: int
     images_done: int
@@ -61,6 +64,7 @@ class Job:
         self._finished = threading.Event()
         self._status = JobStatus.QUEUED
         self._phase = "waiting"
+        self._stage: Stage | None = None
         self._total_steps = 0
         self._done_steps = 0
         self._started_at: float | None = None
@@ -105,7 +109,7 @@ class Job:
             self._result = result
             self._error = error
             self._ended_at = time.time()
-            self._preview = None
+            self._preview = self._stage = None
         self._finished.set()
 
     def check(self) -> None:
@@ -115,23 +119,19 @@ class Job:
             self._skip.clear()
             raise Skipped("Skipped by the user.")
 
-    def phase(self, text: str) -> None:
+    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
         with self._lock:
-            self._phase = text
+            self._stage, self._phase = stage, stage_text(stage, parts)
 
     def plan(self, total_steps: int) -> None:
         with self._lock:
             self._total_steps = total_steps
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, info: object = None) -> None:
         with self._lock:
             if self._first_step_at is None:
                 self._first_step_at = time.time()
             self._done_steps = done
-            self._phase = "sampling"
-
-    def latent(self, info: object) -> None:
-        return
 
     def wants_preview(self, done: int) -> bool:
         return self._preview_every > 0 and done > 0 and done - self._preview_step >= self._preview_every
@@ -224,6 +224,7 @@ class Job:
                 eta_s=eta,
                 elapsed_s=now - self._started_at if self._started_at else 0.0,
                 phase=self._phase,
+                stage=self._stage,
                 preview=self._preview,
                 preview_id=self._preview_id,
                 images_done=len(self._images),

@@ -121,7 +121,9 @@ class PrecisionWork:
             try:
                 events = _Progress(task, len(options.storages) * len(options.prompts))
                 output = Output(self.reports.folder)
-                rows = compare(sized, options.prompts, options.storages, self.engine, output, events)
+                rows = compare(
+                    sized, options.prompts, options.storages, self.engine, output, events, events.begin_image
+                )
             finally:
                 # What the settings say comes back, behind whatever waits.
                 self.engine.request_load(stored_checkpoint(self.settings.current, self.catalogue).name)
@@ -244,18 +246,19 @@ class _Progress(Silent):
         self._images = images
         self._begun = 0
         self._steps = 1
-        self._phase = ""
+        self._what = ""
 
     def check(self) -> None:
         self._task.check()
 
-    def phase(self, text: str) -> None:
-        self._phase = text if "image" in text else self._phase
+    def begin_image(self, storage: str, number: int) -> None:
+        """The next image is made in this format."""
+        self._what = f"{storage}, image {number}"
 
     def plan(self, total_steps: int) -> None:
         self._begun += 1
         self._steps = max(total_steps, 1)
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, info: object = None) -> None:
         finished = self._begun - 1 + done / self._steps
-        self._task.progress(finished, self._images, f"{self._phase}, step {done} of {self._steps}")
+        self._task.progress(finished, self._images, f"{self._what}, step {done} of {self._steps}")

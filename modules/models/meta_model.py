@@ -173,8 +173,8 @@ def build_meta_model(
 
 
 def _works(stage: str, component: str) -> bool:
-    """Whether a network computes in a stage; all do while networks are put on and the model loads."""
-    if stage in ("networks", "load"):
+    """Whether a component computes in a stage; all do while adapters are applied and the model loads."""
+    if stage in ("adapters", "load"):
         return True
     if stage == "text":
         return component.startswith("text_encoder")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from modules.errors import InvalidValueError
+from modules.processing.start import FromNoise, RequestStart
 from modules.settings.values import Settings
 
 MIN_SIDE_PX = 16
@@ -60,8 +61,9 @@ class HiresRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """One txt2img job. Raises `InvalidValueError` for a value that no model could serve."""
+    """One job that makes images. Raises `InvalidValueError` for a value that no model could serve."""
 
+    start: RequestStart = field(default_factory=FromNoise)
     prompt: str = ""
     negative_prompt: str = ""
     styles: tuple[str, ...] = ()
@@ -117,7 +119,7 @@ class GenerationRequest:
 
 def request_to_json(request: GenerationRequest) -> dict[str, Any]:
     """A JSON-ready record of the request, settings included as their differences from the defaults."""
-    record = {f.name: getattr(request, f.name) for f in fields(request) if f.name not in ("settings", "hires")}
+    record = {f.name: getattr(request, f.name) for f in fields(request) if f.name not in ("settings", "hires", "start")}
     record["styles"] = list(request.styles)
     record["override_settings"] = dict(request.override_settings)
     record["script_args"] = list(request.script_args)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from modules.processing.pipeline.hooks import (
-    Batch,
+    BatchDraft,
     Denoised,
     DenoiserInputs,
     ExtraNoise,
@@ -99,7 +99,7 @@ class JobHooks:
         )
         self.wants_whole_batches = script_runner.overrides("postprocess_batch", "postprocess_batch_list")
 
-    def before_batch(self, batch: Batch) -> None:
+    def before_batch(self, batch: BatchDraft) -> None:
         self._take_lists(batch)
         p = self._p
         p.iteration = batch.number
@@ -114,12 +114,12 @@ class JobHooks:
         ):
             _take(mine, theirs)
 
-    def adapters_active(self, batch: Batch, adapters: Mapping[str, Any]) -> None:
+    def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
         self._script_runner.call(
             "after_extra_networks_activate", self._p, **_facts(batch), extra_network_data=dict(adapters)
         )
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: BatchDraft) -> None:
         self._script_runner.call("process_batch", self._p, **_facts(batch))
 
     def before_hires(self) -> None:
@@ -142,7 +142,7 @@ class JobHooks:
         self._script_runner.call("post_sample", self._p, samples)
         return samples.samples
 
-    def decoded(self, batch: Batch, images: list[Tensor]) -> list[Tensor]:
+    def decoded(self, batch: BatchDraft, images: list[Tensor]) -> list[Tensor]:
         import torch
 
         whole = torch.stack(images)
@@ -176,7 +176,7 @@ class JobHooks:
         if params.rows != sheet.rows or params.cols != columns:
             sheet.rows = max(1, min(params.rows, len(sheet.images)))
 
-    def _take_lists(self, batch: Batch) -> None:
+    def _take_lists(self, batch: BatchDraft) -> None:
         """Prompts and seeds that `process` wrote into `p.all_prompts` and the like, one for each image of the job."""
         size = len(batch.seeds)
         part = slice(batch.number * size, (batch.number + 1) * size)
@@ -225,7 +225,7 @@ def _take(mine: Sequence[Any], theirs: list[Any]) -> None:
         theirs[:] = mine
 
 
-def _facts(batch: Batch) -> dict[str, Any]:
+def _facts(batch: BatchDraft) -> dict[str, Any]:
     return {
         "batch_number": batch.number,
         "prompts": batch.prompts,

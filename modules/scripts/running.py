@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
-
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Events
+from modules.processing.pipeline.events import Events, ForwardedEvents
+from modules.processing.pipeline.stages import Part, PartOf, Stage
 from modules.processing.record.output import Output, name_context
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest
@@ -20,6 +20,9 @@ from modules.scripts.library import ScriptLibrary
 from modules.scripts.processing import Processed, StableDiffusionProcessing
 from modules.scripts.script import Script
 
+if TYPE_CHECKING:
+    from modules.sampling.types import StepInfo
+
 log = logging.getLogger(__name__)
 
 
@@ -27,8 +30,8 @@ def run_with_scripts(
     request: GenerationRequest, engine: Engine, output: Output, events: Events, library: ScriptLibrary
 ) -> Result:
     """Make a request's images. An always-on script that fails is left out with a notice; a selected one fails the
-    job. Raises what txt2img raises."""
-    from modules.processing.pipeline.generate import txt2img
+    job. Raises what `generate` raises."""
+    from modules.processing.pipeline.generate import generate
 
     cells = _Cells(events)
     script_runner = ScriptRunner(library.alwayson, library.callbacks, request)
@@ -39,7 +42,7 @@ def run_with_scripts(
             script_runner.call(hook, job)
         job.list_images()
         script_runner.call("process", job)
-        made = txt2img(job.to_request(), engine, output, cells.next(), JobHooks(script_runner, job))
+        made = generate(job.to_request(), engine, output, cells.next(), JobHooks(script_runner, job))
         processed = Processed(made)
         script_runner.call("postprocess", job, processed)
         return processed
@@ -95,36 +98,25 @@ class _Cells:
         return _Cell(self._events, self._begun - 1, max(self.count, self._begun))
 
 
-class _Cell:
+class _Cell(ForwardedEvents):
     """Events of one run of several."""
 
     def __init__(self, events: Events, index: int, count: int) -> None:
-        self._events = events
+        super().__init__(events)
         self._index = index
         self._count = count
         self._total = 0
 
-    def check(self) -> None:
-        self._events.check()
-
-    def phase(self, text: str) -> None:
-        self._events.phase(text if self._count == 1 else f"{self._index + 1} of {self._count}: {text}")
+    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
+        run = (Part(PartOf.RUN, self._index, self._count),) if self._count > 1 else ()
+        super().stage(stage, (*run, *parts))
 
     def plan(self, total_steps: int) -> None:
         self._total = total_steps
-        self._events.plan(total_steps * self._count)
+        super().plan(total_steps * self._count)
 
-    def step(self, done: int) -> None:
-        self._events.step(self._index * self._total + done)
-
-    def latent(self, info: Any) -> None:
-        self._events.latent(info)
+    def step(self, done: int, info: StepInfo | None = None) -> None:
+        super().step(self._index * self._total + done, info)
 
     def wants_preview(self, done: int) -> bool:
-        return self._events.wants_preview(self._index * self._total + done)
-
-    def preview(self, image: Image.Image) -> None:
-        self._events.preview(image)
-
-    def finished_image(self, image: GeneratedImage) -> None:
-        self._events.finished_image(image)
+        return super().wants_preview(self._index * self._total + done)

@@ -14,7 +14,7 @@ from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from modules.scripts.built_in import load_built_in
@@ -64,7 +64,7 @@ class PreviewRenderer:
             save_grid=False,
             settings=drawing.settings,
         )
-        return txt2img(request, self._engine, self._output, Silent()).images[0].image
+        return generate(request, self._engine, self._output, Silent()).images[0].image
 
     def close(self) -> None:
         """Drop the temporary files."""

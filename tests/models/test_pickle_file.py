@@ -19,7 +19,7 @@ from modules.models.reading.pickle_file import PickleFile
 from modules.models.reading.tensor_source import open_tensors
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
@@ -67,7 +67,7 @@ def image(engine: Engine, checkpoint: str, output: Path) -> bytes:
         checkpoint=checkpoint,
         settings=settings,
     )
-    result: bytes = txt2img(request, engine, Output(output), Silent()).images[0].image.tobytes()
+    result: bytes = generate(request, engine, Output(output), Silent()).images[0].image.tobytes()
     return result
 
 

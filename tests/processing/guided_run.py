@@ -5,13 +5,9 @@ from torch import Tensor
 
 from modules.models.loaded import LoadedModel
 from modules.processing.pipeline.conditioning import EncodedPrompts
-from modules.processing.pipeline.sampling_pass import (
-    PassSettings,
-    build_guidance,
-    first_run,
-    guided_denoiser,
-    noise_schedule,
-)
+from modules.processing.pipeline.pass_settings import PassSettings
+from modules.processing.pipeline.run_pass import build_guidance, guided_denoiser, noise_schedule
+from modules.processing.pipeline.starts.noise import NoiseStart
 from modules.sampling.catalog import SAMPLERS
 from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
 from modules.settings.values import Settings
@@ -37,9 +33,9 @@ def sampling_run(
     )
     channels, height, width = noise.shape[1:]
     schedule = noise_schedule(model, Settings())
-    denoiser = guided_denoiser(plan, model, schedule, prompts, (height, width))
+    denoiser = guided_denoiser(plan, model, schedule, prompts, NoiseStart().image_conditioning(model, height, width))
     guidance = build_guidance(plan, denoiser, lambda: None, True)
-    path = first_run(plan, schedule)
+    path = NoiseStart().sampling_run(plan, schedule)
     on_the_way = ImageNoise(NoiseRequest(shape=(channels, height, width), seeds=(1,)), torch.device("cpu"))
     with torch.inference_mode():
         return path.run(guidance, path.start(noise), GaussianNoise(on_the_way), lambda _: None)

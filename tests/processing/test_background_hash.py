@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
+from modules.processing.pipeline.stages import Part, Stage
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest, HiresRequest
@@ -35,11 +36,11 @@ class Watching(Silent):
 
     def __init__(self, catalogue: Slow) -> None:
         self.catalogue = catalogue
-        self.phases: list[str] = []
+        self.stages: list[Stage] = []
 
-    def phase(self, text: str) -> None:
-        self.phases.append(text)
-        if "hash" in text:
+    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
+        self.stages.append(stage)
+        if stage is Stage.HASH:
             self.catalogue.go.set()
 
 
@@ -59,7 +60,7 @@ def make(engine: Engine, events: Silent, hires: HiresRequest | None = None) -> R
     small = GenerationRequest(
         checkpoint="a", width=64, height=64, steps=1, seed=1, subseed=0, sampler="Euler", save_images=False, hires=hires
     )
-    return txt2img(small, engine, Output(Path()), events)
+    return generate(small, engine, Output(Path()), events)
 
 
 SHORT = hashlib.sha256(TINY.read_bytes()).hexdigest()[:10]
@@ -71,12 +72,12 @@ def test_the_image_is_made_before_the_hash_is_known_and_has_it(catalogue: Slow) 
     result = make(engine, events)
     assert f"Model hash: {SHORT}" in result.samples[0].infotext
     assert result.info.checkpoint_hash == SHORT
-    assert events.phases.index("taking the checkpoint's hash") > events.phases.index("sampling")
+    assert events.stages.index(Stage.HASH) > events.stages.index(Stage.SAMPLE)
     assert result.timings_s["hash"] >= 0
     assert catalogue.get("a").sha256
     second = Watching(catalogue)
     make(engine, second)
-    assert "taking the checkpoint's hash" not in second.phases
+    assert Stage.HASH not in second.stages
     engine.close()
 
 

@@ -20,7 +20,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import storage_rules
 from modules.processing.engine.streaming_options import StreamFlags
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
@@ -76,7 +76,7 @@ def pixels(engine: Engine, checkpoint: str, prompt: str, **settings: object) -> 
         save_images=False,
         settings=Settings().changed(**settings),
     )
-    return bytes(txt2img(request, engine, Output(Path()), Silent()).samples[0].image.tobytes())
+    return bytes(generate(request, engine, Output(Path()), Silent()).samples[0].image.tobytes())
 
 
 def test_the_folders_are_listed_and_their_parts_are_not(engine: Engine) -> None:

@@ -17,7 +17,7 @@ from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, finer_options
 from modules.processing.memory_estimate.status import EngineState
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
@@ -79,7 +79,7 @@ def test_a_model_that_does_not_fit_is_streamed(
     times: int, word: str | None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(folder)
-    expected = txt2img(request(checkpoint="a"), engine, Output(tmp_path), Silent())
+    expected = generate(request(checkpoint="a"), engine, Output(tmp_path), Silent())
     engine.unload()
     tries = _fail_to_load(monkeypatch, times)
     if times == 5:
@@ -88,13 +88,13 @@ def test_a_model_that_does_not_fit_is_streamed(
         assert len(tries) == 5 and state_of(engine) is EngineState.FAILED
         assert engine.model("a").streaming is None  # there is room again
         return
-    result = txt2img(request(checkpoint="a"), engine, Output(tmp_path), Silent())
+    result = generate(request(checkpoint="a"), engine, Output(tmp_path), Silent())
     assert result.samples[0].image.tobytes() == expected.samples[0].image.tobytes()
     said = f"a.safetensors did not fit into memory; its weights are streamed (Stream weights: {word})."
     assert (said in engine.status.message) == (said in result.notices) == (word is not None)
     facts = engine.status.model
     assert facts is not None and bool(facts.streaming) == (word is not None)
-    txt2img(request(checkpoint="a"), engine, Output(tmp_path), Silent())
+    generate(request(checkpoint="a"), engine, Output(tmp_path), Silent())
     assert len(tries) == times + 1  # nothing is tried again for the next image
     engine.unload()
     assert engine.model("a").streaming is None
@@ -157,7 +157,7 @@ def test_nan_is_an_error_that_names_the_remedy(folder: Path, tmp_path: Path) -> 
     tensors["model.diffusion_model.out.2.bias"].fill_(float("nan"))
     save_file(tensors, folder / "a.safetensors")
     with pytest.raises(NumericalError, match="--no-half"):
-        txt2img(request(checkpoint="a"), engine_of(folder), Output(tmp_path), Silent())
+        generate(request(checkpoint="a"), engine_of(folder), Output(tmp_path), Silent())
 
 
 class StopAt(Silent):
@@ -173,19 +173,19 @@ class StopAt(Silent):
         if self.left == 0:
             raise self.error
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, info: object = None) -> None:
         self.seen.append(done)
 
 
 def test_an_interrupt_keeps_finished_images(folder: Path, tmp_path: Path) -> None:
     events = StopAt(6, Interrupted("stop"))  # the second batch's first evaluation
-    result = txt2img(request(batch_count=3), engine_of(folder), Output(tmp_path), events)
+    result = generate(request(batch_count=3), engine_of(folder), Output(tmp_path), events)
     assert result.interrupted
     assert [image.seed for image in result.samples] == [1]
 
 
 def test_a_skip_leaves_one_batch_out(folder: Path, tmp_path: Path) -> None:
-    result = txt2img(request(batch_count=3), engine_of(folder), Output(tmp_path), StopAt(2, Skipped("skip")))
+    result = generate(request(batch_count=3), engine_of(folder), Output(tmp_path), StopAt(2, Skipped("skip")))
     assert not result.interrupted
     assert [image.seed for image in result.samples] == [2, 3]
 
@@ -193,15 +193,15 @@ def test_a_skip_leaves_one_batch_out(folder: Path, tmp_path: Path) -> None:
 def test_an_image_in_a_batch_is_the_image_alone(folder: Path, tmp_path: Path) -> None:
     engine = engine_of(folder)
     for sampler in ("Euler a", "DPM++ 2M SDE"):
-        both = txt2img(request(sampler=sampler, batch_size=2), engine, Output(tmp_path), Silent())
-        alone = txt2img(request(sampler=sampler, seed=2), engine, Output(tmp_path), Silent())
+        both = generate(request(sampler=sampler, batch_size=2), engine, Output(tmp_path), Silent())
+        alone = generate(request(sampler=sampler, seed=2), engine, Output(tmp_path), Silent())
         together = torch.frombuffer(bytearray(both.samples[1].image.tobytes()), dtype=torch.uint8).int()
         single = torch.frombuffer(bytearray(alone.samples[0].image.tobytes()), dtype=torch.uint8).int()
         assert (together - single).abs().max() <= 1
 
 
 def test_images_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path: Path) -> None:
-    result = txt2img(request(prompt="a cat", batch_size=2), engine_of(folder), Output(tmp_path), Silent())
+    result = generate(request(prompt="a cat", batch_size=2), engine_of(folder), Output(tmp_path), Silent())
     grid, first, second = result.images
     assert grid.kind == "grid" and grid.image.size == (128, 64)
     assert first.path is not None and second.path is not None and grid.path is not None
@@ -214,7 +214,7 @@ def test_images_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path:
 
 def test_a_folder_that_cannot_be_written_loses_no_image(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "outputs").write_text("a file in the way")
-    result = txt2img(request(), engine_of(folder), Output(tmp_path), Silent())
+    result = generate(request(), engine_of(folder), Output(tmp_path), Silent())
     assert len(result.samples) == 1 and result.samples[0].path is None
     assert "could not be saved" in result.notices[0]
 
@@ -238,18 +238,18 @@ def test_previews_are_made_when_wanted(folder: Path, tmp_path: Path) -> None:
     )
     events = Watching()
     events.sizes = []
-    txt2img(request(checkpoint="a", steps=3), engine_of(folder), Output(tmp_path), events)
+    generate(request(checkpoint="a", steps=3), engine_of(folder), Output(tmp_path), events)
     assert events.sizes == [(64, 64)] * 3
 
 
 def test_an_adapter_that_is_not_there_is_left_out_with_a_notice(folder: Path, tmp_path: Path) -> None:
-    result = txt2img(request(prompt="a <lora:x:1> cat"), engine_of(folder), Output(tmp_path), Silent())
+    result = generate(request(prompt="a <lora:x:1> cat"), engine_of(folder), Output(tmp_path), Silent())
     assert any("'x' was not found" in notice for notice in result.notices)
 
 
 def test_settings_of_one_job_do_not_reach_the_next(folder: Path, tmp_path: Path) -> None:
     engine = engine_of(folder)
-    plain = txt2img(request(), engine, Output(tmp_path), Silent())
-    txt2img(request(settings=Settings().changed(CLIP_stop_at_last_layers=2)), engine, Output(tmp_path), Silent())
-    again = txt2img(request(), engine, Output(tmp_path), Silent())
+    plain = generate(request(), engine, Output(tmp_path), Silent())
+    generate(request(settings=Settings().changed(CLIP_stop_at_last_layers=2)), engine, Output(tmp_path), Silent())
+    again = generate(request(), engine, Output(tmp_path), Silent())
     assert plain.samples[0].image.tobytes() == again.samples[0].image.tobytes()

@@ -15,7 +15,7 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest, HiresRequest
@@ -66,7 +66,7 @@ def image(engine: Engine, checkpoint: str, prompt: str = "a red cat", size: int 
         save_images=False,
         settings=Settings().changed(**settings),
     )
-    return txt2img(request, engine, Output(Path()), Silent())
+    return generate(request, engine, Output(Path()), Silent())
 
 
 def pixels(result: Result) -> bytes:
@@ -215,7 +215,7 @@ SMALL = {"prompt": "a cat", "width": 64, "height": 64, "seed": 1, "subseed": 0, 
 
 def refined(engine: Engine, **changes: object) -> Result:
     values = {**SMALL, **REFINED, "save_images": False, **changes}
-    return txt2img(GenerationRequest(**values), engine, Output(Path()), Silent())  # type: ignore[arg-type]
+    return generate(GenerationRequest(**values), engine, Output(Path()), Silent())  # type: ignore[arg-type]
 
 
 def test_a_refiner_takes_over_and_the_next_batch_begins_with_the_base_model(engine: Engine) -> None:

@@ -14,7 +14,7 @@ from modules.processing.engine import feed_forward
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import CHOICES, split_options, using_split_feed_forward
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
@@ -41,7 +41,7 @@ def image(engine: Engine, setting: str, **settings: str) -> "np.typing.NDArray[n
         sampler="Euler",
         settings=TINY.with_changes({"split_feed_forward": setting, **settings}),
     )
-    made = txt2img(request, engine, Output(Path()), Silent()).images[0]
+    made = generate(request, engine, Output(Path()), Silent()).images[0]
     assert "feed" not in made.infotext.lower()
     return np.asarray(made.image, dtype=np.int16)
 

@@ -11,7 +11,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.settings.values import Settings
@@ -30,7 +30,7 @@ AS_THE_REFERENCE = {
 
 def make(engine: Engine, folder: Path, payload: dict[str, Any], settings: dict[str, Any]) -> Result:
     request = request_of({**payload, "override_settings": {**payload.get("override_settings", {}), **settings}})
-    return txt2img(request, engine, Output(folder), Silent())
+    return generate(request, engine, Output(folder), Silent())
 
 
 def pixels(result: Result) -> np.ndarray[Any, np.dtype[np.int64]]:

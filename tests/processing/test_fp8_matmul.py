@@ -18,7 +18,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
 from modules.processing.pasting import pasted_values
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.settings.values import Settings
@@ -45,7 +45,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def make(engine: Engine, folder: Path, **settings: object) -> Result:
-    return txt2img(small_request(steps=4, settings=settings), engine, Output(folder), Silent())
+    return generate(small_request(steps=4, settings=settings), engine, Output(folder), Silent())
 
 
 def test_images_are_close_recorded_and_restored(engine: Engine, tmp_path: Path) -> None:

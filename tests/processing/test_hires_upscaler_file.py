@@ -1,5 +1,6 @@
 """Hires fix with an upscaler file, from the request to the image, on the tiny model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from modules.errors import CheckpointError, MemoryShortageError, UnknownNameErro
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
+from modules.processing.pipeline.stages import Part, Stage, stage_text
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
@@ -23,10 +25,10 @@ from tests.upscalers.models import save_esrgan
 
 class Listening(Silent):
     def __init__(self) -> None:
-        self.phases: list[str] = []
+        self.shown: list[str] = []
 
-    def phase(self, text: str) -> None:
-        self.phases.append(text)
+    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
+        self.shown.append(stage_text(stage, parts))
 
 
 @pytest.fixture
@@ -55,12 +57,12 @@ def request_with(upscaler: str) -> GenerationRequest:
 
 def test_the_image_is_enlarged_by_the_file_and_says_so(engine: Engine, tmp_path: Path) -> None:
     events = Listening()
-    result = txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), events)
+    result = generate(request_with("4x-Tiny"), engine, Output(tmp_path), events)
     (image,) = result.samples
     assert image.image.size == (96, 96)
     assert "Hires upscaler: 4x-Tiny" in image.infotext
-    assert "enlarging, tile 4 of 4" in events.phases and "enlarge" in result.timings_s
-    lanczos = txt2img(request_with("Lanczos"), engine, Output(tmp_path), Silent())
+    assert "enlarging the image, tile 4 of 4" in events.shown and "enlarge" in result.timings_s
+    lanczos = generate(request_with("Lanczos"), engine, Output(tmp_path), Silent())
     assert lanczos.samples[0].image.tobytes() != image.image.tobytes()
 
 
@@ -84,20 +86,20 @@ def test_memory_that_runs_out_in_the_upscaler_means_smaller_tiles(
     monkeypatch.setattr(tiles, "_run", failing)
     if times == 3:
         with pytest.raises(MemoryShortageError, match=r"enlarge: CUDA out of memory.*in tiles of 32 pixels"):
-            txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
+            generate(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
         return
-    result = txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
+    result = generate(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
     assert result.samples[0].image.size == (96, 96)
     assert parse_infotext(result.samples[0].infotext).get("Memory recovery") == recovered
     assert any("while enlarging the image" in notice for notice in result.notices)
     assert sides[: times + 1] == [48] * (times if recovered else times + 1) + [32] * (recovered is not None)
     sides.clear()
-    txt2img(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
+    generate(request_with("4x-Tiny"), engine, Output(tmp_path), Silent())
     assert sides == [48] * 4  # nothing of it is left for the next job
 
 
 def test_a_broken_file_and_an_unknown_name_are_said(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"broken\.pth cannot be read"):
-        txt2img(request_with("broken"), engine, Output(tmp_path), Silent())
+        generate(request_with("broken"), engine, Output(tmp_path), Silent())
     with pytest.raises(UnknownNameError, match=r"hires upscaler 'gone'.*4x-Tiny"):
-        txt2img(request_with("gone"), engine, Output(tmp_path), Silent())
+        generate(request_with("gone"), engine, Output(tmp_path), Silent())

@@ -18,7 +18,7 @@ from modules.processing.engine.model_shelf import KeepOptions, KeptModel, ModelS
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.memory_estimate.status import EngineState
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
@@ -62,7 +62,7 @@ def engine(folder: Path, options: Options) -> Iterator[Engine]:
 def image(engine: Engine, folder: Path, checkpoint: str) -> bytes:
     small = {"width": 64, "height": 64, "steps": 2, "seed": 1, "subseed": 0}
     request = GenerationRequest(**small, prompt="a", checkpoint=checkpoint, settings=QUIET)  # type: ignore[arg-type]
-    return txt2img(request, engine, Output(folder), Silent()).samples[0].image.tobytes()
+    return generate(request, engine, Output(folder), Silent()).samples[0].image.tobytes()
 
 
 def test_a_model_that_is_still_in_memory_is_used_again(engine: Engine, folder: Path) -> None:

@@ -15,7 +15,7 @@ from modules.models.precision import ComputeMode
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions, machine_of, resolve
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.describe import precision_fields
 from modules.processing.record.output import Output
 from modules.settings.values import Settings
@@ -131,7 +131,7 @@ def test_images_in_8_bits_under_every_word_of_precision(
     machine = machine_of(Flags(use_cpu=("all",), precision=precision))
     engine._find_machine = lambda: machine
     settings = {"fp8_storage": "Enable", "fp8_format": storage}
-    result = txt2img(small_request(steps=2, settings=settings), engine, Output(tmp_path), Silent())
+    result = generate(small_request(steps=2, settings=settings), engine, Output(tmp_path), Silent())
     assert f"FP8 format: {storage}" in result.samples[0].infotext
     model = engine._model
     assert model is not None

@@ -8,6 +8,7 @@ import pytest
 from modules.processing.memory_estimate.estimate import MemoryEstimate, StageNeed
 from modules.processing.memory_estimate.proposals import changes, propose
 from modules.processing.memory_estimate.words import plan_line
+from modules.processing.pipeline.stages import Stage
 from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
 
@@ -27,7 +28,7 @@ def plan_of(available_mb: int, request: GenerationRequest) -> MemoryEstimate:
     rows = request.batch_size * (2 if settings.flag("batch_cond_uncond") else 1)
     denoise = weights + round(rows * pixels / 10) * MB
     decode = weights + round(pixels / (10 if settings.whole("vae_tile_size") else 1)) * MB
-    stages = (StageNeed("denoise", denoise), StageNeed("decode", decode))
+    stages = (StageNeed(Stage.SAMPLE, denoise), StageNeed(Stage.DECODE, decode))
     return MemoryEstimate("toy", stages, weights, available_mb * MB, 0)
 
 
@@ -75,7 +76,7 @@ def streamed(available_mb: int, request: GenerationRequest) -> MemoryEstimate:
     slices = 30 * MB if request.settings.text("split_feed_forward") == "8" else 0
     gone = plan.weights_bytes - plan.weights_bytes // share
     stages = tuple(
-        StageNeed(stage.stage, stage.needs_bytes - gone - (slices if stage.stage == "denoise" else 0))
+        StageNeed(stage.stage, stage.needs_bytes - gone - (slices if stage.stage is Stage.SAMPLE else 0))
         for stage in plan.stages
     )
     return replace(plan, stages=stages)
@@ -101,10 +102,10 @@ def test_in_a_sum_the_later_value_takes_the_place_of_the_earlier(available_mb: i
 
 def test_main_memory_counts_too() -> None:
     request = job({"stream_weights": "Parts"})
-    stages = (StageNeed("denoise", 3 * MB, 10 * MB),)
+    stages = (StageNeed(Stage.SAMPLE, 3 * MB, 10 * MB),)
     plan = MemoryEstimate("card", stages, MB, 4 * MB, 0, main_available_bytes=8 * MB)
     assert plan.missing_bytes == 2 * MB and not plan.fits
-    half = replace(plan, stages=(StageNeed("denoise", 3 * MB, 5 * MB),))
+    half = replace(plan, stages=(StageNeed(Stage.SAMPLE, 3 * MB, 5 * MB),))
     found = propose(request, plan, lambda changed: half if changed.settings.text("fp8_storage") == "Enable" else plan)
     assert [item.change.title for item in found] == ["FP8 weight"]
     assert plan_line(plan) == "needs 0.0 of 0.0 GB, main memory 0.0 of 0.0 GB"

@@ -13,8 +13,8 @@ from torch import Tensor
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
-from modules.processing.pipeline.hires_pass import Enlarge, HiresPass
+from modules.processing.pipeline.generate import generate
+from modules.processing.pipeline.starts.latents import enlarged
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
@@ -38,7 +38,7 @@ CASES = {str(case["id"]): case for case in txt2img_cases()}
 def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
     """What we make of a case; each is made once."""
     output = Output(tmp_path_factory.mktemp("images"))
-    return cache(lambda name: txt2img(request_of(CASES[name]["payload"]), engine, output, Silent()))
+    return cache(lambda name: generate(request_of(CASES[name]["payload"]), engine, output, Silent()))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -63,14 +63,13 @@ def test_the_second_pass_is_the_same_from_the_recorded_first_pass(
 ) -> None:
     case = CASES["hires/resize-crop-lanczos"]
     first_pass = torch.from_numpy(np.load(REFERENCE / "latents.npz")["hires/resize-crop-lanczos:latent0"])
-    enlarged = HiresPass.enlarged
 
-    def from_recorded(self: HiresPass, model: LoadedModel, latents: Tensor, enlarge: Enlarge) -> Tensor | list[Tensor]:
+    def from_recorded(model: LoadedModel, latents: Tensor, *args: Any) -> Tensor | tuple[Tensor, ...]:
         assert torch.allclose(latents, first_pass, atol=1e-3)
-        return enlarged(self, model, first_pass, enlarge)
+        return enlarged(model, first_pass, *args)
 
-    monkeypatch.setattr(HiresPass, "enlarged", from_recorded)
-    result = txt2img(request_of(case["payload"]), engine, Output(tmp_path), Silent())
+    monkeypatch.setattr("modules.processing.pipeline.passes.enlarged", from_recorded)
+    result = generate(request_of(case["payload"]), engine, Output(tmp_path), Silent())
     assert_same(levels_apart(result.samples[0].image, case["images"][0]["file"]))
 
 

@@ -15,7 +15,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.settings.values import Settings
@@ -46,7 +46,7 @@ def fresh_prompts(engine: Engine) -> None:
 
 def make(engine: Engine, folder: Path, payload: dict[str, Any], settings: dict[str, Any] | None = None) -> Result:
     request = request_of({**payload, "override_settings": settings or {}})
-    return txt2img(request, engine, Output(folder), Silent())
+    return generate(request, engine, Output(folder), Silent())
 
 
 def pixels(result: Result) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -81,13 +81,13 @@ def fail(monkeypatch: pytest.MonkeyPatch, where: str, times: int, after: int = 0
 
 
 STAGES = {
-    "networks": ("modules.adapters.applying:AdapterApplier.apply", LORA),
+    "adapters": ("modules.adapters.applying:AdapterApplier.apply", LORA),
     "text": ("modules.prompting.clip_encoder:ClipTextEncoder.encode", PAYLOAD),
     "denoise": ("modules.models.loaded:LoadedModel._predict", PAYLOAD),
     "encode": ("modules.models.vae.running:VaeRunner._moments", HIRES),
     "decode": ("modules.models.vae.running:VaeRunner._decode", PAYLOAD),
-    "enlarge": ("modules.processing.pipeline.hires_pass:_larger", HIRES),
-    "save": ("modules.processing.pipeline.generate:to_images", PAYLOAD),
+    "enlarge": ("modules.processing.pipeline.starts.latents:_larger", HIRES),
+    "save": ("modules.processing.record.recorder:to_images", PAYLOAD),
 }
 
 
@@ -99,7 +99,7 @@ def test_once_at_any_stage_freeing_gives_the_very_same_image(
     where, payload = STAGES[stage]
     expected = make(engine, tmp_path, payload)
     engine.conditioner(NAME).clear()
-    if stage == "networks":
+    if stage == "adapters":
         make(engine, tmp_path, PAYLOAD)  # takes the network off again
     failing = fail(monkeypatch, where, 1)
     result = make(engine, tmp_path, payload)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.checking import check_names
-from modules.processing.pipeline.hires_size import hires_size, old_first_pass_size
+from modules.processing.pipeline.stages import hires_size, old_first_pass_size
 from modules.processing.request import GenerationRequest, HiresRequest, request_from_json, request_to_json
 from modules.settings.values import Settings
 from tests.recordings import tiny_engine

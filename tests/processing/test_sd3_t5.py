@@ -19,7 +19,7 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import OPTIONAL_ENCODERS, PrecisionOptions
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest
@@ -145,7 +145,7 @@ def image(engine: Engine, **changes: Any) -> Result:
     request = GenerationRequest(
         prompt=PROMPT, width=64, height=64, steps=2, seed=5, subseed=0, sampler="Euler", settings=settings
     )
-    return txt2img(request, engine, Output(Path()), Silent())
+    return generate(request, engine, Output(Path()), Silent())
 
 
 def pixels(result: Result) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.conditioning import EncodedPrompts
-from modules.processing.pipeline.sampling_pass import noise_schedule
+from modules.processing.pipeline.run_pass import noise_schedule
 from modules.sampling.discrete import ZERO_SNR_LAST_ALPHA_BAR
 from modules.settings.values import Settings
 from tests.models.diffusers_folders import UNET, UNETS, scheduler_config, unet_tensors

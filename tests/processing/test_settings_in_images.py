@@ -14,7 +14,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import GeneratedImage
 from modules.processing.request import GenerationRequest, HiresRequest
@@ -48,7 +48,7 @@ def made(
         hires=None if hires_prompt is None else replace(HIRES, prompt=hires_prompt),
         settings=TINY.with_changes({"samples_save": False, **(settings or {})}),
     )
-    return txt2img(request, engine, Output(Path()), Silent()).images[0]
+    return generate(request, engine, Output(Path()), Silent()).images[0]
 
 
 def same(first: GeneratedImage, second: GeneratedImage) -> bool:
@@ -107,7 +107,7 @@ def test_previews_show_the_whole_batch_or_its_first_image(
         prompt="a cat", width=64, height=64, steps=1, seed=5, subseed=0, batch_size=2, settings=settings
     )
     watching = Watching()
-    txt2img(request, engine, Output(Path()), watching)
+    generate(request, engine, Output(Path()), watching)
     assert [image.size for image in watching.previews] == [(width, 64)]
 
 
@@ -117,7 +117,7 @@ def test_the_user_is_recorded_where_asked_and_may_stand_in_file_names(engine: En
         request = GenerationRequest(
             prompt="a cat", width=64, height=64, steps=1, seed=5, subseed=0, user="ada", settings=settings
         )
-        image = txt2img(request, engine, Output(tmp_path), Silent()).images[0]
+        image = generate(request, engine, Output(tmp_path), Silent()).images[0]
         assert image.infotext.endswith(", User: ada") is wanted
         assert image.path is not None and image.path.stem.endswith("-ada")
 
@@ -129,7 +129,7 @@ class StopAfterStep(Silent):
         self.stops_at, self.error = done, error
         self.done = 0
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, info: object = None) -> None:
         self.done = done
 
     def check(self) -> None:
@@ -144,11 +144,11 @@ def test_a_stopped_image_is_shown_as_far_as_it_was_and_saved_where_asked(
 ) -> None:
     settings = TINY.changed(save_incomplete_images=saved)
     whole = GenerationRequest(prompt="a cat", width=64, height=64, steps=4, seed=5, subseed=0, settings=settings)
-    result = txt2img(whole, engine, Output(tmp_path), StopAfterStep(2, Interrupted("stop")))
+    result = generate(whole, engine, Output(tmp_path), StopAfterStep(2, Interrupted("stop")))
     assert result.interrupted
     (unfinished,) = result.samples
     assert unfinished.seed == 5 and (unfinished.path is not None) is saved
-    finished = txt2img(whole, engine, Output(tmp_path), Silent()).samples[0]
+    finished = generate(whole, engine, Output(tmp_path), Silent()).samples[0]
     assert not same(unfinished, finished)
     assert unfinished.infotext == finished.infotext
 
@@ -157,7 +157,7 @@ def test_a_stopped_second_pass_shows_the_larger_image(engine: Engine, tmp_path: 
     request = GenerationRequest(
         prompt="a cat", width=64, height=64, steps=2, seed=5, subseed=0, hires=HIRES, settings=TINY, batch_count=2
     )
-    result = txt2img(request, engine, Output(tmp_path), StopAfterStep(3, Skipped("skip")))
+    result = generate(request, engine, Output(tmp_path), StopAfterStep(3, Skipped("skip")))
     assert not result.interrupted
     assert [image.image.size for image in result.samples] == [(96, 96), (96, 96)]
     assert result.samples[0].path is None and result.samples[1].path is not None
@@ -165,4 +165,4 @@ def test_a_stopped_second_pass_shows_the_larger_image(engine: Engine, tmp_path: 
 
 def test_what_is_stopped_before_its_first_step_shows_nothing(engine: Engine, tmp_path: Path) -> None:
     request = GenerationRequest(prompt="a cat", width=64, height=64, steps=2, seed=5, subseed=0, settings=TINY)
-    assert txt2img(request, engine, Output(tmp_path), StopAfterStep(0, Interrupted("stop"))).images == ()
+    assert generate(request, engine, Output(tmp_path), StopAfterStep(0, Interrupted("stop"))).images == ()

@@ -18,7 +18,7 @@ from modules.processing.engine.precision import Machine
 from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, stream_layout
 from modules.processing.memory_estimate.status import ModelFacts
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.ui.scales import scales_line
@@ -73,7 +73,7 @@ def make(
     **settings: object,
 ) -> Result:
     payload = {**PAYLOAD, "prompt": prompt, "height": height, "override_settings": settings}
-    return txt2img(request_of(payload), engine, Output(folder), events or Silent())
+    return generate(request_of(payload), engine, Output(folder), events or Silent())
 
 
 def pixels(result: Result) -> bytes:
@@ -159,7 +159,7 @@ class Cuts(Silent):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def step(self, done: int) -> None:
+    def step(self, done: int, info: object = None) -> None:
         self.path.write_bytes(self.path.read_bytes()[:-4096])
 
 

@@ -18,7 +18,7 @@ from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest, HiresRequest
@@ -85,7 +85,7 @@ def request(
 
 
 def make(engine: Engine, wanted: GenerationRequest, watching: Silent | None = None) -> Result:
-    return txt2img(wanted, engine, Output(Path()), watching or Silent())
+    return generate(wanted, engine, Output(Path()), watching or Silent())
 
 
 def pixels(result: Result) -> bytes:

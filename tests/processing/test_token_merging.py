@@ -9,9 +9,9 @@ import pytest
 from modules.images.infotext import parse_infotext
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.lease import can_merge_tokens
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
-from modules.processing.pipeline.token_merging import can_merge_tokens
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest, HiresRequest
@@ -46,7 +46,7 @@ def image(engine: Engine, checkpoint: str, hires: HiresRequest | None = None, **
         save_images=False,
         settings=Settings().changed(**settings),
     )
-    return txt2img(request, engine, Output(Path()), Silent())
+    return generate(request, engine, Output(Path()), Silent())
 
 
 def fields(result: Result) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest
@@ -75,7 +75,7 @@ def make(engine: Engine, root: Path, checkpoint: str = "tiny", **changes: Settin
         checkpoint=checkpoint,
         settings=settings,
     )
-    return txt2img(request, engine, Output(root), Silent())
+    return generate(request, engine, Output(root), Silent())
 
 
 def pixels(result: Result) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +21,9 @@ from torch import Tensor
 from modules.errors import Interrupted, UnknownNameError
 from modules.memory.formats import FORMATS
 from modules.processing.engine.engine import Engine
-from modules.processing.pipeline.events import Events
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.events import Events, ForwardedEvents
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
-from modules.processing.record.result import GeneratedImage
 from modules.processing.request import GenerationRequest
 from modules.sampling.types import StepInfo
 
@@ -66,6 +65,10 @@ class Row:
         return statistics.fmean(self.ssim) if self.ssim else 1.0
 
 
+# (storage format, number of the image from 1)
+OnImage = Callable[[str, int], None]
+
+
 def compare(
     request: GenerationRequest,
     prompts: Sequence[str],
@@ -73,11 +76,13 @@ def compare(
     engine: Engine,
     output: Output,
     events: Events,
+    on_image: OnImage = lambda storage, number: None,
 ) -> list[Row]:
     """Make the images; the first format is what the others are measured against. `UNSTORED` means fp8 off.
 
-    Seeds of the request must be fixed. Raises what txt2img raises, `UnknownNameError` for a format, `Interrupted` when
-    it was stopped; nothing is saved. Other jobs may run between two formats, not within one.
+    `on_image` is told of each image before it is made. Seeds of the request must be fixed. Raises what `generate`
+    raises, `UnknownNameError` for a format, `Interrupted` when it was stopped; nothing is saved. Other jobs may run
+    between two formats, not within one.
     """
     check_storages(storages)
     rows: list[Row] = []
@@ -97,6 +102,7 @@ def compare(
                     batch_count=1,
                     settings=request.settings.with_changes(changes),
                 )
+                on_image(storage, len(row.images) + 1)
                 _make(row, wanted, engine, output, events)
         rows.append(row)
         _measure(row, rows[0])
@@ -114,9 +120,8 @@ def check_storages(storages: Sequence[str]) -> None:
 
 def _make(row: Row, wanted: GenerationRequest, engine: Engine, output: Output, events: Events) -> None:
     """One image of a row, with what can be measured meanwhile."""
-    events.phase(f"{row.storage}, image {len(row.images) + 1}")
     watch = _Watch(events)
-    result = txt2img(wanted, engine, output, watch)
+    result = generate(wanted, engine, output, watch)
     if result.interrupted or not result.samples:
         raise Interrupted("The comparison was stopped; nothing was kept.")
     row.images.append(result.samples[0].image)
@@ -180,11 +185,11 @@ def _measure(row: Row, first: Row) -> None:
         row.latent_differences.append([float((a - b).abs().max()) for a, b in pairs])
 
 
-class _Watch:
+class _Watch(ForwardedEvents):
     """Events that keep the latent of every step, and time them."""
 
     def __init__(self, events: Events) -> None:
-        self._events = events
+        super().__init__(events)
         self.latents: list[Tensor] = []
         self._times: list[float] = []
 
@@ -195,28 +200,11 @@ class _Watch:
             later - earlier for earlier, later in zip(self._times, self._times[1:], strict=False) if later > earlier
         ]
 
-    def check(self) -> None:
-        self._events.check()
-
-    def phase(self, text: str) -> None:
-        self._events.phase(text)
-
-    def plan(self, total_steps: int) -> None:
-        self._events.plan(total_steps)
-
-    def step(self, done: int) -> None:
-        self._times.append(time.perf_counter())
-        self._events.step(done)
-
-    def latent(self, info: StepInfo) -> None:
-        """A step's latent."""
-        self.latents.append(info.denoised.detach().float().cpu())
+    def step(self, done: int, info: StepInfo | None = None) -> None:
+        if info is not None:
+            self._times.append(time.perf_counter())
+            self.latents.append(info.denoised.detach().float().cpu())
+        super().step(done, info)
 
     def wants_preview(self, done: int) -> bool:
         return False
-
-    def preview(self, image: Image.Image) -> None:
-        self._events.preview(image)
-
-    def finished_image(self, image: GeneratedImage) -> None:
-        self._events.finished_image(image)

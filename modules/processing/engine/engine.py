@@ -33,6 +33,7 @@ from modules.processing.engine.model_shelf import (
 from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
 from modules.processing.engine.streaming_options import StreamOptions, finer_options
 from modules.processing.memory_estimate.status import EngineState, EngineStatus, ModelFacts
+from modules.processing.pipeline.stages import Stage
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 
@@ -339,9 +340,9 @@ class Engine:
             self._finer[key] = left[0]
             return Step(f"with weights streamed ({left[0].weights})", lambda: None)
 
-        fallback = Fallback("streamed weights", frozenset({"load"}), apply)
+        fallback = Fallback("streamed weights", frozenset({Stage.LOAD}), apply)
         try:
-            return Recovery((fallback,), free, advice=NO_ROOM).run("load", lambda: self._load(info, options, vae))
+            return Recovery((fallback,), free, advice=NO_ROOM).run(Stage.LOAD, lambda: self._load(info, options, vae))
         except BaseException:
             self._finer.pop(key, None)  # what did not help is not kept: the next time there may be more room
             raise

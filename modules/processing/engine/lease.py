@@ -6,19 +6,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
+from torch import nn
+
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.attention import attention_of, using_attention
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import using_split_feed_forward
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
-from modules.processing.engine.tiny_vae import using_tiny_vae
-from modules.processing.engine.vae_rules import vae_rules_of
+from modules.processing.engine.tag_types import ActiveAdapters
+from modules.processing.engine.tiny_vae import circular_padding, using_tiny_vae
+from modules.processing.engine.vae_options import vae_rules_of
 from modules.processing.pipeline.conditioning import Conditioner
-from modules.processing.pipeline.tiling import circular_padding
-from modules.processing.pipeline.token_merging import merged_tokens
+from modules.processing.pipeline.stages import Stage
 from modules.processing.request import GenerationRequest
+from modules.prompting.extra_networks import PromptTags
 from modules.upscalers.limits import UpscalerLimits
+
+MERGEABLE = "BasicTransformerBlock"
+"""Blocks that `tomesd` knows; SD3's transformer has others."""
 
 
 class ModelInUse:
@@ -59,9 +65,13 @@ class ModelInUse:
         assert self._conditioner is not None
         return self._conditioner
 
+    def is_in_use(self, wanted: str | None) -> bool:
+        """Whether the model is of this checkpoint. Raises `UnknownNameError`."""
+        return self._engine.catalogue.default(wanted).path == self.model.info.path
+
     def use(self, wanted: str | None) -> None:
         """Compute with this checkpoint from now on. Raises what `Engine.model` does; there is no model then."""
-        if self._model is not None and self._engine.catalogue.default(wanted).path == self._model.info.path:
+        if self._model is not None and self.is_in_use(wanted):
             return
         self._let_go()
         settings, engine = self._request.settings, self._engine
@@ -80,6 +90,18 @@ class ModelInUse:
         contexts.enter_context(using_split_feed_forward(model.unet, settings.text("split_feed_forward")))
         contexts.enter_context(recovering(model, way.attention, self.upscaling))
         self._merge_tokens()
+
+    def apply_adapters(self, tags: PromptTags) -> ActiveAdapters:
+        """Have the adapters of a prompt on the model and no others, and in its prompts the words of all embeddings
+        that fit it or came with them. Nothing happens where they are there already."""
+        model, adapters = self.model, self._engine.adapters
+        active = model.recovery.run(Stage.ADAPTERS, lambda: adapters.activate(model, tags, self._request.settings))
+        self.conditioner.adapters = active
+        adapters.embeddings.refresh()
+        widths = model.text_widths
+        bundled = {name: item for name, item in active.embeddings.items() if set(widths) <= set(item.vectors)}
+        self.conditioner.use_embeddings({**adapters.embeddings.usable(widths), **bundled})
+        return active
 
     @contextmanager
     def merging_tokens(self, ratio: float) -> Iterator[None]:
@@ -134,3 +156,28 @@ def _note_on_optional(model: LoadedModel) -> list[str]:
     if optional is None or not model.plan.with_optional or model.has_optional:
         return []
     return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]
+
+
+@contextmanager
+def merged_tokens(unet: nn.Module, ratio: float) -> Iterator[bool]:
+    """While open, the UNet's self-attention merges `ratio` (0 to 0.9) of its tokens at the finest resolution (Bolya
+    and Hoffman 2023, arXiv:2303.17604, by `tomesd`).
+
+    Deterministic: which tokens are merged is not drawn at random. With 0, and for a UNet without such blocks, nothing
+    is touched; gives whether something is.
+    """
+    if ratio <= 0 or not can_merge_tokens(unet):
+        yield False
+        return
+    import tomesd
+
+    tomesd.apply_patch(unet, ratio=ratio, use_rand=False, merge_attn=True, merge_crossattn=False, merge_mlp=False)
+    try:
+        yield True
+    finally:
+        tomesd.remove_patch(unet)
+
+
+def can_merge_tokens(unet: nn.Module) -> bool:
+    """Whether merging has an effect on this UNet."""
+    return any(kind.__name__ == MERGEABLE for module in unet.modules() for kind in type(module).__mro__)

@@ -26,18 +26,10 @@ from modules.memory.streaming.groups import Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.attention import using_attention
+from modules.processing.pipeline.stages import Stage
 from modules.upscalers.limits import UpscalerLimits
 
 CPU = torch.device("cpu")
-STAGES = {
-    "networks": "putting the networks on",
-    "text": "encoding the prompts",
-    "denoise": "denoising",
-    "encode": "encoding an image",
-    "decode": "decoding the image",
-    "enlarge": "enlarging the image",
-    "save": "making the image",
-}
 SLICES = 64  # of images, heads and queries together
 TOKENS_AT_ONCE = 512
 MAX_BLOCK_BYTES = 256 << 20
@@ -73,8 +65,8 @@ def recovering(
     if leave and model.streaming is None:  # streamed networks leave the device by themselves
         fallbacks.insert(0, turns.fallback())
     for level in (Level.BLOCK, Level.LAYER):
-        fallbacks.append(streams.fallback(("unet",), "UNet", level, "denoise"))
-    fallbacks.append(streams.fallback(tuple(model.text_encoders), "text encoder", Level.LAYER, "text"))
+        fallbacks.append(streams.fallback(("unet",), "UNet", level, Stage.SAMPLE))
+    fallbacks.append(streams.fallback(tuple(model.text_encoders), "text encoder", Level.LAYER, Stage.ENCODE_TEXT))
     if leave:
         fallbacks += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
     before = (model.recovery, model.vae_runner.rules)
@@ -104,7 +96,7 @@ def recovery_notices(recovery: Recovery) -> list[str]:
     for item in recovery.taken:
         by_stage.setdefault(item.stage, []).append(item.text)
     return [
-        f"Memory ran out while {STAGES.get(stage, stage)}; it went on {', then '.join(texts)}."
+        f"Memory ran out while {Stage(stage).label}; it went on {', then '.join(texts)}."
         for stage, texts in by_stage.items()
     ]
 
@@ -122,7 +114,7 @@ def _slices(model: LoadedModel, attention: Attention | None) -> Fallback:
         stack.enter_context(using_attention((model.unet, model.vae), in_slices(attention or _sdp, SLICES)))
         return Step(f"with attention in {SLICES} slices", stack.close)
 
-    return Fallback("query slices", frozenset({"denoise", "decode", "encode"}), apply)
+    return Fallback("query slices", frozenset({Stage.SAMPLE, Stage.DECODE, Stage.ENCODE_IMAGE}), apply)
 
 
 def _chunks(model: LoadedModel) -> Fallback:
@@ -137,7 +129,7 @@ def _chunks(model: LoadedModel) -> Fallback:
         handle = split_feed_forward(model.unet, SplitOptions(token_chunk=TOKENS_AT_ONCE))
         return Step(f"with feed-forwards on {TOKENS_AT_ONCE} tokens at a time", handle.remove)
 
-    return Fallback("split feed-forward", frozenset({"denoise"}), apply)
+    return Fallback("split feed-forward", frozenset({Stage.SAMPLE}), apply)
 
 
 def _halves(model: LoadedModel) -> Fallback:
@@ -154,7 +146,7 @@ def _halves(model: LoadedModel) -> Fallback:
 
         return Step(f"with the batch in {runner.pieces} pieces", undo)
 
-    return Fallback("halved batch", frozenset({"denoise"}), apply)
+    return Fallback("halved batch", frozenset({Stage.SAMPLE}), apply)
 
 
 def _tiles(model: LoadedModel) -> Fallback:
@@ -173,7 +165,7 @@ def _tiles(model: LoadedModel) -> Fallback:
 
         return Step(f"with the VAE in tiles of {smaller[0]} pixels", undo)
 
-    return Fallback("tiled VAE", frozenset({"decode", "encode"}), apply)
+    return Fallback("tiled VAE", frozenset({Stage.DECODE, Stage.ENCODE_IMAGE}), apply)
 
 
 class _Streams:
@@ -245,7 +237,7 @@ def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
 
         return Step("on the CPU", undo)
 
-    return Fallback("processor", frozenset({"denoise"}), apply)
+    return Fallback("processor", frozenset({Stage.SAMPLE}), apply)
 
 
 def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
@@ -267,7 +259,7 @@ def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
 
         return Step("with the VAE on the CPU", undo)
 
-    return Fallback("VAE on the CPU", frozenset({"decode", "encode"}), apply)
+    return Fallback("VAE on the CPU", frozenset({Stage.DECODE, Stage.ENCODE_IMAGE}), apply)
 
 
 def _upscaler_tiles(limits: UpscalerLimits) -> Fallback:
@@ -285,7 +277,7 @@ def _upscaler_tiles(limits: UpscalerLimits) -> Fallback:
 
         return Step(f"with the upscaler in tiles of {smaller[0]} pixels", undo)
 
-    return Fallback("tiled upscaler", frozenset({"enlarge"}), apply)
+    return Fallback("tiled upscaler", frozenset({Stage.ENLARGE}), apply)
 
 
 def _upscaler_on_cpu(limits: UpscalerLimits) -> Fallback:
@@ -299,7 +291,7 @@ def _upscaler_on_cpu(limits: UpscalerLimits) -> Fallback:
 
         return Step("with the upscaler on the CPU", undo)
 
-    return Fallback("upscaler on the CPU", frozenset({"enlarge"}), apply)
+    return Fallback("upscaler on the CPU", frozenset({Stage.ENLARGE}), apply)
 
 
 def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:
@@ -322,7 +314,7 @@ class _Turns:
             self._is_on = True
             return Step("with the other networks in main memory", self._all_back)
 
-        return Fallback("networks take turns", frozenset(STAGES), apply)
+        return Fallback("networks take turns", frozenset(Stage), apply)
 
     def begin(self, stage: str) -> None:
         """Have on the device what the stage needs and nothing else."""
@@ -353,13 +345,13 @@ class _Turns:
 
 
 def _needs(stage: str, component: str) -> bool:
-    if stage == "networks":
+    if stage == Stage.ADAPTERS:
         return component != "vae"
-    if stage == "text":
+    if stage == Stage.ENCODE_TEXT:
         return component.startswith("text_encoder")
-    if stage == "denoise":
+    if stage == Stage.SAMPLE:
         return component == "unet"
-    return component == "vae" and stage in ("decode", "encode")
+    return component == "vae" and stage in (Stage.DECODE, Stage.ENCODE_IMAGE)
 
 
 def _sdp(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -1,13 +1,15 @@
-"""Puts a tiny autoencoder into use for a job that asked for one."""
+"""What a job changes about convolutional networks: a tiny autoencoder in place of the VAE, edges that wrap around."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+from torch import nn
 
 from modules.models.loaded import LoadedModel
 from modules.models.vae.tiny_vae import TinyHalf, TinyVae, read_tiny
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
-from modules.processing.engine.vae_options import TINY, encodes_images
-from modules.processing.pipeline.tiling import circular_padding
+from modules.processing.engine.vae_options import TINY
+from modules.processing.pipeline.stages import encodes_images
 from modules.processing.request import GenerationRequest
 
 
@@ -37,3 +39,17 @@ def read_half(model: LoadedModel, half: str, folders: TinyVaeFolders) -> TinyHal
     """The "decoder" or "encoder" for this model's latents. Raises `CheckpointError`."""
     path = folders.get(half, model.info, model.family.tiny_vae)
     return read_tiny(path, half, model.latent_channels, model.downscale)
+
+
+@contextmanager
+def circular_padding(modules: Iterable[nn.Module], enabled: bool) -> Iterator[None]:
+    """While open, all Conv2d in `modules` pad with what lies at the opposite edge; afterwards they are as before."""
+    convolutions = [m for module in modules for m in module.modules() if isinstance(m, nn.Conv2d)] if enabled else []
+    before = [convolution.padding_mode for convolution in convolutions]
+    try:
+        for convolution in convolutions:
+            convolution.padding_mode = "circular"
+        yield
+    finally:
+        for convolution, mode in zip(convolutions, before, strict=True):
+            convolution.padding_mode = mode

@@ -1,11 +1,18 @@
-"""Which autoencoder a job's settings ask for, and whether the job needs an encoder at all."""
+"""Which autoencoder a job's settings ask for, and how the VAE is run."""
 
-from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES
-from modules.processing.request import GenerationRequest
+import torch
+
+from modules.models.vae.running import VaeRules
+from modules.settings.values import Settings
 
 FULL, TINY, APPROX = "Full", "TAESD", "Approx NN"
 
 
-def encodes_images(request: GenerationRequest) -> bool:
-    """Whether an image becomes a latent on the way: where hires fix enlarges pixels."""
-    return request.hires is not None and request.hires.upscaler not in LATENT_UPSCALE_MODES
+def vae_rules_of(settings: Settings) -> VaeRules:
+    """Tiles and what to do about NaN: bfloat16 comes first where both are allowed."""
+    after_nan = []
+    if settings.flag("auto_vae_precision_bfloat16"):
+        after_nan.append(torch.bfloat16)
+    if settings.flag("auto_vae_precision"):
+        after_nan.append(torch.float32)
+    return VaeRules(settings.whole("vae_tile_size"), tuple(after_nan))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +18,9 @@ from modules.memory.planning import Corrections
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
-from modules.processing.engine.vae_options import FULL, TINY
-from modules.processing.engine.vae_rules import vae_rules_of
-from modules.processing.pipeline.hires_size import hires_size
+from modules.processing.engine.vae_options import FULL, TINY, vae_rules_of
+from modules.processing.pipeline.stages import IN_MAIN_MEMORY, Role, Stage, StageOfJob, checkpoint_of, stages_of
 from modules.processing.pipeline.texts import prepare_text
-from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES
 from modules.processing.request import GenerationRequest
 
 if TYPE_CHECKING:
@@ -42,10 +40,6 @@ log = logging.getLogger(__name__)
 MAX_META_MODELS = 2
 MAX_DRY_RUNS = 256
 TOKENS = 77
-REPLACING = ("load", "text", "decode")
-"""Stages that a model which takes another's place in the middle of a job has, besides the passes it makes."""
-IN_MAIN_MEMORY = ("load", "networks", "save")
-"""Stages whose temporaries are in main memory, wherever the model computes: files are read, images are made."""
 CLIENT_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
 KERNELS_ON_TOP = {"cpu": 0.35}
@@ -57,7 +51,7 @@ class StageNeed:
     """The most memory during one stage, weights and program included, in bytes: `needs_bytes` of the device that
     computes, `main_bytes` of main memory. On the CPU these are the same."""
 
-    stage: str
+    stage: Stage
     needs_bytes: int
     main_bytes: int = 0
 
@@ -95,7 +89,7 @@ class MemoryEstimate:
         return sum(max(0, needs - there) for needs, there in wanted if there is not None)
 
     @property
-    def worst(self) -> str:
+    def worst(self) -> Stage:
         """The stage that needs the most."""
         return max(self.stages, key=lambda stage: stage.needs_bytes).stage
 
@@ -107,15 +101,13 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class _Case:
-    """Everything that the memory of a job's stages depends on. `stages`: those that this model takes part in; None:
-    all."""
+    """Everything that the memory of a job's stages with one of its checkpoints depends on."""
 
     meta_model: MetaModel
     plan: PrecisionPlan
     attention: str
     upcast: bool
     request: GenerationRequest
-    stages: frozenset[str] | None = None
 
 
 class MemoryEstimator:
@@ -143,33 +135,32 @@ class MemoryEstimator:
         Raises `FeatherweightError` for a checkpoint that is not there or cannot be used.
         """
         with self._lock:
-            cases = self._cases(request)
-            case, device = cases[0], cases[0].plan.device
+            case, stages = self._stages(request)
+            device = case.plan.device
             weights = sum(sum(sizes.values()) for sizes in case.meta_model.weights(case.plan).values())
-            needs: dict[str, StageNeed] = {}
-            for each in cases:
-                for need in self._needs(each):
+            needs: dict[Stage, StageNeed] = {}
+            for each, item in stages:
+                for need in self._needs(each, item):
                     needs[need.stage] = _most(needs.get(need.stage, need), need)
             free = available(device) if available_bytes is None else available_bytes
             main = None if device.type == "cpu" else available(_main_memory())
-            count = self._corrections.count(_keys(case, "denoise")[0])
+            count = self._corrections.count(_keys(case, Stage.SAMPLE)[0])
             return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
 
-    def _needs(self, case: _Case) -> Iterator[StageNeed]:
-        """Stage by stage, for one of a job's models."""
-        device = case.plan.device
-        on_cpu, program = device.type == "cpu", self._program(device)
-        for stage, predicted in self._stages(case).items():
-            if case.stages is not None and stage not in case.stages:
-                continue
-            extra = round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
-            on_device, in_main = self._held(case, stage)
-            needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
-            if on_cpu:
-                yield StageNeed(stage, program + needs, program + needs)
-                continue
-            main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
-            yield StageNeed(stage, needs, program + in_main + main)
+    def _needs(self, case: _Case, item: StageOfJob) -> Iterator[StageNeed]:
+        """Of one stage; nothing where it is not known to need any."""
+        device, stage = case.plan.device, item.stage
+        program, predicted = self._program(device), self._predicted(case, item)
+        if predicted is None:
+            return
+        extra = round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
+        on_device, in_main = self._held(case, stage)
+        needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
+        if device.type == "cpu":
+            yield StageNeed(stage, program + needs, program + needs)
+            return
+        main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
+        yield StageNeed(stage, needs, program + in_main + main)
 
     def _held(self, case: _Case, stage: str) -> tuple[int, int]:
         """Bytes of weights, of models that are set aside too: on the device that computes, and in main memory."""
@@ -184,18 +175,21 @@ class MemoryEstimator:
         if record is None or result.interrupted or "Memory recovery" in result.info.extra_params:
             return
         with self._lock:
-            case, *others = self._cases(request)
-            if others:
+            case, stages = self._stages(request)
+            if any(other is not case for other, _ in stages):
                 return
             device = case.plan.device
             on_cpu = device.type == "cpu"
             held = {stage: self._held(case, stage) for stage in record.summary()}
             in_main = {stage: on_device if on_cpu else main for stage, (on_device, main) in held.items()}
             program = self._learn_program(record, in_main, device)
-            for stage, predicted in self._stages(case).items():
+            predictions: dict[Stage, int] = {}
+            for _, item in stages:
+                predictions[item.stage] = max(predictions.get(item.stage, 0), self._predicted(case, item) or 0)
+            for stage, predicted in predictions.items():
                 peak = record.peak(stage)
                 measured = peak.rss if on_cpu else peak.allocated
-                if stage == "load" or measured is None:
+                if stage is Stage.LOAD or measured is None:
                     continue
                 on_top = max(0, measured - held[stage][0] - (program if on_cpu else 0))
                 self._corrections.learn(_keys(case, stage), predicted, on_top)
@@ -237,7 +231,7 @@ class MemoryEstimator:
     def _learn_program(self, record: MemoryRecord, held: dict[str, int], device: torch.device) -> int:
         """What the process holds of main memory besides weights (`held`, by stage), as it was before its first job:
         later ones find memory that earlier ones have left to the heap, and use it again."""
-        first = next((item for item in record.stages if item.stage != "load"), None)
+        first = next((item for item in record.stages if item.stage != Stage.LOAD), None)
         if self._program_bytes is None and first is not None and first.begin.rss is not None:
             self._program_bytes = max(0, first.begin.rss - held[first.stage])
             self._corrections.learn((_program_key(device),), 0, self._program_bytes)
@@ -250,21 +244,19 @@ class MemoryEstimator:
 
     # -- what is to be estimated by a dry run --------------------------------------------------------------------------
 
-    def _cases(self, request: GenerationRequest) -> list[_Case]:
-        """The job's model, and those that take its place for a while: a refiner, a hires checkpoint."""
-        from modules.processing.pipeline.refiner import refines
+    def _stages(self, request: GenerationRequest) -> tuple[_Case, list[tuple[_Case, StageOfJob]]]:
+        """The base checkpoint's case, and each stage of the job with the case of the checkpoint that is in use."""
+        base = self._case(request, wanted_checkpoint(request, self._engine.catalogue).name)
+        cases, found = {Role.BASE: base}, []
+        for item in stages_of(request, base.meta_model.downscale):
+            if item.role not in cases:
+                case = self._case(request, checkpoint_of(request, item.role))
+                is_base = case.meta_model.info.path == base.meta_model.info.path
+                cases[item.role] = base if is_base else case
+            found.append((cases[item.role], item))
+        return base, found
 
-        found = [self._case(request, wanted_checkpoint(request, self._engine.catalogue).name)]
-        passes = {"denoise": False, "denoise larger": True}
-        refined = [stage for stage, is_hires in passes.items() if refines(request, is_hires)]
-        if refined:
-            found.append(self._case(request, request.refiner_checkpoint, (*REPLACING, *refined)))
-        if request.hires is not None and request.hires.checkpoint:
-            found.append(self._case(request, request.hires.checkpoint, (*REPLACING, "denoise larger")))
-        first = found[0].meta_model.info.path
-        return [case for case in found if case is found[0] or case.meta_model.info.path != first]
-
-    def _case(self, request: GenerationRequest, checkpoint: str | None, stages: Iterable[str] | None = None) -> _Case:
+    def _case(self, request: GenerationRequest, checkpoint: str | None) -> _Case:
         from modules.processing.engine.attention import choose_attention
 
         settings, machine = request.settings, self._engine.machine
@@ -278,8 +270,7 @@ class MemoryEstimator:
             plan.device,
             plan.compute_dtype,
         )
-        taking_part = None if stages is None else frozenset(stages)
-        return _Case(meta_model, plan, choice.name, settings.flag("upcast_attn"), request, taking_part)
+        return _Case(meta_model, plan, choice.name, settings.flag("upcast_attn"), request)
 
     def _meta_model(self, info: CheckpointInfo, optional: frozenset[str]) -> MetaModel:
         from modules.models.meta_model import build_meta_model
@@ -292,31 +283,30 @@ class MemoryEstimator:
         self._meta_models.move_to_end(key)
         return self._meta_models[key]
 
-    def _stages(self, case: _Case) -> dict[str, int]:
-        """Bytes of temporaries by stage."""
-        request, scale = case.request, case.meta_model.downscale
-        width, height = request.size_px
-        rows = request.batch_size * (2 if request.settings.flag("batch_cond_uncond") else 1)
-        found = {"load": case.meta_model.max_tensor_bytes}
+    def _predicted(self, case: _Case, item: StageOfJob) -> int | None:
+        """Bytes of temporaries of a stage; None where nothing tells."""
+        request, scale, stage = case.request, case.meta_model.downscale, item.stage
+        latent = (item.height_px // scale, item.width_px // scale)
         adapters = self._adapter_bytes(request)
-        if adapters:
-            found["networks"] = adapters
-        found["text"] = self._text_bytes(case)
-        scratch = case.meta_model.scratch_bytes(case.plan, "unet")
-        found["denoise"] = adapters + scratch + self._denoise_bytes(case, rows, height // scale, width // scale)
-        if request.hires is not None:
-            small, target = (height // scale, width // scale), hires_size(width, height, request.hires, scale).target
-            width, height = (side // scale * scale for side in target)
-            large = (height // scale, width // scale)
-            second = [adapters + scratch + self._denoise_bytes(case, rows, *large)]
-            if request.hires.upscaler not in LATENT_UPSCALE_MODES:  # between the passes it is an image
-                second += [self._decoder_bytes(case, *small), self._encoder_bytes(case, *large)]
-            found["denoise larger"] = max(second)
-        small = (request.size_px[1] // scale, request.size_px[0] // scale)
-        found["denoise"] = max(found["denoise"], self._preview_bytes(case, *small))
-        found["decode"] = self._decoder_bytes(case, height // scale, width // scale)
-        found["save"] = 3 * width * height * (4 + 4 + 1)
-        return found
+        if stage is Stage.LOAD:
+            return case.meta_model.max_tensor_bytes
+        if stage is Stage.ADAPTERS:
+            return adapters or None
+        if stage is Stage.ENCODE_TEXT:
+            return self._text_bytes(case)
+        if stage.samples:
+            rows = request.batch_size * (2 if request.settings.flag("batch_cond_uncond") else 1)
+            unet = (
+                adapters + case.meta_model.scratch_bytes(case.plan, "unet") + self._denoise_bytes(case, rows, *latent)
+            )
+            return max(unet, self._preview_bytes(case, *latent))
+        if stage is Stage.ENCODE_IMAGE:
+            return self._encoder_bytes(case, *latent)
+        if stage is Stage.DECODE:
+            return self._decoder_bytes(case, *latent)
+        if stage is Stage.SAVE:
+            return 3 * item.width_px * item.height_px * (4 + 4 + 1)
+        return None  # hashing holds nothing; what an upscaler takes is known when it has its file
 
     def _adapter_bytes(self, request: GenerationRequest) -> int:
         """The files of the networks that the prompt names: they are held in main memory and put on the device."""
@@ -383,14 +373,14 @@ class MemoryEstimator:
                 self._dry_run_of.popitem(last=False)
         return self._dry_run_of[key]
 
-    # -- rehearsing ------------------------------------------------------------------------------------------------
+    # -- dry runs ------------------------------------------------------------------------------------------------
 
     def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         import torch
 
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        dry_run, unet, device = self._stage_hands(), case.meta_model.module("unet"), case.plan.device
+        dry_run, unet, device = self._hands(), case.meta_model.module("unet"), case.plan.device
         dtype = case.plan.offload_dtype
         dry_run.place(unet, device, dtype)
         family = case.meta_model.family
@@ -412,7 +402,7 @@ class MemoryEstimator:
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
         from modules.models.vae.tiling import decode_tiled, encode_tiled
 
-        dry_run, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        dry_run, device, dtype = self._hands(), case.plan.device, case.plan.vae_dtype
         vae: Any = case.meta_model.module("vae")
         dry_run.place(vae, device, dtype)
         scale, whole = case.meta_model.downscale, not tile or max(height, width) <= tile
@@ -432,7 +422,7 @@ class MemoryEstimator:
     def _dry_run_tiny(self, case: _Case, path: Path, height: int, width: int, tile: int, half: str) -> int:
         from modules.models.vae.tiny_vae import build_meta_tiny
 
-        dry_run, device, dtype = self._stage_hands(), case.plan.device, case.plan.vae_dtype
+        dry_run, device, dtype = self._hands(), case.plan.device, case.plan.vae_dtype
         scale = case.meta_model.downscale
         channels = case.meta_model.architecture.vae.latent_channels
         tiny = build_meta_tiny(path, half, channels, scale)
@@ -441,7 +431,7 @@ class MemoryEstimator:
         x = dry_run.tensor(*shape, dtype=dtype, device=device)
         return dry_run.measure(lambda: tiny.compute(x, tile).float()).get(device.type, 0)
 
-    def _stage_hands(self) -> DryRun:
+    def _hands(self) -> DryRun:
         if self._dry_run is None:
             from modules.memory.dry_run import DryRun
 
@@ -474,19 +464,19 @@ def _autocasts(plan: PrecisionPlan) -> bool:
     return plan.mode.value == "autocast"
 
 
-def _keys(case: _Case, stage: str) -> tuple[str, ...]:
+def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
     """Under which a stage's runs are remembered, the nearest kin first."""
     plan = case.plan
-    dtype = plan.vae_dtype if stage == "decode" else plan.compute_dtype
+    dtype = plan.vae_dtype if stage is Stage.DECODE else plan.compute_dtype
     kin = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
-    if stage == "decode":
+    if stage is Stage.DECODE:
         own = "tiled" if case.request.settings.whole("vae_tile_size") else "whole"
         if case.request.settings.text("sd_vae_decode_method") == TINY:
             own, kin = f"{own}/tiny", f"{kin}/tiny"
     else:
         streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
         own = f"{plan.unet_storage or 'plain'}/{streaming}"
-        if stage.startswith("denoise") and _split(case) != "Off":
+        if stage.samples and _split(case) != "Off":
             own, kin = f"{own}/split {_split(case)}", f"{kin}/split {_split(case)}"
     return f"{kin}/{case.meta_model.family.label}/{case.attention}/{own}", kin
 
@@ -507,12 +497,12 @@ def _main_memory() -> torch.device:
     return torch.device("cpu")
 
 
-def _main_bytes(stage: str, predicted: int) -> int:
+def _main_bytes(stage: Stage, predicted: int) -> int:
     """What a stage takes of main memory where a GPU computes."""
     return predicted if stage in IN_MAIN_MEMORY else 0
 
 
-def _main_key(device: torch.device, stage: str) -> str:
+def _main_key(device: torch.device, stage: Stage) -> str:
     return f"{describe(device)}/main memory/{stage}"
 
 

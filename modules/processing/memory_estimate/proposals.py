@@ -8,6 +8,7 @@ from typing import Any
 
 from modules.processing.engine.streaming_options import AUTOMATIC, LEVELS, OFF
 from modules.processing.memory_estimate.estimate import MemoryEstimate
+from modules.processing.pipeline.stages import Stage
 from modules.processing.request import GenerationRequest
 
 MAX_PROPOSALS = 3
@@ -42,8 +43,8 @@ class Change:
     def may_help(self, plan: MemoryEstimate) -> bool:
         """Whether the stage that needs the most could need less with it."""
         if self.helps == DENOISING:
-            return plan.worst.startswith("denoise")
-        return self.helps != PIXELS or plan.worst in ("decode", "denoise", "denoise larger")
+            return plan.worst.samples
+        return self.helps != PIXELS or plan.worst.samples or plan.worst in (Stage.DECODE, Stage.ENCODE_IMAGE)
 
     def applied_to(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the change."""

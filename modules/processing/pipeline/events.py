@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image
 
+from modules.processing.pipeline.stages import Part, Stage
 from modules.processing.record.result import GeneratedImage
 
 if TYPE_CHECKING:
@@ -16,19 +18,16 @@ class Events(Protocol):
     """Called from the thread that computes; every method must return quickly."""
 
     def check(self) -> None:
-        """Raise `Interrupted` or `Skipped` when the user asked for it; called before each network evaluation."""
+        """Raise `Interrupted` or `Skipped` when the user asked for it; called before each call of the denoiser."""
 
-    def phase(self, text: str) -> None:
-        """What happens now, for people: "loading model", "sampling", "decoding"."""
+    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
+        """What happens from now on; `parts` where it is done in several."""
 
     def plan(self, total_steps: int) -> None:
         """How many sampling steps the whole job will take, over all batches and passes."""
 
-    def step(self, done: int) -> None:
-        """`done` of the planned steps are finished."""
-
-    def latent(self, info: StepInfo) -> None:
-        """A step's latents, for those who measure."""
+    def step(self, done: int, info: StepInfo | None = None) -> None:
+        """`done` of the planned steps are finished; `info`: the latents of the last one, where it was just made."""
 
     def wants_preview(self, done: int) -> bool:
         """Whether somebody would look at a preview of the present step."""
@@ -46,16 +45,13 @@ class Silent:
     def check(self) -> None:
         return
 
-    def phase(self, text: str) -> None:
+    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
         return
 
     def plan(self, total_steps: int) -> None:
         return
 
-    def step(self, done: int) -> None:
-        return
-
-    def latent(self, info: StepInfo) -> None:
+    def step(self, done: int, info: StepInfo | None = None) -> None:
         return
 
     def wants_preview(self, done: int) -> bool:
@@ -66,3 +62,31 @@ class Silent:
 
     def finished_image(self, image: GeneratedImage) -> None:
         return
+
+
+class ForwardedEvents:
+    """Events that go on to others; what stands between overrides the few that it changes."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def check(self) -> None:
+        self._events.check()
+
+    def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
+        self._events.stage(stage, parts)
+
+    def plan(self, total_steps: int) -> None:
+        self._events.plan(total_steps)
+
+    def step(self, done: int, info: StepInfo | None = None) -> None:
+        self._events.step(done, info)
+
+    def wants_preview(self, done: int) -> bool:
+        return self._events.wants_preview(done)
+
+    def preview(self, image: Image.Image) -> None:
+        self._events.preview(image)
+
+    def finished_image(self, image: GeneratedImage) -> None:
+        self._events.finished_image(image)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Batch:
+class BatchDraft:
     """One batch as it is about to be made; the lists have an entry for each image and may be changed."""
 
     number: int
@@ -119,13 +119,13 @@ class Hooks(Protocol):
     def wants_whole_batches(self) -> bool:
         """Whether `decoded` does something; else each image is finished as soon as it is decoded."""
 
-    def before_batch(self, batch: Batch) -> None:
+    def before_batch(self, batch: BatchDraft) -> None:
         """Before anything of a batch is computed."""
 
-    def adapters_active(self, batch: Batch, adapters: Mapping[str, Any]) -> None:
+    def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
         """The networks of the prompt (by kind) are on the model."""
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: BatchDraft) -> None:
         """Before the prompts are encoded."""
 
     def before_hires(self) -> None:
@@ -140,7 +140,7 @@ class Hooks(Protocol):
     def sampled(self, latents: Tensor) -> Tensor:
         """The latents [B,C,h,w] to be decoded, from those of the last pass."""
 
-    def decoded(self, batch: Batch, images: list[Tensor]) -> list[Tensor]:
+    def decoded(self, batch: BatchDraft, images: list[Tensor]) -> list[Tensor]:
         """The images [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
 
     def image(self, image: Image.Image, index: int) -> Image.Image:
@@ -166,13 +166,13 @@ class NoHooks:
     guidance: GuidanceHooks | None = None
     wants_whole_batches: bool = False
 
-    def before_batch(self, batch: Batch) -> None:
+    def before_batch(self, batch: BatchDraft) -> None:
         return
 
-    def adapters_active(self, batch: Batch, adapters: Mapping[str, Any]) -> None:
+    def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
         return
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: BatchDraft) -> None:
         return
 
     def before_hires(self) -> None:
@@ -187,7 +187,7 @@ class NoHooks:
     def sampled(self, latents: Tensor) -> Tensor:
         return latents
 
-    def decoded(self, batch: Batch, images: list[Tensor]) -> list[Tensor]:
+    def decoded(self, batch: BatchDraft, images: list[Tensor]) -> list[Tensor]:
         return images
 
     def image(self, image: Image.Image, index: int) -> Image.Image:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from modules.processing.pipeline.guidance import GuidedDenoiser, RefinerSwitch
 from modules.processing.request import GenerationRequest
 from modules.sampling.flow import NoiseLevels
 
@@ -19,26 +21,24 @@ class SwitchCondition:
     schedule: NoiseLevels
 
     def should_switch(self, model_call: int, total: int, sigma: float) -> bool:
-        """Whether the refiner is to do this evaluation of `total`, at noise level `sigma`, and the following."""
+        """Whether the refiner is to do this call of `total`, at noise level `sigma`, and the following."""
         if self.by_steps:
             return model_call / total >= self.switch_at
         timestep = int((self.schedule.sigmas - sigma).abs().argmin())
         return (TIMESTEPS - 1 - timestep) / TIMESTEPS >= self.switch_at
 
 
-def refines(request: GenerationRequest, is_hires: bool) -> bool:
-    """Whether the refiner takes part in this pass: of hires fix, in the passes that the setting names."""
-    if not request.refiner_checkpoint:
-        return False
-    if request.hires is None:
-        return True
-    passes = request.settings.text("hires_fix_refiner_pass")
-    return passes == "both passes" or (passes == "second pass") == is_hires
+def refiner_switch(
+    request: GenerationRequest, levels: NoiseLevels, make: Callable[[], GuidedDenoiser]
+) -> RefinerSwitch:
+    """The refiner of a pass; `levels` are those of the model that begins, `make` loads the refiner."""
+    by_steps = request.settings.flag("refiner_switch_by_sample_steps")
+    return RefinerSwitch(SwitchCondition(request.refiner_switch_at, by_steps, levels).should_switch, make)
 
 
-def refiner_fields(request: GenerationRequest, title: str) -> dict[str, object]:
-    """What the infotext says of a refiner that took part."""
-    fields: dict[str, object] = {"Refiner": title, "Refiner switch at": request.refiner_switch_at}
+def refiner_fields(request: GenerationRequest) -> dict[str, object]:
+    """What the infotext says of a refiner that took part, beside its name."""
+    fields: dict[str, object] = {"Refiner switch at": request.refiner_switch_at}
     if request.settings.flag("refiner_switch_by_sample_steps"):
         fields["Refiner switch by sampling steps"] = True
     if request.hires is not None and request.settings.text("hires_fix_refiner_pass") != "second pass":

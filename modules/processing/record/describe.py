@@ -8,8 +8,9 @@ from modules.memory.formats.names import dtype_name
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.vae.files import VaeInfo
-from modules.processing.engine.vae_options import FULL, encodes_images
+from modules.processing.engine.vae_options import FULL
 from modules.processing.pipeline.guidance import Used
+from modules.processing.pipeline.stages import encodes_images
 from modules.processing.request import GenerationRequest, HiresRequest
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule

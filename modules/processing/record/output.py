@@ -10,6 +10,7 @@ from modules.images.saving import grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest
+from modules.processing.start import FromImage
 
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
 
@@ -71,9 +72,16 @@ def name_context(
         model_hash=checkpoint_hash,
         model_name=checkpoint_name,
         clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
-        denoising_strength=request.hires.denoising_strength if request.hires else None,
+        denoising_strength=denoising_strength_of(request),
         batch_size=request.batch_size,
         n_iter=request.batch_count,
         user=request.user,
         job_timestamp=began,
     )
+
+
+def denoising_strength_of(request: GenerationRequest) -> float | None:
+    """How far the image that a pass starts from is noised, 0 to 1; None where there is none."""
+    if isinstance(request.start, FromImage):
+        return request.start.denoising_strength
+    return request.hires.denoising_strength if request.hires else None

@@ -131,7 +131,7 @@
       parts.push(`${percent}%`);
       if (state.steps) parts.push(`step ${state.step} of ${state.steps}`);
       if (state.eta !== null && state.eta !== undefined) parts.push(`${duration(state.eta)} left`);
-      if (state.textinfo && state.textinfo !== "sampling") parts.push(state.textinfo);
+      if (state.textinfo && state.stage !== "denoise") parts.push(state.textinfo);
     }
     box.querySelector(".fw-progress-text").textContent = parts.join(" · ");
     const steps = state.steps ? ` (${state.step} of ${state.steps})` : "";

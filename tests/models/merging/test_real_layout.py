@@ -21,7 +21,7 @@ from modules.models.vae.files import VaeCatalogue
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import storage_rules
 from modules.processing.pipeline.events import Silent
-from modules.processing.pipeline.generate import txt2img
+from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest
@@ -64,7 +64,7 @@ def image(path: Path, tmp_path: Path) -> Result:
     engine = Engine(catalogue, CONFIGS, cpu_machine)
     quiet = Settings({"samples_save": False, "grid_save": False, "return_grid": False})
     request = GenerationRequest(prompt="a", steps=2, width=64, height=64, seed=1, subseed=1, settings=quiet)
-    return txt2img(replace(request, checkpoint=path.name), engine, Output(tmp_path), Silent())
+    return generate(replace(request, checkpoint=path.name), engine, Output(tmp_path), Silent())
 
 
 def bits(tensor: Tensor) -> Tensor:

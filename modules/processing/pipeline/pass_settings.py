@@ -1,0 +1,65 @@
+"""What one pass of sampling is to do, and what the settings say to its schedule and sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.processing.pipeline.stages import Stage
+from modules.sampling.catalog import EtaSource, SamplerSpec
+from modules.sampling.schedules import ScheduleOptions
+from modules.sampling.types import SamplerOptions
+from modules.settings.values import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassSettings:
+    """What one pass is to do; names are registered ones."""
+
+    sampler: SamplerSpec
+    scheduler: str
+    steps: int
+    cfg_scale: float
+    settings: Settings
+    is_sdxl: bool = False
+    stage: Stage = Stage.SAMPLE
+    size_px: tuple[int, int] = (512, 512)  # width, height
+    token_merging_ratio: float = 0.0
+
+    @property
+    def is_hires(self) -> bool:
+        """Whether it is the second pass of hires fix."""
+        return self.stage is Stage.SAMPLE_HIRES
+
+    @property
+    def model_calls(self) -> int:
+        """Calls of the denoiser that prompt schedules are spread over: twice the steps for second-order samplers."""
+        return self.steps * 2 if self.sampler.second_order else self.steps
+
+
+def schedule_options(settings: Settings, is_sdxl: bool) -> ScheduleOptions:
+    """The schedule overrides in the settings."""
+    return ScheduleOptions(
+        sigma_min=settings.number("sigma_min"),
+        sigma_max=settings.number("sigma_max"),
+        rho=settings.number("rho"),
+        beta_alpha=settings.number("beta_dist_alpha"),
+        beta_beta=settings.number("beta_dist_beta"),
+        discard_penultimate=settings.flag("always_discard_next_to_last_sigma"),
+        old_karras_sigmas=settings.flag("use_old_karras_scheduler_sigmas"),
+        is_sdxl=is_sdxl,
+    )
+
+
+def sampler_options(spec: SamplerSpec, settings: Settings) -> SamplerOptions:
+    """The sampler's knobs in the settings."""
+    return SamplerOptions(
+        eta=settings.number(spec.eta.value) if spec.eta is not EtaSource.NONE else None,
+        s_churn=settings.number("s_churn"),
+        s_tmin=settings.number("s_tmin"),
+        s_tmax=settings.number("s_tmax"),
+        s_noise=settings.number("s_noise"),
+        uni_pc_variant=settings.text("uni_pc_variant"),
+        uni_pc_skip_type=settings.text("uni_pc_skip_type"),
+        uni_pc_order=settings.whole("uni_pc_order"),
+        uni_pc_lower_order_final=settings.flag("uni_pc_lower_order_final"),
+    )

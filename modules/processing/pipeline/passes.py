@@ -1,0 +1,235 @@
+"""The passes of a batch: one, or with hires fix two, and what is done between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PIL import Image
+from torch import Tensor
+
+from modules.models.loaded import LoadedModel
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.batch import Batch, PassTexts, with_own_texts
+from modules.processing.pipeline.conditioning import EncodedPrompts
+from modules.processing.pipeline.events import Events
+from modules.processing.pipeline.guidance import GuidedDenoiser
+from modules.processing.pipeline.hooks import BatchDraft
+from modules.processing.pipeline.pass_settings import PassSettings
+from modules.processing.pipeline.refiner import refiner_fields, refiner_switch
+from modules.processing.pipeline.run_pass import (
+    PassResult,
+    PassTools,
+    guided_denoiser,
+    latent_size,
+    noise_schedule,
+    run_pass,
+)
+from modules.processing.pipeline.stages import HiresSize, Part, PartOf, Stage, hires_size, refines
+from modules.processing.pipeline.starts.image import ImageStart
+from modules.processing.pipeline.starts.latents import LatentsStart, enlarged, tail_run
+from modules.processing.pipeline.starts.noise import NoiseStart
+from modules.processing.pipeline.starts.start import Start
+from modules.processing.pipeline.texts import prepare_text
+from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
+from modules.processing.record.recorder import Recorder
+from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.start import FromImage
+from modules.prompting.extra_networks import PromptTags
+from modules.sampling.catalog import SAMPLERS
+
+
+@dataclass(frozen=True)
+class SecondPass:
+    """What hires fix does. What its request leaves open is as in the first pass."""
+
+    hires: HiresRequest
+    settings: PassSettings
+    size: HiresSize
+
+    @classmethod
+    def of(cls, request: GenerationRequest, hires: HiresRequest, is_sdxl: bool) -> SecondPass:
+        """The second pass of a request."""
+        size = hires_size(*request.size_px, hires)
+        ratio = request.settings.number("token_merging_ratio_hr")
+        settings = PassSettings(
+            sampler=SAMPLERS.get(hires.sampler or request.sampler),
+            scheduler=hires.scheduler or request.scheduler,
+            steps=hires.steps or request.steps,
+            cfg_scale=request.cfg_scale,
+            settings=request.settings,
+            is_sdxl=is_sdxl,
+            stage=Stage.SAMPLE_HIRES,
+            size_px=size.target,
+            token_merging_ratio=ratio or request.settings.number("token_merging_ratio"),
+        )
+        return cls(hires, settings, size)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What is done for every batch of a job."""
+
+    request: GenerationRequest
+    start: Start
+    first: PassSettings
+    second: SecondPass | None
+
+    @classmethod
+    def of(cls, request: GenerationRequest, is_sdxl: bool) -> Passes:
+        """The passes of a request; `is_sdxl`: of a model whose schedules are SDXL's."""
+        first = PassSettings(
+            sampler=SAMPLERS.get(request.sampler),
+            scheduler=request.scheduler,
+            steps=request.steps,
+            cfg_scale=request.cfg_scale,
+            settings=request.settings,
+            is_sdxl=is_sdxl,
+            size_px=request.size_px,
+            token_merging_ratio=request.settings.number("token_merging_ratio"),
+        )
+        second = SecondPass.of(request, request.hires, is_sdxl) if request.hires is not None else None
+        return cls(request, start_of(request), first, second)
+
+    def steps(self, model: LoadedModel) -> int:
+        """Sampling steps of one batch."""
+        levels = noise_schedule(model, self.request.settings)
+        runs = [self.start.sampling_run(self.first, levels)]
+        if self.second is not None:
+            runs.append(tail_run(self.second.settings, levels, self.second.hires.denoising_strength, fix_steps=True))
+        return sum(max(len(run.sigmas) - 1, 0) for run in runs if run is not None)
+
+
+def start_of(request: GenerationRequest) -> Start:
+    """Where the first pass of a request starts from."""
+    if isinstance(request.start, FromImage):
+        return ImageStart.of(request.start, request.batch_size, request.settings)
+    return NoiseStart()
+
+
+@dataclass(frozen=True)
+class BatchTools:
+    """What the passes of a job work with. None of it is theirs."""
+
+    engine: Engine
+    passing: PassTools
+    events: Events
+    recorder: Recorder
+
+
+def sample_batch(passes: Passes, draft: BatchDraft, tools: BatchTools) -> Tensor:
+    """The clean latents of a batch, [B,C,h,w]; hooks may change the draft meanwhile."""
+    request, hooks, recorder = passes.request, tools.passing.hooks, tools.recorder
+    batch = Batch.of(draft, request)
+    tags = batch.prompts[0].tags
+    _apply_adapters(tags, batch, tools)
+    hooks.adapters_active(draft, tags)
+    hooks.batch(draft)
+    batch = Batch.of(draft, request)
+    recorder.begin(batch)
+    texts = PassTexts(
+        tuple(text.encoded for text in batch.prompts),
+        tuple(text.encoded for text in batch.negatives),
+        passes.first.model_calls,
+        request.size_px,
+    )
+    encoded = _encode(texts, passes, tools)
+    result = _run(passes, passes.first, passes.start, batch, texts, encoded, tools)
+    if passes.second is not None:
+        result = _run_second(passes, passes.second, result.latents, batch, tools)
+    return result.latents
+
+
+def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batch, tools: BatchTools) -> PassResult:
+    """Enlarge what the first pass made, add noise again, and sample down from there."""
+    settings, hires, in_use, recorder = passes.request.settings, second.hires, tools.passing.in_use, tools.recorder
+    tools.passing.hooks.before_hires()
+    if settings.flag("save_images_before_highres_fix") and passes.request.save_images:
+        for index in range(latents.shape[0]):
+            recorder.before_hires(in_use.model.decode(latents[index : index + 1]), batch, index)
+
+    def enlarge(image: Image.Image, name: str, size_px: tuple[int, int]) -> Image.Image:
+        return _enlarge(image, name, size_px, passes.request, tools)
+
+    larger = enlarged(in_use.model, latents, hires.upscaler, second.size.upscale_to, enlarge, tools.events.stage)
+    if hires.checkpoint:
+        tools.events.stage(Stage.LOAD)
+        in_use.use(hires.checkpoint)
+        recorder.checkpoint("Hires checkpoint", {})
+        _apply_adapters(batch.prompts[0].tags, batch, tools)
+    texts = PassTexts(
+        with_own_texts(batch.prompts, hires.prompt, settings, with_tags=True),
+        with_own_texts(batch.negatives, hires.negative_prompt, settings, with_tags=False),
+        passes.first.model_calls,
+        second.size.upscale_to,
+        second.settings.model_calls,
+    )
+    early = _encode(texts, passes, tools) if settings.flag("hires_fix_use_firstpass_conds") else None
+    if hires.prompt:
+        _apply_adapters(prepare_text(hires.prompt, settings).tags, batch, tools)
+    start = LatentsStart(larger, second.size, hires.denoising_strength)
+    encoded = early or _encode(texts, passes, tools)
+    return _run(passes, second.settings, start, batch, texts, encoded, tools)
+
+
+def _run(
+    passes: Passes,
+    settings: PassSettings,
+    start: Start,
+    batch: Batch,
+    texts: PassTexts,
+    encoded: EncodedPrompts,
+    tools: BatchTools,
+) -> PassResult:
+    """One pass, with the refiner where one takes part. The refiner gets no adapters."""
+    request, in_use, options = passes.request, tools.passing.in_use, passes.request.settings
+
+    def refine() -> GuidedDenoiser:
+        tools.events.stage(Stage.LOAD)
+        in_use.use(request.refiner_checkpoint)
+        _apply_adapters({}, batch, tools)
+        tools.recorder.checkpoint("Refiner", refiner_fields(request))
+        refined = _encode(texts, passes, tools)
+        tools.events.stage(settings.stage)
+        model = in_use.model
+        image = start.image_conditioning(model, *latent_size(model, settings.size_px))
+        return guided_denoiser(settings, model, noise_schedule(model, options), refined, image)
+
+    switch = None
+    if refines(request, settings.is_hires) and not in_use.is_in_use(request.refiner_checkpoint):
+        switch = refiner_switch(request, noise_schedule(in_use.model, options), refine)
+    result = run_pass(settings, start, batch, encoded, tools.passing, switch)
+    tools.recorder.used(result.used)
+    return result
+
+
+def _encode(texts: PassTexts, passes: Passes, tools: BatchTools) -> EncodedPrompts:
+    """By the model in use, with the adapters that are on it."""
+    tools.events.stage(Stage.ENCODE_TEXT)
+    return tools.passing.in_use.conditioner.encode(
+        texts.prompts,
+        texts.negatives,
+        texts.model_calls,
+        passes.request.settings,
+        texts.size_px,
+        texts.hires_model_calls,
+    )
+
+
+def _apply_adapters(tags: PromptTags, batch: Batch, tools: BatchTools) -> None:
+    tools.events.stage(Stage.ADAPTERS)
+    tools.recorder.adapters(tools.passing.in_use.apply_adapters(tags), batch.texts)
+
+
+def _enlarge(
+    image: Image.Image, name: str, size_px: tuple[int, int], request: GenerationRequest, tools: BatchTools
+) -> Image.Image:
+    """An image in another size (width, height) by an upscaler on pixels."""
+    if name in PIXEL_UPSCALERS:
+        return upscale_image(image, name, *size_px)
+
+    def on_tile(index: int, count: int) -> None:
+        tools.events.check()
+        tools.events.stage(Stage.ENLARGE, (Part(PartOf.TILE, index, count),))
+
+    limits = tools.passing.in_use.upscaling
+    return tools.engine.upscalers.enlarge(image, name, size_px, request.settings, on_tile, limits)

@@ -1,0 +1,195 @@
+"""One pass of sampling, the same steps whatever it starts from: latents, sigmas, noise, guidance, sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from modules.models.loaded import LoadedModel
+from modules.processing.engine.lease import ModelInUse
+from modules.processing.pipeline.batch import Batch
+from modules.processing.pipeline.conditioning import EncodedPrompts
+from modules.processing.pipeline.guidance import (
+    Guidance,
+    GuidanceOptions,
+    GuidedDenoiser,
+    RefinerSwitch,
+    Used,
+    conditioned,
+)
+from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, PassStart
+from modules.processing.pipeline.pass_settings import PassSettings
+from modules.processing.pipeline.stages import Stage
+from modules.processing.pipeline.starts.start import Start
+from modules.processing.pipeline.steps import StepProgress
+from modules.prompting.padding import CondPadding
+from modules.sampling.catalog import Family
+from modules.sampling.denoisers import Prediction, denoise_for
+from modules.sampling.discrete import (
+    DiscreteSchedule,
+    downcast_alphas_cumprod,
+    rescale_zero_terminal_snr,
+    scaled_linear_alphas_cumprod,
+)
+from modules.sampling.flow import FlowSchedule, NoiseLevels, trained_timesteps
+from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
+from modules.sampling.plan import SamplingRun
+from modules.settings.values import Settings
+
+PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
+
+
+@dataclass(frozen=True)
+class PassTools:
+    """What passes work with: the model, who is told of steps, and who takes part."""
+
+    in_use: ModelInUse
+    steps: StepProgress
+    hooks: Hooks
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """Clean latents [B,C,h,w], and what guidance made use of."""
+
+    latents: Tensor
+    used: Used
+
+
+def run_pass(
+    settings: PassSettings,
+    start: Start,
+    batch: Batch,
+    encoded: EncodedPrompts,
+    tools: PassTools,
+    refiner_switch: RefinerSwitch | None = None,
+) -> PassResult:
+    """Sample a batch from its start. Raises `Interrupted` and `Skipped`; `tools.steps.unfinished` is what there is
+    then."""
+    model, hooks, options = tools.in_use.model, tools.hooks, settings.settings
+    levels = noise_schedule(model, options)
+    sampling_run = start.sampling_run(settings, levels)
+    if start.encodes:
+        tools.steps.stage(Stage.ENCODE_IMAGE)
+    latents = start.latents(model, *settings.size_px)
+    if sampling_run is None:
+        assert latents is not None, "a pass from pure noise has steps"
+        return PassResult(latents, Used.NOTHING)
+    tools.steps.begin_pass(len(sampling_run.sigmas) - 1, settings.stage)
+    height, width = latents.shape[2:] if latents is not None else latent_size(model, settings.size_px)
+    noise = batch_noise(batch, settings, model, (model.latent_channels, height, width))
+    first = noise.first() * start.noise_multiplier
+    denoiser = guided_denoiser(settings, model, levels, encoded, start.image_conditioning(model, height, width))
+    check_nan = model.plan.check_nan
+    guidance = build_guidance(settings, denoiser, tools.steps.check, check_nan, hooks.guidance, refiner_switch)
+    del denoiser, model  # a refiner may have to leave memory to itself
+    x = first if latents is None else latents
+    hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires))
+    with tools.in_use.merging_tokens(settings.token_merging_ratio):
+        result = sampling_run.run(
+            start.constrain(guidance, first),
+            _noised(sampling_run, latents, first, options.number("img2img_extra_noise"), hooks),
+            sampling_run.step_noise(noise, per_image=not options.flag("no_dpmpp_sde_batch_determinism")),
+            tools.steps.on_step,
+        )
+    tools.steps.end_pass()
+    return PassResult(result, guidance.used)
+
+
+def _noised(
+    sampling_run: SamplingRun, latents: Tensor | None, noise: Tensor, extra_noise: float, hooks: Hooks
+) -> Tensor:
+    """What the sampler begins with, [B,C,h,w]."""
+    if latents is None:
+        return sampling_run.start(noise)
+    x = sampling_run.start_from(latents, noise)
+    if extra_noise <= 0:
+        return x
+    extra = ExtraNoise(noise, x, latents)
+    hooks.extra_noise(extra)
+    return x + extra.noise * extra_noise
+
+
+def latent_size(model: LoadedModel, size_px: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) in latent units."""
+    width, height = size_px
+    return height // model.downscale, width // model.downscale
+
+
+def noise_schedule(model: LoadedModel, settings: Settings) -> NoiseLevels:
+    """The model's noise levels; the settings for downcast and zero-terminal-SNR mean nothing to flow models."""
+    trained = model.architecture.noise_schedule
+    if trained.flow_shift is not None:
+        return FlowSchedule(trained.flow_shift, trained.timesteps)
+    zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
+    alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
+    if settings.flag("use_downcasted_alpha_bar"):
+        alphas = downcast_alphas_cumprod(alphas)
+    if zero_snr:
+        alphas = rescale_zero_terminal_snr(alphas)
+    return DiscreteSchedule(alphas, quantize=settings.flag("enable_quantization"))
+
+
+def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape: tuple[int, int, int]) -> ImageNoise:
+    """The noise of a batch; `shape` (channels, height, width) is in latent units."""
+    resize = None if batch.seed_resize_px is None else latent_size(model, batch.seed_resize_px)
+    request = NoiseRequest(
+        shape=shape,
+        seeds=batch.seeds,
+        subseeds=batch.subseeds,
+        subseed_strength=batch.subseed_strength,
+        seed_resize_from=resize,
+        source=NoiseSource(settings.settings.text("randn_source")),
+        eta_noise_seed_delta=settings.settings.whole("eta_noise_seed_delta"),
+    )
+    return ImageNoise(request, model.device)
+
+
+def guided_denoiser(
+    plan: PassSettings, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, image: Tensor | None
+) -> GuidedDenoiser:
+    """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives."""
+    prediction = PREDICTIONS[model.architecture.prediction_type]
+    make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
+    denoise = conditioned(make, model.predict)
+    uses_timesteps = plan.sampler.family is Family.TIMESTEP
+    return GuidedDenoiser(
+        denoise,
+        prompts.prompts,
+        prompts.negatives,
+        prompts.empty,
+        image,
+        trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
+    )
+
+
+def build_guidance(
+    plan: PassSettings,
+    denoiser: GuidedDenoiser,
+    check: Callable[[], None],
+    check_nan: bool,
+    hooks: GuidanceHooks | None = None,
+    refiner_switch: RefinerSwitch | None = None,
+) -> Guidance:
+    """The denoiser of this pass, with guidance."""
+    settings = plan.settings
+    options = GuidanceOptions(
+        cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
+        total_model_calls=plan.model_calls,
+        min_sigma_uncond=settings.number("s_min_uncond"),
+        all_steps=settings.flag("s_min_uncond_all"),
+        skip_early=settings.number("skip_early_cond"),
+        batch_together=settings.flag("batch_cond_uncond"),
+        padding=_padding(settings),
+        check_nan=check_nan,
+    )
+    return Guidance(denoiser, options, check, hooks, refiner_switch)
+
+
+def _padding(settings: Settings) -> CondPadding:
+    if settings.flag("pad_cond_uncond_v0"):
+        return CondPadding.REPEAT
+    return CondPadding.EMPTY if settings.flag("pad_cond_uncond") else CondPadding.NONE

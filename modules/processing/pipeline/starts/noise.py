@@ -1,0 +1,63 @@
+"""The start of txt2img: noise alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.pass_settings import PassSettings, sampler_options, schedule_options
+from modules.sampling.catalog import SCHEDULES
+from modules.sampling.flow import NoiseLevels
+from modules.sampling.plan import SamplingRun, txt2img_run
+from modules.sampling.types import Denoise
+
+
+@dataclass(frozen=True)
+class NoiseStart:
+    """See `Start`."""
+
+    noise_multiplier: float = 1.0
+    encodes: bool = False
+
+    def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor | None:
+        return None
+
+    def sampling_run(self, settings: PassSettings, levels: NoiseLevels) -> SamplingRun:
+        return txt2img_run(
+            settings.sampler,
+            SCHEDULES.get(settings.scheduler),
+            settings.steps,
+            levels,
+            schedule_options(settings.settings, settings.is_sdxl),
+            sampler_options(settings.sampler, settings.settings),
+            settings.settings.flag("sgm_noise_multiplier"),
+        )
+
+    def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
+        return unpainted_image(model, height, width)
+
+    def constrain(self, denoise: Denoise, noise: Tensor) -> Denoise:
+        return denoise
+
+    def finish(self, image: Image.Image, index: int) -> Image.Image:
+        return image
+
+    def fields(self) -> Mapping[str, object]:
+        return {}
+
+
+def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | None:
+    """What an inpainting model sees where there is no image, [C,h,w] of latents: all is to be painted (mask 1), over
+    grey. instruct-pix2pix gets no image at all (zeros); None for other models."""
+    channels = model.image_channels
+    if channels == 0:
+        return None
+    if channels == model.latent_channels:
+        return torch.zeros(channels, height, width, device=model.device)
+    return F.pad(model.grey_latent(height, width), (0, 0, 0, 0, 1, 0), value=1.0)

@@ -1,0 +1,45 @@
+"""Where a pass of sampling starts from. A pass is always the same steps (see `run_pass`); a start is what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from PIL import Image
+from torch import Tensor
+
+from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.pass_settings import PassSettings
+from modules.sampling.flow import NoiseLevels
+from modules.sampling.plan import SamplingRun
+from modules.sampling.types import Denoise
+
+
+class Start(Protocol):
+    """One start of one pass. It must not keep a model: another one may have to take its place during the pass."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """What the first noise is multiplied by; 1 for all but img2img with a noise multiplier."""
+
+    @property
+    def encodes(self) -> bool:
+        """Whether `latents` encodes images."""
+
+    def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor | None:
+        """The clean latents [B,C,h,w] that are noised; None: the pass starts from pure noise of this size."""
+
+    def sampling_run(self, settings: PassSettings, levels: NoiseLevels) -> SamplingRun | None:
+        """The whole schedule or its tail; None: there is nothing to sample, the latents are the result."""
+
+    def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
+        """What an inpainting or editing model sees beside the latents, [C,h,w] in latent units; else None."""
+
+    def constrain(self, denoise: Denoise, noise: Tensor) -> Denoise:
+        """Keeps what must not change, at every call of the denoiser; `noise` [B,C,h,w] is the first noise."""
+
+    def finish(self, image: Image.Image, index: int) -> Image.Image:
+        """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
+
+    def fields(self) -> Mapping[str, object]:
+        """What the infotext says of it."""

@@ -1,0 +1,246 @@
+"""What comes of a job while it runs: images with infotext, hashes and files, the grid, and in the end the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+
+from PIL import Image
+from torch import Tensor
+
+from modules.adapters.applying import Retention
+from modules.images.grid import fits_grid, grid_rows, image_grid
+from modules.memory.timeline import MemoryRecord
+from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.lease import ModelInUse
+from modules.processing.engine.tag_types import ActiveAdapters
+from modules.processing.pipeline.batch import Batch, draft_of
+from modules.processing.pipeline.events import Events
+from modules.processing.pipeline.guidance import Used
+from modules.processing.pipeline.hooks import Grid, Hooks
+from modules.processing.pipeline.pixels import to_images
+from modules.processing.pipeline.stages import Stage
+from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.record.output import Output, denoising_strength_of, name_context
+from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
+from modules.processing.request import GenerationRequest
+from modules.sampling.catalog import SAMPLERS
+from modules.version import PROGRAM_VERSION
+
+Finish = Callable[[Image.Image, int], Image.Image]
+
+
+class Recorder:
+    """Of one job. Computes nothing of the images; is told what happened, and what was decoded."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        engine: Engine,
+        in_use: ModelInUse,
+        output: Output,
+        events: Events,
+        hooks: Hooks,
+    ) -> None:
+        self._request = request
+        self._engine = engine
+        self._in_use = in_use
+        self._output = output
+        self._events = events
+        self._hooks = hooks
+        self._began = datetime.now().astimezone()
+        self._batches: dict[int, Batch] = {}  # by number: those that have begun
+        self._facts = Facts(extra=dict(request.extra_params))
+        self._titled: dict[str, CheckpointInfo] = {}  # named in the infotext, by field
+        self._retention: Retention | None = None
+        self._notices: dict[str, None] = {}  # in order
+        self._images: list[GeneratedImage] = []
+        self.interrupted = False
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+
+    def note(self, *notices: str) -> None:
+        """Sentences for the user, each said once."""
+        self._notices |= dict.fromkeys(notice for notice in notices if notice)
+
+    def fields(self, fields: Mapping[str, object]) -> None:
+        """What belongs into the infotext of all images."""
+        self._facts.extra |= fields
+
+    def begin(self, batch: Batch) -> None:
+        """A batch is as it is given here from now on."""
+        self._batches[batch.number] = batch
+
+    def adapters(self, active: ActiveAdapters, texts: list[str]) -> None:
+        """Adapters are on the model, for a batch with these texts."""
+        self._retention = active.retention
+        self._facts.extra |= active.fields
+        self.note(*active.notices)
+        if not self._request.settings.flag("textual_inversion_add_hashes_to_infotext"):
+            return
+        found = self._in_use.conditioner.embeddings_in(*texts)
+        used = [item for item in found if not (item.bundled_in and item.name in active.unrecorded)]
+        if used:
+            self._facts.extra["TI hashes"] = ", ".join(f"{item.name}: {item.short_hash}" for item in used)
+
+    def checkpoint(self, field: str, fields: Mapping[str, object]) -> None:
+        """The checkpoint now in use takes part and is named in `field`; `fields` follow it."""
+        info = self._in_use.model.info
+        self._titled[field] = info
+        self._facts.extra |= {field: info.short_title, **fields}
+
+    def used(self, used: Used) -> None:
+        """Guidance made use of this."""
+        self._facts.used |= used
+
+    # -- images --------------------------------------------------------------------------------------------------------
+
+    def image(
+        self, decoded: Tensor, batch: Batch, index: int, finish: Finish | None = None, is_finished: bool = True
+    ) -> None:
+        """An image [1,3,H,W] in -1..1 of a batch: pixels, infotext, file. One that is not finished is saved only where
+        a setting says so."""
+        self._events.stage(Stage.SAVE)
+        (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
+        image = finish(image, index) if finish is not None else image
+        image = self._hooks.image(image, index)
+        generated = replace(self._described(image, batch, index), is_finished=is_finished)
+        settings = self._request.settings
+        is_wanted = is_finished or settings.flag("save_incomplete_images")
+        if is_wanted and self._request.save_images and settings.flag("samples_save"):
+            generated = self._saved(generated, batch.number, index)
+        self._images.append(generated)
+        self._events.finished_image(generated)
+
+    def before_hires(self, decoded: Tensor, batch: Batch, index: int) -> None:
+        """Save an image [1,3,H,W] of the first pass, before the second."""
+        (image,) = to_images(decoded)
+        self._saved(self._described(image, batch, index), batch.number, index, "-before-highres-fix")
+
+    def add_grid(self) -> None:
+        """A grid of several samples, first in the list."""
+        settings = self._request.settings
+        images = [image.image for image in self._images]
+        wanted = settings.flag("return_grid") or settings.flag("grid_save")
+        if not self._request.save_grid or not wanted or not images:
+            return
+        if (len(images) < 2 and settings.flag("grid_only_if_multiple")) or not fits_grid(images, settings):
+            return
+        sheet = Grid(images, grid_rows(len(images), settings, self._request.batch_size))
+        self._hooks.sheet(sheet)
+        first = self._images[0]
+        grid = GeneratedImage(
+            image_grid(sheet.images, sheet.rows), first.infotext, first.seed, first.subseed, kind=ImageRole.GRID
+        )
+        if settings.flag("grid_save"):
+            grid = self._saved(grid, 0, 0)
+        if settings.flag("return_grid"):
+            self._images.insert(0, grid)
+
+    def _described(self, image: Image.Image, batch: Batch, index: int) -> GeneratedImage:
+        """An image with its infotext; where hooks made more images than there were seeds, those begin again."""
+        index %= len(batch.seeds)
+        seed, subseed = batch.seeds[index], batch.subseeds[index]
+        facts, model = self._facts, self._in_use.model
+        facts.extra |= self._hooks.extra_params()
+        self._take_hashes()
+        recovered = self._in_use.recovered
+        if recovered:
+            facts.extra["Memory recovery"] = recovered
+        optional = model.family.recipe.extra_encoder
+        if optional is not None and model.has_optional:
+            facts.extra[optional.field] = True
+        if self._in_use.has_merged_tokens:
+            facts.used |= Used.MERGED_TOKENS
+        prompt, negative = batch.prompts[index].shown, batch.negatives[index].shown
+        size_px = self._request.size_px
+        main = main_fields(self._request, model.info, size_px, seed, subseed, model.plan, model.vae_info, facts.used)
+        extra = extra_fields(self._request, prompt, negative, facts)
+        return GeneratedImage(image, infotext(prompt, negative, main, extra), seed, subseed)
+
+    def _take_hashes(self) -> None:
+        """Have the hashes of the models that took part. They are computed while the image is made; who needs them
+        waits here, with the image in hand."""
+        model, engine = self._in_use.model, self._engine
+        if model.info.sha256 is None:
+            self._events.stage(Stage.HASH)
+            model.info = engine.hashed(model.info)
+            self._events.stage(Stage.SAVE)
+        if model.vae_info is not None:
+            model.vae_info = engine.vaes.hashed(model.vae_info)
+        for name, info in self._titled.items():
+            self._facts.extra[name] = engine.hashed(info).short_title
+
+    def _saved(self, image: GeneratedImage, batch: int, index: int, suffix: str = "") -> GeneratedImage:
+        info, vae = self._in_use.model.info, self._in_use.model.vae_info
+        seeds = tuple(seed for item in self._all_batches() for seed in item.seeds)
+        context = replace(
+            name_context(self._request, info.model_name, info.shorthash or "", seeds, self._began),
+            seed=image.seed,
+            batch_index=index,
+            iteration=batch,
+            vae_filename=vae.name.partition(".")[0] if vae else "",
+        )
+        image, problem = self._output.save(image, self._request, context, suffix, self._hooks)
+        self.note(problem or "")
+        return image
+
+    # -- the result ----------------------------------------------------------------------------------------------------
+
+    def result(self, memory: MemoryRecord, timings_s: Mapping[str, float], notices: tuple[str, ...]) -> Result:
+        """All of the job; `notices` are said last."""
+        peak = memory.peak()
+        return Result(
+            images=tuple(self._images),
+            info=self._info(),
+            notices=(*self._in_use.notices, *self._notices, *notices),
+            timings_s=timings_s,
+            peak_memory_bytes=peak.rss if self._engine.machine.device.type == "cpu" else peak.allocated,
+            memory=memory,
+            interrupted=self.interrupted,
+            adapter_retention=asdict(self._retention) if self._retention is not None else None,
+        )
+
+    def _info(self) -> GenerationInfo:
+        request, model = self._request, self._in_use.model
+        info, vae = model.info, model.vae_info
+        batches = self._all_batches()
+        asked = Batch.of(draft_of(request, 0), request)
+        extra = extra_fields(request, asked.prompts[0].shown, asked.negatives[0].shown, self._facts)
+        label = schedule_label(request.sampler, request.scheduler)
+        width, height = request.size_px
+        return GenerationInfo(
+            prompts=tuple(text.shown for batch in batches for text in batch.prompts),
+            negative_prompts=tuple(text.shown for batch in batches for text in batch.negatives),
+            seeds=tuple(seed for batch in batches for seed in batch.seeds),
+            subseeds=tuple(seed for batch in batches for seed in batch.subseeds),
+            subseed_strength=request.subseed_strength,
+            width=width,
+            height=height,
+            sampler=SAMPLERS.get(request.sampler).name,
+            scheduler=label,
+            cfg_scale=request.cfg_scale,
+            steps=request.steps,
+            batch_size=request.batch_size,
+            checkpoint_name=info.model_name,
+            checkpoint_hash=info.shorthash or "",
+            vae_name=vae.name if vae else None,
+            vae_hash=vae.shorthash if vae else None,
+            seed_resize_from_width=request.seed_resize_from_width,
+            seed_resize_from_height=request.seed_resize_from_height,
+            denoising_strength=denoising_strength_of(request),
+            extra_params={**({} if label == "Automatic" else {"Schedule type": label}), **extra},
+            infotexts=tuple(image.infotext for image in self._images),
+            styles=request.styles,
+            job_timestamp=self._began.strftime("%Y%m%d%H%M%S"),
+            clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
+            version=PROGRAM_VERSION,
+        )
+
+    def _all_batches(self) -> list[Batch]:
+        """Those that have begun as they were made, the others as they were asked for."""
+        request = self._request
+        numbers = range(request.batch_count)
+        return [self._batches.get(number) or Batch.of(draft_of(request, number), request) for number in numbers]

@@ -1,0 +1,88 @@
+"""img2img: the recorded requests made again, and what starts from images refuse."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.errors import InvalidValueError
+from modules.images.resize import ResizeMode
+from modules.processing.engine.engine import Engine
+from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.generate import generate
+from modules.processing.pipeline.starts.image import flattened
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import GenerationRequest
+from modules.processing.start import FromImage, SourceImage
+from tests.processing.recorded import levels_apart, request_of
+from tests.recordings import REFERENCE, cases
+
+CASES = {
+    str(case["id"]): case
+    for case in cases()
+    if case["id"].startswith("img2img/") and case["status"] == 200 and "color-correction" not in case["id"]
+}
+
+
+def from_image(payload: dict[str, Any], **changes: Any) -> GenerationRequest:
+    settings = {key: value for key, value in payload.get("override_settings", {}).items() if "upscaler" not in key}
+    request = request_of({**payload, "override_settings": settings})
+    images = tuple(SourceImage.of(Image.open(REFERENCE / item["$file"])) for item in payload["init_images"])
+    values = {
+        "images": images,
+        "denoising_strength": payload["denoising_strength"],
+        "resize_mode": ResizeMode(payload.get("resize_mode", 0)),
+        "initial_noise_multiplier": payload.get("initial_noise_multiplier"),
+        **changes,
+    }
+    return replace(request, start=FromImage(**values))
+
+
+def made(request: GenerationRequest, engine: Engine, folder: Path) -> Result:
+    return generate(request, engine, Output(folder), Silent())
+
+
+DIFFERS = pytest.mark.xfail(reason="DPM adaptive chooses other steps from an image than the recording", strict=True)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=DIFFERS if name.endswith("dpm_adaptive") else ()) for name in CASES]
+)
+def test_the_recorded_image_is_made_again(name: str, engine: Engine, tmp_path: Path) -> None:
+    case = CASES[name]
+    result = made(from_image(case["payload"]), engine, tmp_path)
+    for image, recorded in zip(result.samples, case["images"], strict=True):
+        apart = levels_apart(image.image, recorded["file"])
+        assert apart.max() <= 12 and (apart <= 2).mean() >= 0.98, (apart.max(), (apart <= 2).mean())
+    ours = result.samples[0].infotext.replace(".0,", ",")
+    recorded_text = case["info"]["infotexts"][0]
+    assert ours == recorded_text.replace("Version: 1.10.1", "Version: Featherweight 0.1.0").replace(".0,", ",")
+
+
+def test_a_number_of_images_that_does_not_go_with_the_batch_is_refused(engine: Engine, tmp_path: Path) -> None:
+    image = SourceImage.of(Image.new("RGB", (64, 64), "red"))
+    request = from_image(CASES["img2img/denoise0.5"]["payload"], images=(image, image))
+    with pytest.raises(InvalidValueError, match="2 images to start from and 1 to make"):
+        made(request, engine, tmp_path)
+
+
+def test_equal_pixels_are_equal_images() -> None:
+    red, again, blue = (SourceImage.of(Image.new("RGB", (8, 8), color)) for color in ("red", "red", "blue"))
+    assert red == again and hash(red) == hash(again) and red != blue
+
+
+def test_transparent_pixels_show_the_background() -> None:
+    image = flattened(Image.new("RGBA", (1, 1), (255, 0, 0, 0)), "#00ff00")
+    assert image.mode == "RGB" and image.getpixel((0, 0)) == (0, 255, 0)
+
+
+def test_values_out_of_range_are_refused() -> None:
+    images = (SourceImage.of(Image.new("RGB", (8, 8))),)
+    for strength in (1.5, float("nan")):
+        with pytest.raises(InvalidValueError, match=r"denoising strength is .*; allowed is 0 to 1"):
+            FromImage(images=images, denoising_strength=strength)
+    with pytest.raises(InvalidValueError, match=r"image CFG scale is -1.0; allowed is 0 to"):
+        FromImage(images=images, image_cfg_scale=-1.0)

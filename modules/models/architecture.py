@@ -36,7 +36,7 @@ class UNetArchitecture:
     heads: int | None = None
     head_channels: int | None = None
     linear_projection: bool = False  # around the transformer blocks: a linear layer or a 1x1 convolution
-    vector_width: int | None = None  # of the vector that is added to the time embedding (SDXL), if there is one
+    vector_width: int | None = None  # of the vector that is added to the time embedding, if there is one
 
     @property
     def levels(self) -> int:
@@ -156,7 +156,7 @@ def _adapter(model: dict[str, Any]) -> Any:
 
 
 def _text_folder(model: dict[str, Any]) -> str | None:
-    if "conditioner_config" in model:  # the form of SDXL's YAMLs, with several text models
+    if "conditioner_config" in model:  # the form of YAMLs with several text models
         return None
     version = (model["cond_stage_config"].get("params") or {}).get("version")
     return None if version is None else str(version)
@@ -184,10 +184,21 @@ def _unet(params: dict[str, Any]) -> UNetArchitecture:
         up_depths=tuple((depth,) * (blocks + 1) for depth in reversed(at_level)),
         heads=heads if heads > 0 else None,
         head_channels=None if heads > 0 else int(params["num_head_channels"]),
-        context_width=int(params["context_dim"]),
+        context_width=_context_width(params["context_dim"], at_level),
         linear_projection=bool(params.get("use_linear_in_transformer", False)),
         vector_width=None if adm is None else int(adm),
     )
+
+
+def _context_width(value: object, depths: list[int]) -> int:
+    """One width, or as the YAMLs of several text models have it, one for each transformer block of a level, all
+    equal. Raises `ValueError` for widths that differ, and for fewer than the deepest level has blocks."""
+    widths = [int(width) for width in value] if isinstance(value, list) else [int(str(value))]
+    if not widths or len(set(widths)) != 1:
+        raise ValueError(f"context_dim must be one number, or a list of equal ones, and is {value}")
+    if isinstance(value, list) and len(widths) < max(depths):
+        raise ValueError(f"context_dim has {len(widths)} numbers, and a level has {max(depths)} transformer blocks")
+    return widths[0]
 
 
 def _vae(params: dict[str, Any]) -> VaeArchitecture:

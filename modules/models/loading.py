@@ -9,12 +9,9 @@ from pathlib import Path
 
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
-from modules.models.families import sd2 as _sd2  # noqa: F401
-from modules.models.families import sd3 as _sd3  # noqa: F401
-from modules.models.families import sdxl as _sdxl  # noqa: F401
-from modules.models.families.family import FAMILIES, Component, ModelFamily
-from modules.models.families.ldm_parts import ZERO_SNR_KEY
+from modules.models.families.family import Component, ModelFamily
+from modules.models.families.ldm.parts import ZERO_SNR_KEY
+from modules.models.families.registry import FAMILIES
 from modules.models.layouts.diffusers_config import refined
 from modules.models.layouts.header_sizes import sized_by_header
 from modules.models.layouts.open_clip_layout import open_checkpoint
@@ -74,7 +71,7 @@ def load_model(
             raise CheckpointError(f"{info.path.name}: {error}") from error
         except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
             raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
-        optional = family.recipe.extra_encoder
+        optional = family.optional_encoder
         if optional is not None and any(component.name == optional.component for component in components):
             optional.tokenizer(info.path)  # without it the encoder is of no use: better to say so at once
 

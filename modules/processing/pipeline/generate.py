@@ -133,10 +133,10 @@ class _Job:
             steps=request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            is_sdxl=self.model.family.is_large,
+            schedule_table=self.model.family.schedule_table,
         )
         self.schedule = noise_schedule(self.model, request.settings)
-        self.hires = HiresPass.of(request, self.schedule, self.plan.is_sdxl) if request.hires else None
+        self.hires = HiresPass.of(request, self.schedule, self.plan.schedule_table) if request.hires else None
         first = first_run(self.plan, self.schedule)
         second_steps = self.hires.steps if self.hires else 0
         self.events.plan((len(first.sigmas) - 1 + second_steps) * request.batch_count)
@@ -407,7 +407,7 @@ class _Job:
         recovered = self.in_use.recovered
         if recovered:
             self.facts.extra["Memory recovery"] = recovered
-        optional = model.family.recipe.extra_encoder
+        optional = model.family.optional_encoder
         if optional is not None and model.has_optional:
             self.facts.extra[optional.field] = True
         if self.in_use.has_merged_tokens:

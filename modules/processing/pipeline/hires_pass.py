@@ -48,7 +48,7 @@ class HiresPass:
     sampling_run: SamplingRun | None
 
     @classmethod
-    def of(cls, request: GenerationRequest, schedule: NoiseLevels, is_sdxl: bool) -> "HiresPass":
+    def of(cls, request: GenerationRequest, schedule: NoiseLevels, schedule_table: tuple[float, ...]) -> "HiresPass":
         """Resolve the hires request: what it leaves open is as in the first pass."""
         hires = request.hires
         assert hires is not None, "a second pass was not asked for"
@@ -58,7 +58,7 @@ class HiresPass:
             steps=hires.steps or request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            is_sdxl=is_sdxl,
+            schedule_table=schedule_table,
         )
         sampling_run = second_run(plan, schedule, hires.denoising_strength)
         return cls(request, hires, plan, hires_size(*request.size_px, hires), sampling_run)

@@ -15,16 +15,10 @@ from modules.processing.pipeline.hooks import GuidanceHooks
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SCHEDULES, EtaSource, Family, SamplerSpec
 from modules.sampling.denoisers import Prediction, denoise_for
-from modules.sampling.discrete import (
-    DiscreteSchedule,
-    downcast_alphas_cumprod,
-    rescale_zero_terminal_snr,
-    scaled_linear_alphas_cumprod,
-)
-from modules.sampling.flow import FlowSchedule, NoiseLevels, trained_timesteps
+from modules.sampling.flow import NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps, txt2img_run
-from modules.sampling.schedules import ScheduleOptions
+from modules.sampling.schedules import ALIGN_YOUR_STEPS_512, ScheduleOptions
 from modules.sampling.types import SamplerOptions
 from modules.settings.values import Settings
 
@@ -40,7 +34,7 @@ class PassSettings:
     steps: int
     cfg_scale: float
     settings: Settings
-    is_sdxl: bool = False
+    schedule_table: tuple[float, ...] = ALIGN_YOUR_STEPS_512
 
     @property
     def model_calls(self) -> int:
@@ -48,21 +42,13 @@ class PassSettings:
         return self.steps * 2 if self.sampler.second_order else self.steps
 
 
-def noise_schedule(model: LoadedModel, settings: Settings) -> NoiseLevels:
-    """The model's noise levels; the settings for downcast and zero-terminal-SNR mean nothing to flow models."""
-    trained = model.architecture.noise_schedule
-    if trained.flow_shift is not None:
-        return FlowSchedule(trained.flow_shift, trained.timesteps)
-    zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
-    alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
-    if settings.flag("use_downcasted_alpha_bar"):
-        alphas = downcast_alphas_cumprod(alphas)
-    if zero_snr:
-        alphas = rescale_zero_terminal_snr(alphas)
-    return DiscreteSchedule(alphas, quantize=settings.flag("enable_quantization"))
+def noise_schedule(model: LoadedModel, settings: Settings, latent_size: tuple[int, int] | None = None) -> NoiseLevels:
+    """The model's noise levels for latents of this size (height, width); None: of the size it was trained on."""
+    side = model.architecture.latent_side
+    return model.family.noise_levels(model.architecture.noise_schedule, settings, latent_size or (side, side))
 
 
-def schedule_options(settings: Settings, is_sdxl: bool) -> ScheduleOptions:
+def schedule_options(settings: Settings, schedule_table: tuple[float, ...]) -> ScheduleOptions:
     """The schedule overrides in the settings."""
     return ScheduleOptions(
         sigma_min=settings.number("sigma_min"),
@@ -72,7 +58,7 @@ def schedule_options(settings: Settings, is_sdxl: bool) -> ScheduleOptions:
         beta_beta=settings.number("beta_dist_beta"),
         discard_penultimate=settings.flag("always_discard_next_to_last_sigma"),
         old_karras_sigmas=settings.flag("use_old_karras_scheduler_sigmas"),
-        is_sdxl=is_sdxl,
+        align_your_steps=schedule_table,
     )
 
 
@@ -173,7 +159,7 @@ def first_run(plan: PassSettings, schedule: NoiseLevels) -> SamplingRun:
         SCHEDULES.get(plan.scheduler),
         plan.steps,
         schedule,
-        schedule_options(plan.settings, plan.is_sdxl),
+        schedule_options(plan.settings, plan.schedule_table),
         sampler_options(plan.sampler, plan.settings),
         plan.settings.flag("sgm_noise_multiplier"),
     )
@@ -190,7 +176,7 @@ def second_run(plan: PassSettings, schedule: NoiseLevels, denoising_strength: fl
         steps,
         t_enc,
         schedule,
-        schedule_options(plan.settings, plan.is_sdxl),
+        schedule_options(plan.settings, plan.schedule_table),
         sampler_options(plan.sampler, plan.settings),
     )
 

@@ -14,6 +14,8 @@ from yaml import YAMLError
 from modules.errors import CheckpointError
 
 PARAMETERIZATIONS = {"v": "v_prediction", "flow": "flow"}
+CONDITIONER = "conditioner_config"
+"""In YAMLs of the later form (Podell et al. 2023): several text models, and no word on the size of images, 1024 px."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def read_architecture(path: Path) -> LdmArchitecture:
         params = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(params, dict)
         model = params["model"]["params"]
-        prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), "epsilon")
+        prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), _scaled_prediction(model))
         return LdmArchitecture(
             unet=None if prediction == "flow" else _unet(_adapter(model)["params"]),
             vae=_vae(model["first_stage_config"]["params"]),
@@ -134,7 +136,7 @@ def read_architecture(path: Path) -> LdmArchitecture:
                 float(model.get("shift", 3.0)) if prediction == "flow" else None,
             ),
             latent=_latent(model),
-            latent_side=int(model.get("image_size", 64)),
+            latent_side=int(model.get("image_size", 128 if CONDITIONER in model else 64)),
             prediction_type=prediction,
             text_config_folder=_text_folder(model),
         )
@@ -155,8 +157,15 @@ def _adapter(model: dict[str, Any]) -> Any:
     return model["network_config"] if "network_config" in model else model["unet_config"]
 
 
+def _scaled_prediction(model: dict[str, Any]) -> str:
+    """What the later form says of the prediction: by the class that scales what the denoiser gives."""
+    denoiser = (model.get("denoiser_config") or {}).get("params") or {}
+    scaling = str((denoiser.get("scaling_config") or {}).get("target", ""))
+    return "v_prediction" if scaling.rpartition(".")[2] == "VScaling" else "epsilon"
+
+
 def _text_folder(model: dict[str, Any]) -> str | None:
-    if "conditioner_config" in model:  # the form of YAMLs with several text models
+    if CONDITIONER in model:
         return None
     version = (model["cond_stage_config"].get("params") or {}).get("version")
     return None if version is None else str(version)

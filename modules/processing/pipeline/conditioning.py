@@ -42,7 +42,7 @@ class Conditioner:
         self._model = model
         self._plan_fingerprint = plan_fingerprint
         self.adapters = ActiveAdapters()
-        self._tokenizer = ClipTokenizer.from_package()
+        self._tokenizer = ClipTokenizer.standard()
         width = model.family.input_sizes(model.unet).context_width
         parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width)
         self._conditioning = model.family.conditioning(parts)

@@ -74,7 +74,7 @@ REFINER_UNET: dict[str, Any] = {
     "context_dim": [1280, 1280, 1280, 1280],
 }
 OPEN_CLIP = {"target": "FrozenOpenCLIPEmbedder", "params": {"freeze": True, "layer": "penultimate"}}
-WIDE = {"num_head_channels": 64, "use_linear_in_transformer": True, "context_dim": 1024}
+WIDE: dict[str, Any] = {"num_head_channels": 64, "use_linear_in_transformer": True, "context_dim": 1024}
 YAMLS: dict[str, tuple[str, dict[str, Any]]] = {
     "sd1": ("sd1", earlier({"target": "FrozenCLIPEmbedder"}, num_heads=8, context_dim=768)),
     "sd1 inpainting": ("sd1", earlier({"target": "FrozenCLIPEmbedder"}, num_heads=8, context_dim=768, in_channels=9)),

@@ -140,7 +140,7 @@ class ModelFamily(Protocol):
 
     @property
     def label(self) -> str:
-        """For people: "SD 1.x"."""
+        """For people."""
 
     @property
     def is_large(self) -> bool:

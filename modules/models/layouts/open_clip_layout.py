@@ -1,6 +1,6 @@
 """A checkpoint file whose fused tensors appear one by one, as our modules have them.
 
-OpenCLIP (SD2, SDXL) keeps the projections of query, key and value in one tensor `attn.in_proj_weight` [3w, w], the
+OpenCLIP keeps the projections of query, key and value in one tensor `attn.in_proj_weight` [3w, w], the
 positions in a bare parameter, and its text projection transposed. Through `OpenClipLayout` they are
 `attn.q_proj.weight` ..., `positional_embedding.weight` and `text_projection.weight`; everything else passes unchanged.
 Where the file has offsets, the parts of a fused tensor have theirs: they lie one behind the other.

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from torch import nn
 
 MERGEABLE = "BasicTransformerBlock"
-"""Blocks that `tomesd` knows; SD3's transformer has others."""
+"""Blocks that `tomesd` knows; transformers of image and text have others."""
 
 
 @contextmanager

@@ -104,7 +104,7 @@ class GuidanceType(Enum):
     """How a denoiser is told how closely to follow the prompt."""
 
     CFG = "a second call with the negative prompt, see `processing.pipeline.guidance`"
-    DISTILLED = "the scale is an input of the denoiser; there is no negative prompt"
+    DISTILLED = "the scale is an input of the denoiser, `guidance` in `ModelInputs.extra`; there is no negative prompt"
     NONE = "not at all: the denoiser was trained to be called once, without a scale"
 
 

@@ -126,6 +126,7 @@ def guided_denoiser(
         prompts.empty,
         unpainted_image(model, *latents),
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
+        model.family.guidance(model.unet),
     )
 
 

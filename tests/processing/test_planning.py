@@ -240,7 +240,7 @@ def test_models_that_are_set_aside_count(engine: Engine, monkeypatch: pytest.Mon
     assert needs(estimator, request()) == before
 
 
-@pytest.mark.parametrize(("words", "rests"), [({}, False), ({"stream_weights": "Blocks"}, True)])
+@pytest.mark.parametrize(("words", "is_offloaded"), [({}, False), ({"stream_weights": "Blocks"}, True)])
 def test_with_a_card_main_memory_is_predicted_too(
     words: dict[str, str], is_offloaded: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

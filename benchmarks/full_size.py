@@ -9,9 +9,9 @@ from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.families.ldm_parts import build_unet, build_vae
-from modules.models.families.sd2 import TEXT_PREFIX as OPEN_CLIP_PREFIX
-from modules.models.families.sdxl import BIG_G_PREFIX, CLIP_L_PREFIX
+from modules.models.families.ldm.parts import build_unet, build_vae
+from modules.models.families.sd2.family import TEXT_PREFIX as OPEN_CLIP_PREFIX
+from modules.models.families.sdxl.family import BIG_G_PREFIX, CLIP_L_PREFIX
 from modules.models.layouts.keymaps.clip_text import clip_text_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap

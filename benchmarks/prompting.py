@@ -64,7 +64,7 @@ def measure(call: Callable[[], object], runs: int = 300) -> Timing:
 
 def main() -> None:
     """Measure, print, write."""
-    tokenizer = ClipTokenizer.from_package()
+    tokenizer = ClipTokenizer.standard()
     prompt = make_prompt(tokenizer)
 
     def identity() -> ResultIdentity:
@@ -73,7 +73,7 @@ def main() -> None:
     cache: ConditioningCache[str] = ConditioningCache()
     cache.put(identity(), "encoded")
     start = time.process_time()
-    fresh = ClipTokenizer.from_package()
+    fresh = ClipTokenizer.standard()
     load_ms = (time.process_time() - start) * 1000
     parse_schedule("[a:b:1]", STEPS)  # builds the grammar, once per process
     start = time.process_time()

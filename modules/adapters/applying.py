@@ -298,8 +298,9 @@ class AdapterApplier:
     def _found(self, adapter: str, name: str, algorithm: Adapter) -> Iterator[tuple[Target, Adapter]]:
         """The layers that a name means, each with its share of the change."""
         parts = self._table.parts(name)
+        height = max((end for part in parts for _, end in part.rows), default=0)
         try:
-            yield from ((part.target, rows_of(algorithm, part.third)) for part in parts)
+            yield from ((part.target, rows_of(algorithm, part.rows, height)) for part in parts)
         except InvalidValueError as error:
             raise AdapterError(f"{adapter}: {name}: {error}") from error
         target = self._table.find(name)

@@ -149,8 +149,8 @@ def vectors_of(where: str, data: Mapping[str, Any]) -> dict[int, Tensor]:
         found = list(params.values())
     elif "string_to_param.*" in data:
         found = [data["string_to_param.*"]]
-    elif "clip_l" in data or "clip_g" in data:
-        found = [data[name] for name in ("clip_l", "clip_g") if name in data]
+    elif any(name.startswith("clip_") for name in data):  # one table for each text encoder
+        found = [table for name, table in data.items() if name.startswith("clip_")]
     elif "emb_params" in data:
         found = [data["emb_params"]]
     else:  # diffusers: the word itself is the key

@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from modules.models.layouts.open_clip_layout import original_name
+from modules.models.layouts.row_map import Rows
 
-TEXT_PREFIXES = {
-    "text_encoder": ("lora_te", "lora_te1"),
-    "text_encoder_2": ("lora_te2",),
-    "text_encoder_3": ("lora_te3",),
-}
-DOTTED_TEXT_PREFIXES = {"text_encoder": "text_encoder", "text_encoder_2": "text_encoder_2"}
-SWITCHED = "text_encoder_3"
+TEXT_ENCODER = "text_encoder"
 STARTS = re.compile(r"^(oft|lycoris)_(?=unet_|transformer_|te[123]?_)")
 
 
@@ -34,21 +29,25 @@ class Target:
 
 @dataclass(frozen=True)
 class Part:
-    """A layer that stands inside of a fused one of the original layout: the third number `third` of its rows, or None:
-    all of them with their halves swapped."""
+    """A layer that is `rows` of a fused one of the original layout, in this order."""
 
     target: Target
-    third: int | None
+    rows: Rows
 
 
 class TargetTable:
     """All names of all layers with weights. Built once for a model."""
 
-    def __init__(self, components: Mapping[str, tuple[nn.Module, Callable[[str], str | None]]]) -> None:
-        """`components`: the module of "unet", "text_encoder" ..., and the original name of one of its parameters."""
+    def __init__(
+        self,
+        components: Mapping[str, tuple[nn.Module, Callable[[str], str | None]]],
+        switched_off: tuple[str, ...] = (),
+    ) -> None:
+        """`components`: the module of "unet", "text_encoder" ..., and the original name of one of its parameters.
+        `switched_off`: the beginnings of names of a text encoder that the model does without."""
         self._names: dict[str, Target] = {}
         self._fused: dict[str, list[Part]] = {}
-        self._components = frozenset(components)
+        self._switched_off = switched_off
         for component, (module, to_original) in components.items():
             for path, layer in module.named_modules():
                 if not layer._parameters:
@@ -62,11 +61,17 @@ class TargetTable:
 
     def _note_fused(self, component: str, target: Target, original: str) -> None:
         origin = original_name(original)
-        if (origin.part is None and not origin.swapped) or not origin.key.endswith(".weight"):
+        if not origin.key.endswith(".weight"):
+            return
+        rows = origin.rows
+        if origin.part is not None and isinstance(target.layer, nn.Linear):
+            height = target.layer.out_features
+            rows = ((origin.part * height, (origin.part + 1) * height),)
+        if rows is None:
             return
         for name in _original_names(component, origin.key.removesuffix(".weight")):
             self._names.pop(name, None)
-            self._fused.setdefault(name, []).append(Part(target, origin.part))
+            self._fused.setdefault(name, []).append(Part(target, rows))
 
     def parts(self, name: str) -> list[Part]:
         """The layers that a file's name means together, where the original layout has them in one tensor."""
@@ -77,8 +82,8 @@ class TargetTable:
         return self._names.get(name) or self._names.get(_normalised(name))
 
     def is_switched_off(self, name: str) -> bool:
-        """Whether a name means a text encoder that such models can do without, and this one does (SD3's T5)."""
-        return SWITCHED not in self._components and name.startswith(("lora_te3_", f"{SWITCHED}."))
+        """Whether a name means a text encoder that such models can do without, and this one does."""
+        return name.startswith(self._switched_off)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -94,12 +99,12 @@ def _names(component: str, path: str, original: str | None) -> Iterator[str]:
         if original is not None:
             yield from _original_names(component, original)
         return
-    for prefix in TEXT_PREFIXES.get(component, ()):
+    number = component.removeprefix(TEXT_ENCODER).removeprefix("_")
+    for prefix in (f"lora_te{number}",) if number else ("lora_te", "lora_te1"):
         yield _kohya(f"{prefix}_text_model", path)
         yield _kohya(prefix, path)
-    dotted = DOTTED_TEXT_PREFIXES.get(component, component)
-    yield f"{dotted}.text_model.{path}"
-    yield f"{dotted}.{path}"
+    yield f"{component}.text_model.{path}"
+    yield f"{component}.{path}"
     if original is not None:
         yield original
 

@@ -3,7 +3,7 @@
 A managed layer keeps what is stored (fp8 bytes, fp16 numbers ...) in its parameters, and its class is replaced by a
 subclass made for it, on which every stored parameter is a property: reading `layer.weight` gives the weight in the
 compute dtype, freshly decoded. So whoever reads weights without calling the layer (nn.MultiheadAttention reads its
-out-projection, T5 asks for a weight's dtype) gets usable ones, nothing stored is ever written, an exception in a
+out-projection, others ask for a weight's dtype) gets usable ones, nothing stored is ever written, an exception in a
 forward pass leaves nothing half done, and threads do not meet. `state_dict`, `named_parameters`, `to(device)`,
 `deepcopy` see what is stored.
 

@@ -14,6 +14,8 @@ from yaml import YAMLError
 from modules.errors import CheckpointError
 
 PARAMETERIZATIONS = {"v": "v_prediction", "flow": "flow"}
+CONDITIONER = "conditioner_config"
+"""In YAMLs of the later form (Podell et al. 2023): several text models, and no word on the size of images, 1024 px."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class UNetArchitecture:
     heads: int | None = None
     head_channels: int | None = None
     linear_projection: bool = False  # around the transformer blocks: a linear layer or a 1x1 convolution
-    vector_width: int | None = None  # of the vector that is added to the time embedding (SDXL), if there is one
+    vector_width: int | None = None  # of the vector that is added to the time embedding, if there is one
 
     @property
     def levels(self) -> int:
@@ -122,7 +124,7 @@ def read_architecture(path: Path) -> LdmArchitecture:
         params = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
         assert isinstance(params, dict)
         model = params["model"]["params"]
-        prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), "epsilon")
+        prediction = PARAMETERIZATIONS.get(str(model.get("parameterization")), _scaled_prediction(model))
         return LdmArchitecture(
             unet=None if prediction == "flow" else _unet(_adapter(model)["params"]),
             vae=_vae(model["first_stage_config"]["params"]),
@@ -134,7 +136,7 @@ def read_architecture(path: Path) -> LdmArchitecture:
                 float(model.get("shift", 3.0)) if prediction == "flow" else None,
             ),
             latent=_latent(model),
-            latent_side=int(model.get("image_size", 64)),
+            latent_side=int(model.get("image_size", 128 if CONDITIONER in model else 64)),
             prediction_type=prediction,
             text_config_folder=_text_folder(model),
         )
@@ -155,8 +157,15 @@ def _adapter(model: dict[str, Any]) -> Any:
     return model["network_config"] if "network_config" in model else model["unet_config"]
 
 
+def _scaled_prediction(model: dict[str, Any]) -> str:
+    """What the later form says of the prediction: by the class that scales what the denoiser gives."""
+    denoiser = (model.get("denoiser_config") or {}).get("params") or {}
+    scaling = str((denoiser.get("scaling_config") or {}).get("target", ""))
+    return "v_prediction" if scaling.rpartition(".")[2] == "VScaling" else "epsilon"
+
+
 def _text_folder(model: dict[str, Any]) -> str | None:
-    if "conditioner_config" in model:  # the form of SDXL's YAMLs, with several text models
+    if CONDITIONER in model:
         return None
     version = (model["cond_stage_config"].get("params") or {}).get("version")
     return None if version is None else str(version)
@@ -184,10 +193,21 @@ def _unet(params: dict[str, Any]) -> UNetArchitecture:
         up_depths=tuple((depth,) * (blocks + 1) for depth in reversed(at_level)),
         heads=heads if heads > 0 else None,
         head_channels=None if heads > 0 else int(params["num_head_channels"]),
-        context_width=int(params["context_dim"]),
+        context_width=_context_width(params["context_dim"], at_level),
         linear_projection=bool(params.get("use_linear_in_transformer", False)),
         vector_width=None if adm is None else int(adm),
     )
+
+
+def _context_width(value: object, depths: list[int]) -> int:
+    """One width, or as the YAMLs of several text models have it, one for each transformer block of a level, all
+    equal. Raises `ValueError` for widths that differ, and for fewer than the deepest level has blocks."""
+    widths = [int(width) for width in value] if isinstance(value, list) else [int(str(value))]
+    if not widths or len(set(widths)) != 1:
+        raise ValueError(f"context_dim must be one number, or a list of equal ones, and is {value}")
+    if isinstance(value, list) and len(widths) < max(depths):
+        raise ValueError(f"context_dim has {len(widths)} numbers, and a level has {max(depths)} transformer blocks")
+    return widths[0]
 
 
 def _vae(params: dict[str, Any]) -> VaeArchitecture:

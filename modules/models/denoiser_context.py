@@ -1,17 +1,37 @@
-"""What a UNet is given beside the noisy latents and the timestep."""
+"""What a denoiser is given."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from torch import Tensor
+
+Extra = Tensor | tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class DenoiserContext:
-    """`crossattn` [N,tokens,width] is attended to; `vector` [N,V] is added to the time embedding (SDXL); `image`
-    [N,C,h,w] lies behind the latents on the channel axis (inpainting models)."""
+    """What a denoiser is given beside the noisy latents and the timestep, in rows of the batch.
+
+    `crossattn` [N,tokens,width] is attended to; `vector` [N,V] is added to the time embedding, in families that have
+    one; `image` [N,C,h,w] is put behind the latents on the channel axis (inpainting models); `extra` is passed to the
+    denoiser by the names of its own arguments (residuals of a control model, for one).
+    """
 
     crossattn: Tensor
     vector: Tensor | None = None
     image: Tensor | None = None
+    extra: Mapping[str, Extra] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelInputs:
+    """One call of a denoiser, on its device and in its dtype: `x` [N,C,h,w] with all channels, `timesteps` [N], and
+    the rest as in `DenoiserContext`."""
+
+    x: Tensor
+    timesteps: Tensor
+    crossattn: Tensor
+    vector: Tensor | None = None
+    extra: Mapping[str, Extra] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.streaming import StreamHandle
 from modules.models.architecture import LdmArchitecture
-from modules.models.denoiser_context import DenoiserContext
+from modules.models.denoiser_context import DenoiserContext, Extra, ModelInputs
 from modules.models.families.family import Component, ModelFamily
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
@@ -74,13 +74,13 @@ class LoadedModel:
 
     @property
     def text_widths(self) -> list[int]:
-        """The widths of the vectors that the CLIP text encoders take."""
-        return [int(self.text_encoders[tower.component].config.hidden_size) for tower in self.family.recipe.towers]
+        """The widths of the vectors that the text encoders take from embeddings."""
+        return [int(self.text_encoders[name].config.hidden_size) for name in self.family.embedding_components]
 
     @property
     def has_optional(self) -> bool:
         """Whether the text encoder that its family can do without is there, and so in its images."""
-        optional = self.family.recipe.extra_encoder
+        optional = self.family.optional_encoder
         return optional is not None and optional.component in self.text_encoders
 
     @property
@@ -144,14 +144,15 @@ class LoadedModel:
                 "fix an upscaler on pixels."
             )
         vector = context.vector
+        inputs = ModelInputs(
+            whole.to(device, dtype),
+            timesteps.to(device),
+            context.crossattn.to(device, dtype),
+            None if vector is None else vector.to(device, dtype),
+            {name: _placed(value, device, dtype) for name, value in context.extra.items()},
+        )
         with self.computing():
-            output = self.family.run(
-                self.unet,
-                whole.to(device, dtype),
-                timesteps.to(device),
-                context.crossattn.to(device, dtype),
-                None if vector is None else vector.to(device, dtype),
-            )
+            output = self.family.run(self.unet, inputs)
         return output.to(x.device, x.dtype)
 
     def decode(self, latent: Tensor) -> Tensor:
@@ -189,3 +190,9 @@ class LoadedModel:
         latent_format = self.architecture.latent
         scale = latent_format.scale_factor
         return (posterior.mean - latent_format.shift) * scale, posterior.std * scale
+
+
+def _placed(value: Extra, device: torch.device, dtype: torch.dtype) -> Extra:
+    if isinstance(value, Tensor):
+        return value.to(device, dtype)
+    return tuple(item.to(device, dtype) for item in value)

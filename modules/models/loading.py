@@ -7,20 +7,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
-from modules.models.families import sd1 as _sd1  # noqa: F401 - registers the family
-from modules.models.families import sd2 as _sd2  # noqa: F401
-from modules.models.families import sd3 as _sd3  # noqa: F401
-from modules.models.families import sdxl as _sdxl  # noqa: F401
-from modules.models.families.family import FAMILIES, Component, ModelFamily
-from modules.models.families.ldm_parts import ZERO_SNR_KEY
+from modules.models.families.family import Component, ModelFamily
+from modules.models.families.ldm.parts import ZERO_SNR_KEY
+from modules.models.families.registry import FAMILIES
 from modules.models.layouts.diffusers_config import refined
 from modules.models.layouts.header_sizes import sized_by_header
 from modules.models.layouts.open_clip_layout import open_checkpoint
 from modules.models.loaded import LoadedModel
 from modules.models.precision import ComputeMode, PrecisionPlan
-from modules.models.prediction import predicts_v
 from modules.models.reading.catalogue import CheckpointInfo, HashCache
 from modules.models.reading.filling import FillReport, Placement, fill, finish_buffers
 from modules.models.reading.matching import Assignment, assign_tensors
@@ -36,6 +34,9 @@ LISTED_TENSORS = 3
 PROBE = "probe"
 """The prediction type of a file that does not tell."""
 PREDICTION = "prediction_type"  # as a remembered fact
+PROBE_SIDE = 8  # latents
+LAST_TIMESTEP = 999.0
+V_BELOW = -1.0
 
 
 def load_model(
@@ -74,7 +75,7 @@ def load_model(
             raise CheckpointError(f"{info.path.name}: {error}") from error
         except (ValueError, TypeError, ZeroDivisionError) as error:  # diffusers refuses impossible sizes
             raise CheckpointError(f"{info.path.name}: its YAML describes an impossible model: {error}") from error
-        optional = family.recipe.extra_encoder
+        optional = family.optional_encoder
         if optional is not None and any(component.name == optional.component for component in components):
             optional.tokenizer(info.path)  # without it the encoder is of no use: better to say so at once
 
@@ -137,6 +138,19 @@ def load_model(
         if facts is not None:
             facts.remember(info.path, PREDICTION, found)
     return model
+
+
+@torch.inference_mode()
+def predicts_v(model: LoadedModel) -> bool:
+    """Whether the UNet predicts v and not eps.
+
+    At the last timestep x is almost pure noise. A network that predicts eps gives x back, one that predicts v gives
+    -x0, which for an even input lies far below it.
+    """
+    x = torch.full((1, model.latent_channels, PROBE_SIDE, PROBE_SIDE), 0.5, device=model.device)
+    context = torch.full((1, 77, model.architecture.unet_sizes.context_width), 0.5, device=model.device)
+    prediction = model.predict(x, torch.tensor([LAST_TIMESTEP], device=model.device), context)
+    return float((prediction - x).mean()) < V_BELOW
 
 
 def predicting(architecture: LdmArchitecture, family: ModelFamily, prediction: str) -> LdmArchitecture:

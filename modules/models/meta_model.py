@@ -164,7 +164,7 @@ def build_meta_model(
     with ExitStack() as files:
         file = files.enter_context(open_checkpoint(info.path))
         family = detect_family(file)
-        if family.recipe.extra_encoder is not None and family.recipe.extra_encoder.setting in optional:
+        if family.optional_encoder is not None and family.optional_encoder.setting in optional:
             file = files.enter_context(open_checkpoint(info.path, with_optional=True))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)

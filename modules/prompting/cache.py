@@ -44,16 +44,10 @@ class ResultIdentity:
     old_emphasis: bool = False
     comma_backtrack: int = 20
     clip_skip: int = 1
-    text_encoder: str = ""  # what the checkpoint alone does not say: a replaced encoder, the tokenizer, layers
     embeddings: tuple[tuple[str, str], ...] = ()  # name and hash of every textual inversion that could match
     adapters: tuple[AdapterUse, ...] = ()
     lora_mode: str = ""
-    width_px: int = 0  # SDXL encodes size and crop; 0 where they have no effect
-    height_px: int = 0
-    crop_left_px: int = 0
-    crop_top_px: int = 0
-    aesthetic_scores: tuple[float, float] = (0.0, 0.0)  # for negative prompts, for positive ones
-    zero_empty_negative: bool = False
+    facts: tuple[tuple[object, ...], ...] = ()  # what the family's encodings depend on besides: size, crop, layers ...
     cache_version: int = CACHE_VERSION
 
 

@@ -8,7 +8,8 @@ from modules.errors import InvalidValueError
 from modules.prompting.attention import is_break, parse_attention
 from modules.prompting.emphasis import Emphasis
 
-CHUNK_LENGTH = 75  # tokens of text in a chunk; with start and end 77, the length of CLIP's position embedding
+CHUNK_LENGTH = 75  # tokens of text in a chunk
+CHUNK_TOKENS = 77  # with start and end: the length of CLIP's position embedding
 DEFAULT_COMMA_BACKTRACK = 20
 
 

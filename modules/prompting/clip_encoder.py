@@ -15,7 +15,7 @@ class ClipTextEncoder:
     """Wraps a `CLIPTextModel`; `device` is where its inputs go.
 
     With `use_pooled` the result carries the pooled output of the end token, through `project` if one is given (the
-    text projection of SDXL's second encoder). `fixed_layer` takes the hidden states of that layer, counted from the
+    encoder's text projection). `fixed_layer` takes the hidden states of that layer, counted from the
     end, whatever the clip skip; `final_norm` applies the final layer norm to them.
     """
 

@@ -1,21 +1,20 @@
 """Prompts to conditionings: what the denoiser is given at each step."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from modules.prompting.composition import split_composition
-from modules.prompting.encode import Encoded, TextOptions, TextTower, encode_groups
-from modules.prompting.schedule import ScheduledText, parse_schedule
+from modules.prompting.schedule import parse_schedule
 
 
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """What the denoiser attends to: `crossattn` [tokens, D] and, for SDXL, a `vector` [P]."""
+    """What the denoiser attends to: `crossattn` [tokens, D] and, in families that have one, a
+    `vector` [P]."""
 
     crossattn: Tensor
     vector: Tensor | None = None
@@ -55,40 +54,33 @@ class Timing:
     old_timelines: bool = False
 
 
+Facts = tuple[tuple[object, ...], ...]
+
+
 @dataclass(frozen=True)
-class ExtraTokens:
-    """What follows the tokens of the towers: as many of `width` features, made by `encode` (texts, tokens) as [B,
-    tokens, width]; zeros without it."""
+class TextGroup:
+    """The texts of one prompt's schedule, each once, and how many of its entries have it."""
 
-    width: int
-    encode: Callable[[Sequence[str], int], Tensor] | None = None
+    texts: tuple[str, ...]
+    counts: tuple[int, ...]
 
-    def append_to(self, crossattn: Tensor, texts: Sequence[str]) -> Tensor:
-        """[B,T,D] to [B,2T,width]."""
-        filled = F.pad(crossattn, (0, self.width - crossattn.shape[-1]))
-        tokens = crossattn.shape[1]
-        following = torch.zeros_like(filled) if self.encode is None else self.encode(texts, tokens).to(filled)
-        return torch.cat([filled, following], dim=1)
+
+class TextConditioner(Protocol):
+    """What a model makes of texts: its family's, for one job."""
+
+    @property
+    def facts(self) -> Facts:
+        """What its encodings depend on besides the text encoders and the text options; part of the cache's key."""
+
+    def conditioning(self, groups: Sequence[TextGroup], is_negative: bool) -> list[dict[str, Conditioning]]:
+        """The conditionings of each group by text, all in one pass. A group is restored to one mean by emphasis."""
 
 
 @dataclass(frozen=True, eq=False)
 class PromptEncoder:
-    """All that stands between a text and its conditioning.
+    """Prompts with their syntax (AND, schedules) to the conditionings of their texts."""
 
-    `towers`: the model's text encoders; their encodings lie side by side on the feature axis, and the last pooled
-    output (with `joins_pooled` all of them) begins the vector, which `vector_suffix` [V] (SDXL: the embedded sizes)
-    ends. With `zero_empty_negative` a negative prompt without any text becomes zeros in place of an encoding, as SDXL
-    was trained.
-
-    With `follower` (SD3) the features are filled up with zeros to its width, and its tokens follow.
-    """
-
-    towers: tuple[TextTower, ...]
-    options: TextOptions = field(default_factory=TextOptions)
-    vector_suffix: Tensor | None = None
-    zero_empty_negative: bool = False
-    joins_pooled: bool = False
-    extra_tokens: ExtraTokens | None = None
+    conditioner: TextConditioner
 
     def encode_prompt(self, prompt: str, timing: Timing) -> ComposedConditioning:
         """One positive prompt."""
@@ -102,7 +94,7 @@ class PromptEncoder:
         """The positive prompts of a job, all texts in one pass and equal ones once."""
         compositions = [split_composition(prompt) for prompt in prompts]
         texts = [part.text for composition in compositions for part in composition]
-        scheduled = self._encode_schedules(texts, timing, zero_empty=False)
+        scheduled = self._encode_schedules(texts, timing, is_negative=False)
         return [
             ComposedConditioning(tuple((scheduled[part.text], part.weight) for part in composition))
             for composition in compositions
@@ -110,58 +102,23 @@ class PromptEncoder:
 
     def encode_negatives(self, prompts: Sequence[str], timing: Timing) -> list[ScheduledConditioning]:
         """The negative prompts of a job."""
-        scheduled = self._encode_schedules(prompts, timing, zero_empty=self.zero_empty_negative)
+        scheduled = self._encode_schedules(prompts, timing, is_negative=True)
         return [scheduled[prompt] for prompt in prompts]
 
     def encode_empty(self) -> Conditioning:
         """The encoding of the empty text in one chunk, for `pad_conditionings`."""
-        return self._encode_schedules([""], Timing(1), zero_empty=False)[""].entries[0][1]
+        return self._encode_schedules([""], Timing(1), is_negative=False)[""].entries[0][1]
 
     def _encode_schedules(
-        self, prompts: Sequence[str], timing: Timing, zero_empty: bool
+        self, prompts: Sequence[str], timing: Timing, is_negative: bool
     ) -> dict[str, ScheduledConditioning]:
         schedules = {
             prompt: parse_schedule(prompt, timing.steps, timing.hires_steps, timing.old_timelines) for prompt in prompts
         }
         counts = [Counter(entry.text for entry in schedule) for schedule in schedules.values()]
-        groups = [list(count) for count in counts]
-        repeats = [list(count.values()) for count in counts]
-        by_tower = [encode_groups(tower, groups, self.options, repeats) for tower in self.towers]
-        result: dict[str, ScheduledConditioning] = {}
-        for index, (prompt, schedule) in enumerate(schedules.items()):
-            all_empty = zero_empty and not any(groups[index])
-            conditionings = self._join([encoded[index] for encoded in by_tower], groups[index], all_empty)
-            result[prompt] = _schedule(schedule, conditionings)
-        return result
-
-    def _join(self, encoded: list[Encoded], texts: list[str], as_zeros: bool) -> dict[str, Conditioning]:
-        """The towers' encodings of each text as one conditioning."""
-        crossattn = torch.cat([part.hidden for part in encoded], dim=-1)
-        pooled = [part.pooled for part in encoded if part.pooled is not None]
-        vector = (torch.cat(pooled, dim=-1) if self.joins_pooled else pooled[-1]) if pooled else None
-        if self.extra_tokens is not None:
-            crossattn = self.extra_tokens.append_to(crossattn, texts)
-        if as_zeros:
-            crossattn = torch.zeros_like(crossattn)
-            vector = None if vector is None else torch.zeros_like(vector)
-        if vector is not None and self.vector_suffix is not None:
-            suffix = self.vector_suffix.to(vector).expand(len(texts), -1)
-            vector = torch.cat([vector, suffix], dim=-1)
+        groups = [TextGroup(tuple(count), tuple(count.values())) for count in counts]
+        encoded = self.conditioner.conditioning(groups, is_negative)
         return {
-            text: Conditioning(crossattn[row], None if vector is None else vector[row])
-            for row, text in enumerate(texts)
+            prompt: ScheduledConditioning(tuple((entry.end_at_step, by_text[entry.text]) for entry in schedule))
+            for (prompt, schedule), by_text in zip(schedules.items(), encoded, strict=True)
         }
-
-
-def _schedule(texts: tuple[ScheduledText, ...], conditionings: dict[str, Conditioning]) -> ScheduledConditioning:
-    return ScheduledConditioning(tuple((entry.end_at_step, conditionings[entry.text]) for entry in texts))
-
-
-def encode_prompt(encoder: PromptEncoder, prompt: str, timing: Timing) -> ComposedConditioning:
-    """`PromptEncoder.encode_prompt` as a function."""
-    return encoder.encode_prompt(prompt, timing)
-
-
-def encode_negative(encoder: PromptEncoder, prompt: str, timing: Timing) -> ScheduledConditioning:
-    """`PromptEncoder.encode_negative` as a function."""
-    return encoder.encode_negative(prompt, timing)

@@ -12,7 +12,7 @@ class Emphasis(StrEnum):
     NONE = "None"  # brackets are text
     IGNORE = "Ignore"  # brackets are read and dropped
     ORIGINAL = "Original"  # multiply the encoding, then restore its mean
-    NO_NORM = "No norm"  # multiply only: the mean of SDXL's encodings is too near zero to divide by
+    NO_NORM = "No norm"  # multiply only: for encodings whose mean is too near zero to divide by
 
 
 def apply_emphasis(hidden: Tensor, multipliers: Tensor, mode: Emphasis, counts: Tensor | None = None) -> Tensor:

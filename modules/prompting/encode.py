@@ -125,14 +125,6 @@ def chunks_of(
     return chunk_prompt(tokenizer, text, options.emphasis, options.comma_backtrack, embeddings, pad_id)
 
 
-def encode_chunks(tower: TextTower, chunks: Sequence[PromptChunk], options: TextOptions) -> Tensor:
-    """Encode the chunks of one text: [77 * chunks, D]."""
-    inputs = {_input_of(chunk): chunk for chunk in chunks}
-    rows = {key: index for index, key in enumerate(inputs)}
-    encoded = _encode_chunks(tower, list(inputs.values()), options.clip_skip)
-    return _assemble(encoded, [list(chunks)], rows, options.emphasis, None).hidden[0]
-
-
 _Input = tuple[tuple[int, ...], tuple[tuple[int, str], ...]]
 
 

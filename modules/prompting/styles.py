@@ -53,10 +53,6 @@ class StyleBook:
         """All styles by name, in order of files and lines."""
         return {name: style for styles in self._files.values() for name, style in styles.items()}
 
-    def by_file(self) -> dict[Path, tuple[Style, ...]]:
-        """The styles of each file, for a list with dividers."""
-        return {path: tuple(styles.values()) for path, styles in self._files.items()}
-
     def get(self, name: str) -> Style:
         """The style of this name; raises `UnknownNameError` with the known ones."""
         styles = self.styles

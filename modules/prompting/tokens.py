@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from functools import cache, cached_property
-from pathlib import Path
 
 import regex  # type: ignore[import-untyped]
 from tokenizers.models import BPE
@@ -16,8 +15,7 @@ from modules.prompting.vocabulary import (
     START_TOKEN,
     Vocabulary,
     byte_characters,
-    read_folder_vocabulary,
-    read_package_vocabulary,
+    read_vocabulary,
 )
 
 # CLIP's words: its special tokens, English contractions, runs of letters, single digits, runs of anything else.
@@ -52,15 +50,10 @@ class ClipTokenizer:
         self._pieces: dict[str, tuple[int, ...]] = {}
 
     @classmethod
-    def from_package(cls) -> "ClipTokenizer":
-        """With the vocabulary that the package open_clip_torch carries, the same one for all models: to make it takes
-        longer than to read a small checkpoint. `CheckpointError` if the package is missing."""
-        return _package_tokenizer()
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> "ClipTokenizer":
-        """With `vocab.json` and `merges.txt` from a folder; `CheckpointError` if they can't be read."""
-        return cls(read_folder_vocabulary(folder))
+    def standard(cls) -> "ClipTokenizer":
+        """With CLIP's vocabulary, the same one for all models: to make it takes longer than to read a small checkpoint.
+        `CheckpointError` if its file cannot be read."""
+        return _standard_tokenizer()
 
     @cached_property
     def bracket_weights(self) -> dict[int, float]:
@@ -98,5 +91,5 @@ class ClipTokenizer:
 
 
 @cache
-def _package_tokenizer() -> ClipTokenizer:
-    return ClipTokenizer(read_package_vocabulary())
+def _standard_tokenizer() -> ClipTokenizer:
+    return ClipTokenizer(read_vocabulary())

@@ -1,10 +1,9 @@
-"""CLIP's byte-pair vocabulary, read from where it lies: a package's data file or a local folder."""
+"""CLIP's byte-pair vocabulary, from the data file beside this module."""
 
 import gzip
-import importlib.util
-import json
+import zlib
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from modules.errors import CheckpointError
@@ -13,8 +12,7 @@ VOCABULARY_SIZE = 49408
 END_OF_WORD = "</w>"
 START_TOKEN = "<|startoftext|>"
 END_TOKEN = "<|endoftext|>"
-_PACKAGE = "open_clip"
-_PACKAGE_FILE = "bpe_simple_vocab_16e6.txt.gz"
+FILE = Path(__file__).parent / "data" / "bpe_simple_vocab_16e6.txt.gz"
 
 
 @dataclass(frozen=True)
@@ -36,44 +34,15 @@ def byte_characters() -> dict[int, str]:
     return {byte: chr(byte) for byte in visible} | {byte: chr(256 + index) for index, byte in enumerate(hidden)}
 
 
-def read_package_vocabulary() -> Vocabulary:
-    """The vocabulary that open_clip_torch carries as data; the package itself is not imported.
-
-    Raises `CheckpointError` if the package or its file is missing.
-    """
-    spec = importlib.util.find_spec(_PACKAGE)
-    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    for folder in folders:
-        path = Path(folder) / _PACKAGE_FILE
-        if path.is_file():
-            return _read_package_file(path)
-    reason = f"has no file {_PACKAGE_FILE}" if folders else "is not installed"
-    raise CheckpointError(
-        f"CLIP's vocabulary is missing: the package open_clip_torch, which carries it, {reason}. "
-        "Install it with: pip install --no-deps open_clip_torch==3.3.0, or put vocab.json and merges.txt in a folder "
-        "beside the checkpoint."
-    )
-
-
-@lru_cache(maxsize=1)
-def _read_package_file(path: Path) -> Vocabulary:
-    """Read once, because every model that is loaded asks for it and it takes a fifth of a second."""
-    return _from_merge_lines(gzip.decompress(path.read_bytes()).decode("utf-8").splitlines())
-
-
-def read_folder_vocabulary(folder: Path) -> Vocabulary:
-    """The vocabulary from `vocab.json` and `merges.txt` in a folder; raises `CheckpointError` if that can't be read."""
+def read_vocabulary() -> Vocabulary:
+    """The vocabulary that comes with the program. Raises `CheckpointError` if its file is missing or damaged."""
     try:
-        ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
-        lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
+        return _from_merge_lines(gzip.decompress(FILE.read_bytes()).decode("utf-8").splitlines())
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise CheckpointError(
-            f"{folder.name}: no usable tokenizer ({error}). The folder needs a readable vocab.json and merges.txt."
+            f"CLIP's vocabulary cannot be read from modules/prompting/data/{FILE.name} ({error}). It is part of the "
+            "program: restore the file, or get the program again."
         ) from error
-    missing = [token for token in (START_TOKEN, END_TOKEN) if token not in ids]
-    if missing:
-        raise CheckpointError(f"{folder.name}/vocab.json: {', '.join(missing)} missing; this is no CLIP vocabulary.")
-    return Vocabulary(ids, [_pair(line) for line in lines if line and not line.startswith("#version")])
 
 
 def _from_merge_lines(lines: list[str]) -> Vocabulary:

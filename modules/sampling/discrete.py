@@ -20,7 +20,7 @@ ZERO_SNR_LAST_ALPHA_BAR = 4.8973451890853435e-08
 def scaled_linear_alphas_cumprod(linear_start: float = 0.00085, linear_end: float = 0.012, steps: int = 1000) -> Tensor:
     """alphas_cumprod [steps] fp32 of the "scaled linear" betas (linear in their square root), computed in fp64.
 
-    The defaults are those of Stable Diffusion 1 and 2 and of SDXL (Rombach et al. 2022, arXiv:2112.10752).
+    The defaults are those of latent diffusion (Rombach et al. 2022, arXiv:2112.10752).
     """
     betas = np.linspace(linear_start**0.5, linear_end**0.5, steps, dtype=np.float64) ** 2
     return torch.from_numpy(np.cumprod(1.0 - betas)).to(torch.float32)

@@ -1,4 +1,4 @@
-"""Noise levels of flow matching (Lipman et al. 2023, arXiv:2210.02747; Esser et al. 2024, arXiv:2403.03206, for SD3).
+"""Noise levels of flow matching (Lipman et al. 2023, arXiv:2210.02747; Esser et al. 2024, arXiv:2403.03206).
 
 A flow model sees `x = (1 - sigma) * x0 + sigma * noise` with sigma between 0 and 1, and predicts the velocity
 `noise - x0`. So `denoised = x - sigma * v`, and `(x - denoised) / sigma` is the derivative of x by sigma: samplers

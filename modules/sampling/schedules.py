@@ -23,8 +23,8 @@ from modules.sampling.timesteps import timestep_sigmas
 OLD_KARRAS_RANGE = (0.1, 10.0)
 
 # "Align Your Steps" (Sabour et al. 2024, arXiv:2404.14507): optimal 10-step schedules, published with the paper.
-ALIGN_YOUR_STEPS_SD1 = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)
-ALIGN_YOUR_STEPS_SDXL = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
+ALIGN_YOUR_STEPS_512 = (14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029)
+ALIGN_YOUR_STEPS_1024 = (14.615, 6.315, 3.771, 2.181, 1.342, 0.862, 0.555, 0.380, 0.234, 0.113, 0.029)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class ScheduleOptions:
     """Overrides of a schedule; 0 means "leave it" for sigma_min, sigma_max and rho.
 
     `discard_penultimate` drops the next-to-last sigma for every sampler. `old_karras_sigmas` replaces the model's
-    range by 0.1 to 10. `is_sdxl` picks the SDXL table of Align Your Steps.
+    range by 0.1 to 10. `align_your_steps` are the sigmas published for the model, from the largest, without the 0.
     """
 
     sigma_min: float = 0.0
@@ -42,7 +42,7 @@ class ScheduleOptions:
     beta_beta: float = 0.6
     discard_penultimate: bool = False
     old_karras_sigmas: bool = False
-    is_sdxl: bool = False
+    align_your_steps: tuple[float, ...] = ALIGN_YOUR_STEPS_512
 
     def __post_init__(self) -> None:
         if self.sigma_min < 0 or self.sigma_max < 0:
@@ -128,7 +128,7 @@ def kl_optimal(request: SigmaRequest) -> Tensor:
 
 def align_your_steps(request: SigmaRequest) -> Tensor:
     """The published table for the model family, interpolated in log sigma for other step counts."""
-    table = np.array(ALIGN_YOUR_STEPS_SDXL if request.options.is_sdxl else ALIGN_YOUR_STEPS_SD1)
+    table = np.array(request.options.align_your_steps)
     if request.steps != len(table):
         at = np.linspace(0, 1, request.steps)
         table = np.exp(np.interp(at, np.linspace(0, 1, len(table)), np.log(table[::-1])))[::-1].copy()

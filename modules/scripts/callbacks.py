@@ -44,7 +44,7 @@ class Moment(StrEnum):
 class CFGDenoiserParams:
     """Before an evaluation of the network; tensors may be replaced by others of their shapes.
 
-    `image_cond` is what an inpainting model sees beside the latents, `vector` what SDXL adds to the time embedding;
+    `image_cond` is what an inpainting model sees beside the latents, `vector` what is added to the time embedding;
     None for other models.
     """
 

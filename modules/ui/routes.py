@@ -66,7 +66,7 @@ class _Counting:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return ClipTokenizer.from_package()
+        return ClipTokenizer.standard()
 
 
 def page_routes(services: Services) -> APIRouter:

@@ -13,7 +13,7 @@ from recipes.scenes.model import TOKENS
 @cache
 def tokenizer() -> ClipTokenizer:
     """CLIP's tokenizer, built once."""
-    return ClipTokenizer.from_package()
+    return ClipTokenizer.standard()
 
 
 def tokenize(captions: Sequence[str]) -> Tensor:

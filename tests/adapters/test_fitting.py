@@ -259,7 +259,9 @@ def test_layers_of_a_text_encoder_that_is_off_do_not_count(tmp_path: Path) -> No
     adapter = nn.Module()
     adapter.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
     applier = AdapterApplier(
-        TargetTable({"unet": (adapter, lambda _: None)}), FullPrecisionSource(adapter), torch.device("cpu")
+        TargetTable({"unet": (adapter, lambda _: None)}, switched_off=("lora_te3_",)),
+        FullPrecisionSource(adapter),
+        torch.device("cpu"),
     )
     applier.apply([Use("mine", "h")], {"h": read_adapter_file(tmp_path / "t5.safetensors")}, LoraMode.EXACT)
     assert "20 of its layers" in applier.notices[0]

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
-from modules.models.families.external_text_encoders import t5_tokenizer_file
-from modules.models.layouts.keymaps.mmdit import T5_LEVEL
+from modules.models.families.sd3.layout import T5_LEVEL
+from modules.models.families.sd3.t5 import t5_tokenizer_file
 from modules.models.layouts.open_clip_layout import open_checkpoint
 from modules.models.loading import architecture_of, detect_family
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
-from modules.models.families.ldm_parts import build_unet, build_vae
+from modules.models.families.ldm.parts import build_unet, build_vae
 from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
 from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
 from modules.models.layouts.keymaps.ldm_vae import vae_keymap

@@ -11,13 +11,12 @@ from torch.nn import functional as F
 
 from modules.errors import InvalidValueError
 from modules.models.denoiser_context import DenoiserContext
-from modules.models.families.family import SizeVector
+from modules.models.families.ldm.conditioning import SizeFacts, SizeVector, size_vector
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
-from modules.processing.pipeline.size_vector import SizeFacts, size_vector
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

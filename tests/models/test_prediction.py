@@ -11,9 +11,8 @@ from torch import Tensor
 
 from modules.models import loading
 from modules.models.loaded import LoadedModel
-from modules.models.loading import load_model
+from modules.models.loading import load_model, predicts_v
 from modules.models.precision import PrecisionPlan
-from modules.models.prediction import predicts_v
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS

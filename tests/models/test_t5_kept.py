@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from modules.models.families.t5_kept import LEAVE_OUT
+from modules.models.families.sd3.t5 import LEAVE_OUT
 from modules.models.merging.conversion import report_precision, save_as
 from modules.models.merging.merge import MergeResult, merge
 from modules.models.merging.request import MergeMethod, MergeRequest

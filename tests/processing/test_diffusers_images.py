@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.models.families.ldm_parts import PREDICTION_KEY
+from modules.models.families.ldm.parts import PREDICTION_KEY
 from modules.models.merging.conversion import report_precision, save_as
 from modules.models.merging.merge import merge
 from modules.models.merging.request import MergeMethod, MergeRequest

@@ -1,12 +1,13 @@
 """Where guidance leaves the negative prompt out, and that it says so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 from torch import Tensor
 
-from modules.models.denoiser_context import DenoiserContext
+from modules.models.denoiser_context import DenoiserContext, Extra
+from modules.models.families.family import GuidanceType
 from modules.processing.pipeline.guidance import Guidance, GuidanceOptions, GuidedDenoiser, Used
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
@@ -19,9 +20,11 @@ class Rows:
 
     def __init__(self) -> None:
         self.counts: list[int] = []
+        self.extra: Mapping[str, Extra] = {}
 
     def __call__(self, x: Tensor, sigma: Tensor, context: DenoiserContext) -> Tensor:
         self.counts.append(len(x))
+        self.extra = context.extra
         return x * 0.5
 
 
@@ -73,3 +76,17 @@ def test_samplers_that_walk_timesteps_compare_those(minimum: float, expected: li
     """The sigmas' timesteps are 992, 834, 673, 477, 289, 10."""
     schedule = DiscreteSchedule(scaled_linear_alphas_cumprod())
     assert walked(schedule.vp_sigma_to_t, minimum=minimum)[0] == expected
+
+
+@pytest.mark.parametrize("guidance", [GuidanceType.DISTILLED, GuidanceType.NONE])
+def test_models_without_a_negative_prompt_are_called_once(guidance: GuidanceType) -> None:
+    prompt = ScheduledConditioning(((1, Conditioning(torch.ones(77, 4))),))
+    rows = Rows()
+    denoiser = GuidedDenoiser(
+        rows, [ComposedConditioning(((prompt, 1.0),))], [prompt], torch.zeros(77, 4), guidance=guidance
+    )
+    x = torch.ones(1, 4, 2, 2)
+    found = Guidance(denoiser, GuidanceOptions(cfg_scale=3.5, total_model_calls=1))(x, torch.tensor([1.0]))
+    assert rows.counts == [1] and torch.equal(found, x * 0.5)
+    scale = rows.extra.get("guidance")
+    assert (isinstance(scale, torch.Tensor) and scale.tolist() == [3.5]) == (guidance is GuidanceType.DISTILLED)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from modules.models import loading as _loading  # noqa: F401 - registers the families
-from modules.models.families.family import FAMILIES, ModelFamily, OptionalEncoder
+from modules.models.families.family import ModelFamily, OptionalEncoder
+from modules.models.families.registry import FAMILIES
 from modules.processing.engine.precision import OPTIONAL_ENCODERS, PRECISION_KEYS, PrecisionOptions, resolve
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
 from tests.recordings import cpu_machine
 
-FOUND = [(family, family.recipe.extra_encoder) for _, family in FAMILIES.items() if family.recipe.extra_encoder]
+FOUND = [(family, family.optional_encoder) for _, family in FAMILIES.items() if family.optional_encoder]
 
 
 @pytest.mark.parametrize(("family", "optional"), FOUND, ids=lambda item: getattr(item, "label", ""))
@@ -26,4 +26,4 @@ def test_the_settings_are_those_of_a_family() -> None:
     assert {optional.setting for _, optional in FOUND} == OPTIONAL_ENCODERS
     options = PrecisionOptions(optional=OPTIONAL_ENCODERS)
     for _, family in FAMILIES.items():
-        assert resolve(options, cpu_machine(), family).with_optional is (family.recipe.extra_encoder is not None)
+        assert resolve(options, cpu_machine(), family).with_optional is (family.optional_encoder is not None)

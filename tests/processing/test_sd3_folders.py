@@ -57,7 +57,7 @@ def test_a_projection_of_clip_l_is_applied_as_diffusers_does(tmp_path: Path) -> 
 
 def pooled(part: str, projection: Tensor | None = None) -> Tensor:
     """What the pipeline of diffusers takes of an encoder."""
-    tokenizer = ClipTokenizer.from_package()
+    tokenizer = ClipTokenizer.standard()
     ids = [tokenizer.start_id, *tokenizer.encode(PROMPT), tokenizer.end_id]
     pad = tokenizer.end_id if part == "text_encoder" else 0
     model: Any = sd3_text_encoder("sd3", part, projection).float().eval()

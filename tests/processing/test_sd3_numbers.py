@@ -97,7 +97,7 @@ def test_euler_is_the_pipeline_of_diffusers(engine: Engine, theirs: SD3Transform
 def test_prompts_are_encoded_as_the_model_was_trained(name: str, engine: Engine) -> None:
     """The last but one states of both CLIP models side by side, zeros up to the width and in place of T5's tokens;
     both pooled outputs, of which the second is projected."""
-    tokenizer = ClipTokenizer.from_package()
+    tokenizer = ClipTokenizer.standard()
     ids = [tokenizer.start_id, *tokenizer.encode(PROMPT), tokenizer.end_id]
     states, pooled = [], []
     for part, kind, width, pad, activation in (

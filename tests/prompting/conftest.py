@@ -22,7 +22,7 @@ _TEXT_MODEL = "cond_stage_model.transformer.text_model."
 
 @pytest.fixture(scope="session")
 def tokenizer() -> ClipTokenizer:
-    return ClipTokenizer.from_package()
+    return ClipTokenizer.standard()
 
 
 @pytest.fixture(scope="session")

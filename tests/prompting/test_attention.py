@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.prompting.attention import is_break, parse_attention
-from modules.prompting.attention_printer import print_attention
 from tests.growth import assert_linear
+from tests.prompting.attention_printer import print_attention
 from tests.prompting.recordings import PARTS
 
 PIECES = [

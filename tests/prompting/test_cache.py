@@ -33,16 +33,10 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "old_emphasis": st.booleans(),
     "comma_backtrack": numbers,
     "clip_skip": st.integers(1, 12),
-    "text_encoder": texts,
     "embeddings": st.lists(st.tuples(texts, texts), max_size=2).map(tuple),
     "adapters": st.lists(adapters, max_size=2).map(tuple),
     "lora_mode": texts,
-    "width_px": numbers,
-    "height_px": numbers,
-    "crop_left_px": numbers,
-    "crop_top_px": numbers,
-    "aesthetic_scores": st.tuples(st.floats(0, 10), st.floats(0, 10)),
-    "zero_empty_negative": st.booleans(),
+    "facts": st.lists(st.tuples(texts, numbers), max_size=2).map(tuple),
     "cache_version": numbers,
 }
 identities = st.builds(ResultIdentity, **VALUES)

@@ -4,15 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from modules.models.families.ldm.conditioning import ClipConditioner
 from modules.prompting.clip_encoder import ClipTextEncoder
-from modules.prompting.conditioning import Conditioning, PromptEncoder, Timing, encode_negative, encode_prompt
+from modules.prompting.conditioning import Conditioning, PromptEncoder, Timing
 from modules.prompting.encode import TextOptions, TextTower, encode_group
 from modules.prompting.padding import CondPadding, fit_tokens, pad_conditionings, stack_encodings
 
 
 @pytest.fixture(scope="module")
 def encoder(tower: TextTower) -> PromptEncoder:
-    return PromptEncoder((tower,))
+    return PromptEncoder(ClipConditioner((tower,), TextOptions()))
 
 
 def alone(tower: TextTower, text: str) -> Tensor:
@@ -20,35 +21,35 @@ def alone(tower: TextTower, text: str) -> Tensor:
 
 
 def test_edit_switches_the_conditioning(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encode_negative(encoder, "a [red:green:3] cat", Timing(8))
+    conditioning = encoder.encode_negative("a [red:green:3] cat", Timing(8))
     torch.testing.assert_close(conditioning.at(3).crossattn, alone(tower, "a red cat"))
     torch.testing.assert_close(conditioning.at(4).crossattn, alone(tower, "a green cat"))
     assert conditioning.at(99) is conditioning.at(8)
 
 
 def test_alternation_shares_its_conditionings(encoder: PromptEncoder) -> None:
-    conditioning = encode_negative(encoder, "[day|night]", Timing(6))
+    conditioning = encoder.encode_negative("[day|night]", Timing(6))
     assert conditioning.at(1) is conditioning.at(3)
     assert conditioning.at(2) is conditioning.at(6)
     assert conditioning.at(1) is not conditioning.at(2)
 
 
 def test_a_schedule_restores_one_mean_for_all_its_entries(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encode_negative(encoder, "[(day:1.5)|night]", Timing(3))
+    conditioning = encoder.encode_negative("[(day:1.5)|night]", Timing(3))
     repeated = encode_group(tower, ["(day:1.5)", "night", "(day:1.5)"], TextOptions()).hidden
     torch.testing.assert_close(conditioning.at(1).crossattn, repeated[0])
     torch.testing.assert_close(conditioning.at(2).crossattn, repeated[1])
 
 
 def test_and_gives_weighted_parts(encoder: PromptEncoder, tower: TextTower) -> None:
-    parts = encode_prompt(encoder, "a cat AND a dog :0.5 AND a dog", Timing(8)).at(1)
+    parts = encoder.encode_prompt("a cat AND a dog :0.5 AND a dog", Timing(8)).at(1)
     assert [weight for _, weight in parts] == [1.0, 0.5, 1.0]
     assert parts[1][0] is parts[2][0]
     torch.testing.assert_close(parts[1][0].crossattn, alone(tower, " a dog"))
 
 
 def test_and_is_a_word_in_a_negative_prompt(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encode_negative(encoder, "ugly AND blurry", Timing(8)).at(1)
+    conditioning = encoder.encode_negative("ugly AND blurry", Timing(8)).at(1)
     torch.testing.assert_close(conditioning.crossattn, alone(tower, "ugly AND blurry"))
 
 
@@ -62,7 +63,7 @@ def test_prompts_of_a_batch_equal_prompts_alone(encoder: PromptEncoder) -> None:
 
 
 def test_hires_timing_reaches_the_schedule(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encode_negative(encoder, "[cat:dog:1.5]", Timing(8, hires_steps=4))
+    conditioning = encoder.encode_negative("[cat:dog:1.5]", Timing(8, hires_steps=4))
     torch.testing.assert_close(conditioning.at(2).crossattn, alone(tower, "cat"))
     torch.testing.assert_close(conditioning.at(3).crossattn, alone(tower, "dog"))
 
@@ -74,8 +75,13 @@ def two_towers(tower: TextTower) -> tuple[TextTower, TextTower]:
     return tower, TextTower(tower.tokenizer, pooled, tower.embeddings, pad_id=0)
 
 
+def with_sizes(tower: TextTower) -> PromptEncoder:
+    sizes = torch.ones(6)
+    return PromptEncoder(ClipConditioner(two_towers(tower), TextOptions(), sizes, sizes, zero_empty_negative=True))
+
+
 def test_two_towers_lie_side_by_side_and_sizes_end_the_vector(tower: TextTower) -> None:
-    encoder = PromptEncoder(two_towers(tower), vector_suffix=torch.ones(6), zero_empty_negative=True)
+    encoder = with_sizes(tower)
     (conditioning, _), *_ = encoder.encode_prompt("a cat", Timing(4)).at(1)
     assert conditioning.crossattn.shape == (77, 256)
     assert conditioning.vector is not None
@@ -84,7 +90,7 @@ def test_two_towers_lie_side_by_side_and_sizes_end_the_vector(tower: TextTower) 
 
 
 def test_empty_negative_is_zero_where_the_model_wants_that(tower: TextTower) -> None:
-    encoder = PromptEncoder(two_towers(tower), vector_suffix=torch.ones(6), zero_empty_negative=True)
+    encoder = with_sizes(tower)
     empty = encoder.encode_negative("", Timing(4)).at(1)
     assert empty.vector is not None
     assert not empty.crossattn.any()
@@ -99,8 +105,8 @@ def batch(conditioning: Conditioning) -> Tensor:
 
 
 def test_padding_with_the_empty_prompt(encoder: PromptEncoder) -> None:
-    long = batch(encode_negative(encoder, "a BREAK cat", Timing(1)).at(1))
-    short = batch(encode_negative(encoder, "ugly", Timing(1)).at(1))
+    long = batch(encoder.encode_negative("a BREAK cat", Timing(1)).at(1))
+    short = batch(encoder.encode_negative("ugly", Timing(1)).at(1))
     empty = encoder.encode_empty().crossattn
     cond, uncond, changed = pad_conditionings(long, short, CondPadding.EMPTY, empty)
     assert changed

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
-from modules.prompting.chunks import chunk_prompt
 from modules.prompting.clip_encoder import ClipTextEncoder, inject
 from modules.prompting.emphasis import Emphasis, apply_emphasis
 from modules.prompting.encode import (
@@ -17,7 +16,6 @@ from modules.prompting.encode import (
     Injection,
     TextOptions,
     TextTower,
-    encode_chunks,
     encode_group,
     encode_groups,
 )
@@ -47,13 +45,6 @@ def test_encoding_as_recorded(tower: TextTower, recorded_arrays: dict[str, NDArr
     options = TextOptions(Emphasis(emphasis), clip_skip=int(skip.removeprefix("skip")))
     result = encode_group(tower, [PARTS["cond_prompts"][int(index)]], options).hidden
     torch.testing.assert_close(result, torch.from_numpy(recorded_arrays[name]), atol=1e-4, rtol=0)
-
-
-def test_chunks_of_one_text_encode_as_the_text(tower: TextTower) -> None:
-    text = "a (red:1.3) cat BREAK a tiny-emb chair"
-    chunks = chunk_prompt(tower.tokenizer, text, embeddings=tower.embeddings)
-    expected = encode_group(tower, [text], TextOptions()).hidden[0]
-    assert torch.equal(encode_chunks(tower, chunks, TextOptions()), expected)
 
 
 def test_shorter_texts_of_a_schedule_are_filled_up_with_empty_chunks(tower: TextTower) -> None:

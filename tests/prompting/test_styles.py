@@ -68,11 +68,7 @@ def test_files_with_comments_old_columns_and_a_byte_order_mark(tmp_path: Path) -
     new.write_text('name,prompt,negative_prompt\nplain,"two\nlines",\n', encoding="utf-8")
     book = StyleBook.read([old, new, tmp_path / "missing.csv"])
     assert book.get("plain") == Style("plain", "two\nlines", "")
-    assert book.by_file() == {
-        old: (Style("plain", "words"),),
-        new: (Style("plain", "two\nlines"),),
-        tmp_path / "missing.csv": (),
-    }
+    assert StyleBook.read([old]).styles == {"plain": Style("plain", "words")}
 
 
 def test_unreadable_files_are_explained(tmp_path: Path) -> None:
@@ -104,8 +100,9 @@ def test_a_change_goes_to_the_file_the_style_stands_in(tmp_path: Path) -> None:
     one, two = tmp_path / "one.csv", tmp_path / "two.csv"
     book = StyleBook([(one, [Style("a")]), (two, [Style("b")])])
     book = book.with_style(Style("b", "new")).with_style(Style("c"))
-    assert [style.name for style in book.by_file()[one]] == ["a", "c"]
-    assert book.by_file()[two] == (Style("b", "new"),)
+    book.save()
+    assert list(StyleBook.read([one]).styles) == ["a", "c"]
+    assert StyleBook.read([two]).styles == {"b": Style("b", "new")}
     assert list(book.without_style("b").styles) == ["a", "c"]
     with pytest.raises(UnknownNameError):
         book.without_style("z")

@@ -1,5 +1,7 @@
 """Token ids against the recordings, and the vocabulary's sources."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,33 +20,26 @@ def test_ids_as_recorded(tokenizer: ClipTokenizer, case: dict[str, Any]) -> None
     assert list(tokenizer.encode(case["text"])) == case["ids"]
 
 
-def test_package_and_folder_hold_the_same_vocabulary() -> None:
-    package = vocabulary.read_package_vocabulary()
-    folder = vocabulary.read_folder_vocabulary(MODELS / "tiny-clip-text")
-    assert len(package.ids) == vocabulary.VOCABULARY_SIZE
-    assert package == folder
+def test_the_vocabulary_is_that_of_transformers() -> None:
+    own = vocabulary.read_vocabulary()
+    folder = MODELS / "tiny-clip-text"
+    assert len(own.ids) == vocabulary.VOCABULARY_SIZE
+    assert own.ids == json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    merges = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+    assert [" ".join(pair) for pair in own.merges] == [line for line in merges if line and line[:8] != "#version"]
 
 
 def test_special_tokens_in_text_are_single_tokens(tokenizer: ClipTokenizer) -> None:
     assert tokenizer.encode("a<|endoftext|>b") == (320, 49407, 321)
 
 
-def test_missing_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "_PACKAGE", "no_such_package_here")
-    with pytest.raises(CheckpointError, match=r"not installed.*pip install"):
-        vocabulary.read_package_vocabulary()
-    monkeypatch.setattr(vocabulary, "_PACKAGE", "lark")
-    with pytest.raises(CheckpointError, match="has no file bpe_simple"):
-        vocabulary.read_package_vocabulary()
-
-
-def test_folder_without_vocabulary_is_explained(tmp_path: Any) -> None:
-    with pytest.raises(CheckpointError, match=r"vocab\.json and merges\.txt"):
-        ClipTokenizer.from_folder(tmp_path)
-    (tmp_path / "vocab.json").write_text("{}")
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with pytest.raises(CheckpointError, match="no CLIP vocabulary"):
-        ClipTokenizer.from_folder(tmp_path)
+def test_a_missing_or_damaged_vocabulary_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(vocabulary, "FILE", tmp_path / "vocabulary.txt.gz")
+    with pytest.raises(CheckpointError, match="restore the file"):
+        vocabulary.read_vocabulary()
+    vocabulary.FILE.write_bytes(b"no gzip")
+    with pytest.raises(CheckpointError, match=r"data/vocabulary\.txt\.gz"):
+        vocabulary.read_vocabulary()
 
 
 @pytest.mark.parametrize(
@@ -78,7 +73,7 @@ def test_ascii_words_are_the_words_of_any_text(text: str) -> None:
 
 
 def test_remembered_words_are_bounded(tokenizer: ClipTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = ClipTokenizer.from_folder(MODELS / "tiny-clip-text")
+    small = ClipTokenizer(vocabulary.read_vocabulary())
     monkeypatch.setattr("modules.prompting.tokens._WORDS_REMEMBERED", 10)
     text = " ".join(f"word{chr(97 + index)}" for index in range(26))
     assert small.encode(text) == tokenizer.encode(text)

@@ -6,7 +6,7 @@ import torch
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.discrete import DiscreteSchedule
-from modules.sampling.schedules import ScheduleOptions, build_sigmas
+from modules.sampling.schedules import ALIGN_YOUR_STEPS_1024, ScheduleOptions, build_sigmas
 from tests.sampling.recordings import parts
 
 RECORDED = [name for name in parts() if name.startswith("sigmas/")]
@@ -56,7 +56,8 @@ def test_the_beta_schedule_follows_its_parameters(sd1: DiscreteSchedule) -> None
 
 
 def test_sdxl_has_its_own_align_your_steps_table(sd1: DiscreteSchedule) -> None:
-    sigmas = build_sigmas("Euler", "Align Your Steps", 11, sd1, ScheduleOptions(is_sdxl=True))
+    options = ScheduleOptions(align_your_steps=ALIGN_YOUR_STEPS_1024)
+    sigmas = build_sigmas("Euler", "Align Your Steps", 11, sd1, options)
     assert sigmas[1].item() == pytest.approx(6.315)
 
 

@@ -86,7 +86,7 @@ def _encode(weights: dict[str, Tensor], prompts: tuple[str, ...]) -> dict[str, T
         if key.startswith(TEXT_MODEL) and not key.endswith("position_ids")
     }
     model.load_state_dict(state)
-    tokenizer = ClipTokenizer.from_package()
+    tokenizer = ClipTokenizer.standard()
     encodings = {}
     for prompt in prompts:
         tokens = [49406, *tokenizer.encode(prompt)]

@@ -1,4 +1,4 @@
-"""A part of a change: some programs train layers that are three in one here (SD3's query, key and value)."""
+"""A part of a change: some programs train layers that are several here (query, key and value in one)."""
 
 from dataclasses import dataclass, field, replace
 
@@ -12,17 +12,18 @@ from modules.adapters.algorithms.lokr import Lokr
 from modules.adapters.algorithms.lora import Lora
 from modules.errors import InvalidValueError
 from modules.memory.changes import SideBranch
+from modules.models.layouts.row_map import Rows
 
-THIRDS = 3
 NOTHING = Lora()
 
 
 @dataclass(frozen=True)
 class RowsOf(Adapter):
-    """Of `inner` the third number `third` of its rows; None: all of them, the second half before the first."""
+    """Of `inner`, which is made for a layer of `height` rows, these rows in this order."""
 
     inner: Adapter = field(default=NOTHING)
-    third: int | None = None
+    rows: Rows = ()
+    height: int = 0
 
     @property
     def rank(self) -> int | None:
@@ -55,22 +56,20 @@ class RowsOf(Adapter):
         return replace(self, inner=self.inner.at(strength, dynamic_rank))
 
     def _whole(self, weight: Tensor) -> Tensor:
-        """A tensor of the whole layer's shape; the kinds that are allowed here ask for no more."""
-        rows = weight.shape[0] * (1 if self.third is None else THIRDS)
-        return weight.new_zeros(rows, *weight.shape[1:])
+        """A tensor of the whole layer's shape; the algorithms that are allowed here ask for no more."""
+        return weight.new_zeros(self.height, *weight.shape[1:])
 
     def _rows(self, tensor: Tensor) -> Tensor:
-        if self.third is not None:
-            return tensor.chunk(THIRDS)[self.third]
-        first, second = tensor.chunk(2)
-        return torch.cat([second, first])
+        runs = [tensor[begin:end] for begin, end in self.rows]
+        return runs[0] if len(runs) == 1 else torch.cat(runs)
 
 
-def rows_of(adapter: Adapter, third: int | None) -> RowsOf:
-    """Raises `InvalidValueError` for a kind whose rows depend on the whole weight."""
+def rows_of(adapter: Adapter, rows: Rows, height: int) -> RowsOf:
+    """The share of some rows in a change of a layer with `height` rows. Raises `InvalidValueError` for an algorithm
+    whose rows depend on the whole weight."""
     if not isinstance(adapter, Lora | Loha | Lokr | Full) or adapter.dora_scale is not None:
         raise InvalidValueError(
             f"{type(adapter).__name__} on a layer that holds query, key and value together is not possible here: "
             "LoRA, LoHa, LoKr and whole differences are, without weight decomposition."
         )
-    return RowsOf(inner=adapter, third=third)
+    return RowsOf(inner=adapter, rows=rows, height=height)

@@ -1,47 +1,23 @@
-"""Text encoders that lie in files of their own beside a checkpoint, as many SD3 files want it.
+"""Text encoders in files of their own beside a checkpoint, where a family has checkpoints that want it.
 
 Their tensors appear under the names that they would have inside of the checkpoint.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
-from modules.errors import CheckpointError
 from modules.models.closing import Closing
-from modules.models.layouts.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN, T5_LEVEL, T5_PREFIX
+from modules.models.families.family import ExternalTextEncoder
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
 FOLDERS = ("text_encoder", "text_encoders", "CLIP", "clip")
 SUFFIX = ".safetensors"
 HIGHEST = 4  # folders above the checkpoint in which `FOLDERS` are looked for
-
-
-@dataclass(frozen=True)
-class ExternalTextEncoder:
-    """An encoder: the name of its file, or with `any_ending` how that begins, the beginning of its names in a whole
-    checkpoint, and a tensor of the checkpoints that want it."""
-
-    stem: str
-    prefix: str
-    wanted_by: str
-    any_ending: bool = False
-    is_optional: bool = False
-
-
-EXTERNAL_ENCODERS = (
-    ExternalTextEncoder("clip_l", CLIP_L_PREFIX, wanted_by=SIGN),
-    ExternalTextEncoder("clip_g", CLIP_G_PREFIX, wanted_by=SIGN),
-    ExternalTextEncoder("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
-)
-OPTIONAL_LEVELS = (T5_LEVEL,)
-"""The beginnings of the names of encoders that can be left out, and of what lies beside them in whole checkpoints."""
-OWN_T5_TOKENIZER = "tokenizer_3/tokenizer.json"  # in a folder of diffusers
-T5_TOKENIZERS = ("t5_tokenizer.json", "t5xxl/tokenizer.json")
 
 
 class WithExternalEncoders(Closing):
@@ -76,39 +52,21 @@ class WithExternalEncoders(Closing):
         return file.read(key, into)
 
 
-def with_external_encoders(file: TensorSource, with_optional: bool = False) -> TensorSource:
-    """`file` with the text encoders that it lacks and that lie near, optional ones only where they are asked for;
-    `file` itself where none is needed or found."""
-    wanted = [
-        item for item in EXTERNAL_ENCODERS if item.wanted_by in file.entries and (with_optional or not item.is_optional)
-    ]
+def with_external_encoders(
+    file: TensorSource, known: Sequence[ExternalTextEncoder], with_optional: bool = False
+) -> TensorSource:
+    """`file` with those of the `known` text encoders that it lacks and that are near, optional ones only where they are
+    asked for; `file` itself where none is needed or found."""
+    wanted = [item for item in known if item.wanted_by in file.entries and (with_optional or not item.is_optional)]
     missing = [item for item in wanted if not any(key.startswith(f"{item.prefix}.") for key in file.entries)]
     found = {path: item.prefix for item in missing if (path := _find(file.path, item)) is not None}
     return WithExternalEncoders(file, found) if found else file
 
 
-def t5_tokenizer_file(checkpoint: Path) -> Path:
-    """The tokenizer of T5, which no checkpoint file holds: that of a folder in the diffusers layout, else one of
-    `T5_TOKENIZERS` in a folder for text encoders, the nearest to the checkpoint. Raises `CheckpointError` that names
-    the file and the place."""
-    own = checkpoint / OWN_T5_TOKENIZER
-    if own.is_file():
-        return own
-    for folder in _folders(checkpoint):
-        for name in T5_TOKENIZERS:
-            if (folder / name).is_file():
-                return folder / name
-    raise CheckpointError(
-        f"{checkpoint.name}: T5 is there, and its tokenizer is not. Put T5's tokenizer.json (of t5-v1_1-xxl) into the "
-        f"folder text_encoder beside the checkpoints' folder, as models/text_encoder/{T5_TOKENIZERS[0]}, or switch "
-        "Enable T5 off in Settings > Stable Diffusion 3."
-    )
-
-
 def _find(checkpoint: Path, item: ExternalTextEncoder) -> Path | None:
     """The file `STEM.safetensors` in a folder for text encoders, the nearest to the checkpoint; with `any_ending` else
     the first `STEM*.safetensors` there."""
-    for folder in _folders(checkpoint):
+    for folder in encoder_folders(checkpoint):
         path = folder / f"{item.stem}{SUFFIX}"
         if path.is_file():
             return path
@@ -118,7 +76,8 @@ def _find(checkpoint: Path, item: ExternalTextEncoder) -> Path | None:
     return None
 
 
-def _folders(checkpoint: Path) -> Iterator[Path]:
+def encoder_folders(checkpoint: Path) -> Iterator[Path]:
+    """Folders for text encoders, from the nearest to the checkpoint on."""
     for parent in list(checkpoint.absolute().parents)[:HIGHEST]:
         for name in FOLDERS:
             yield parent / name

@@ -1,19 +1,32 @@
-"""A model family: everything that differs between SD1, SD2, SDXL ... stands in one entry of this registry."""
+"""What a model family is: everything that differs between the architectures of checkpoints.
 
-from collections.abc import Callable, Mapping
+Each family is in a folder of its own beside this file, and `registry.FAMILIES` lists them; no other code names one.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
-from modules.models.architecture import LdmArchitecture
+from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
+from modules.models.denoiser_context import ModelInputs
+from modules.models.layouts.folder_layout import FolderLayout
 from modules.models.layouts.keymaps.keymap import KeyMap
+from modules.models.layouts.row_map import RowMap
 from modules.models.reading.tensor_file import TensorEntry
-from modules.registry import Registry
+from modules.models.reading.tensor_source import TensorSource
+from modules.prompting.conditioning import TextConditioner
+from modules.prompting.embeddings import EmbeddingTable
+from modules.prompting.encode import TextOptions
+from modules.prompting.tokens import ClipTokenizer
+from modules.sampling.flow import NoiseLevels
+from modules.settings.values import Settings
 
 Header = Mapping[str, TensorEntry]
 
@@ -44,27 +57,9 @@ class Component:
 
 
 @dataclass(frozen=True)
-class TextTowerRecipe:
-    """How one text encoder is used.
-
-    `layer_from_end` says which hidden states count, 1 being the last layer's; None: as the clip skip setting says, and
-    with `skips_by_options` that decides where the setting "Clip skip SDXL" is on. `final_norm` applies the final layer
-    norm to them. `pad_id` fills chunks up after the end token (None: with the end token); `pooled` begins the vector
-    with the projected output at the end token.
-    """
-
-    component: str
-    layer_from_end: int | None = None
-    skips_by_options: bool = False
-    final_norm: bool = True
-    pad_id: int | None = None
-    pooled: bool = False
-
-
-@dataclass(frozen=True)
 class DenoiserInputSizes:
-    """What a network takes: channels of x, width of the tokens it attends to, width of the vector (None: takes none),
-    and how many latents of a side lie in one of its patches."""
+    """What a denoiser takes: channels of x, width of the tokens it attends to, width of the vector (None: takes none),
+    and how many latents of a side are in one of its patches."""
 
     channels: int
     context_width: int
@@ -79,7 +74,9 @@ class OptionalEncoder:
 
     `setting` is the key of that setting and `field` what images made with the encoder say of it. `tokenizer` gives
     the file of its tokenizer for a checkpoint, or raises `CheckpointError` that says which one belongs where;
-    `missing` is what a user reads after the checkpoint's name, where no file holds the encoder.
+    `missing` is what a user reads after the checkpoint's name, where no file holds the encoder. `adapter_names` are
+    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is beside them, in a
+    whole checkpoint.
     """
 
     component: str
@@ -87,40 +84,71 @@ class OptionalEncoder:
     field: str
     tokenizer: Callable[[Path], Path]
     missing: str
-
-
-class SizeVector(StrEnum):
-    """What follows the pooled text in the vector that is added to the time embedding (Podell et al. 2023,
-    arXiv:2307.01952): sinusoidal embeddings of these numbers."""
-
-    NONE = "nothing"
-    SIZES = "original size, crop, target size"
-    AESTHETIC = "original size, crop, aesthetic score"
+    adapter_names: tuple[str, ...]
+    level: str
 
 
 @dataclass(frozen=True)
-class ConditioningRecipe:
-    """From texts to what the UNet is given. The towers' outputs lie side by side on the feature axis."""
+class ExternalTextEncoder:
+    """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, the
+    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it."""
 
-    towers: tuple[TextTowerRecipe, ...]
-    sizes: SizeVector = SizeVector.NONE
-    zero_empty_negative: bool = False  # a negative prompt without text becomes zeros
-    joins_pooled: bool = False  # the vector begins with the pooled outputs of all towers, and not of the last alone
-    extra_encoder: OptionalEncoder | None = None
-    """The text encoder whose tokens follow those of the towers, as many as they have; zeros where the model has none.
-    The towers' features are then filled up with zeros to the network's width."""
+    stem: str
+    prefix: str
+    wanted_by: str
+    any_ending: bool = False
+    is_optional: bool = False
+
+
+class GuidanceType(Enum):
+    """How a denoiser is told how closely to follow the prompt."""
+
+    CFG = "a second call with the negative prompt, see `processing.pipeline.guidance`"
+    DISTILLED = "the scale is an input of the denoiser, `guidance` in `ModelInputs.extra`; there is no negative prompt"
+    NONE = "not at all: the denoiser was trained to be called once, without a scale"
+
+
+@dataclass(frozen=True, eq=False)
+class TextParts:
+    """What the texts of one loaded model are encoded with: its text encoders by component, the tokenizer of CLIP, the
+    device that computes, the path of the checkpoint, and the width of the tokens that the denoiser takes."""
+
+    encoders: Mapping[str, Any]
+    tokenizer: ClipTokenizer
+    device: torch.device
+    checkpoint: Path
+    context_width: int
+
+
+@dataclass(frozen=True, eq=False)
+class TextRequest:
+    """What a job asks of the text encoders: embeddings by the width of an encoder, the options, all settings, and the
+    size of the image (width, height)."""
+
+    embeddings: Mapping[int, EmbeddingTable]
+    options: TextOptions
+    settings: Settings
+    size_px: tuple[int, int]
+
+
+Conditioning = Callable[[TextRequest], TextConditioner]
+"""Made once for a loaded model, asked once for a job."""
 
 
 class ModelFamily(Protocol):
-    """One kind of model."""
+    """Everything that differs between one architecture of models and another. Read-only attributes are facts."""
 
     @property
     def label(self) -> str:
-        """For people: "SD 1.x"."""
+        """For people."""
 
     @property
     def is_large(self) -> bool:
-        """Whether it is SDXL or larger: the setting "FP8 weight: Enable for SDXL" means these."""
+        """Whether its weights are those of a large model: for such the user can ask for 8 bits and streaming alone."""
+
+    @property
+    def schedule_table(self) -> tuple[float, ...]:
+        """The sigmas that Align Your Steps published for such models, from the largest, without the final 0."""
 
     @property
     def config_name(self) -> str:
@@ -135,14 +163,39 @@ class ModelFamily(Protocol):
         """What files of tiny autoencoders for its latents are called: "taesd" for `taesd_decoder.safetensors`."""
 
     @property
-    def recipe(self) -> ConditioningRecipe:
-        """How texts become conditionings."""
+    def approx_vae(self) -> str:
+        """What the file of the approximate decoder for its latents is called, without suffix."""
+
+    @property
+    def embedding_components(self) -> tuple[str, ...]:
+        """The text encoders that take the vectors of textual inversion."""
+
+    @property
+    def optional_encoder(self) -> OptionalEncoder | None:
+        """The text encoder that its models can do without, if it has one."""
+
+    @property
+    def external_encoders(self) -> tuple[ExternalTextEncoder, ...]:
+        """Its text encoders that may be in files of their own."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that the denoiser attends to for a prompt of one chunk."""
+
+    @property
+    def folder(self) -> FolderLayout:
+        """How a folder of diffusers with such a model is known and read."""
+
+    @property
+    def row_map_of(self) -> Callable[[Header], RowMap | None]:
+        """The row map of the tensors in a file's header that are fused or in another order than in our modules; None
+        for other families' headers, and for families whose key maps are written by hand."""
 
     def detects(self, header: Header) -> bool:
         """Whether the names and shapes in a file's header are of this family."""
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
-        """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the network can tell; None:
+        """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the denoiser can tell; None:
         as the YAML says."""
 
     def components(
@@ -150,15 +203,28 @@ class ModelFamily(Protocol):
     ) -> tuple[Component, ...]:
         """The empty modules to fill. `config_folders` are searched for a text model's folder that the YAML names."""
 
-    def run(self, adapter: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
-        """The network's prediction for x [B,C,h,w], of its shape, at `timesteps` [B]; `crossattn` [B,tokens,width],
-        `vector` [B,V] for families that have one."""
+    def conditioning(self, parts: TextParts) -> Conditioning:
+        """How the texts of one loaded model become conditionings."""
 
-    def input_sizes(self, adapter: Any) -> DenoiserInputSizes:
-        """What this network takes."""
+    def noise_levels(
+        self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]
+    ) -> NoiseLevels:
+        """The noise levels of a model for latents of this size (height, width)."""
+
+    def guidance(self, denoiser: Any) -> GuidanceType:
+        """How this denoiser is guided."""
+
+    def run(self, denoiser: Any, inputs: ModelInputs) -> Tensor:
+        """The denoiser's prediction, of the shape of `inputs.x`."""
+
+    def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
+        """What this denoiser takes."""
 
     def is_ignored(self, key: str) -> bool:
         """Tensors of the file that no module needs: training leftovers, schedules that follow from the YAML."""
 
+    def notes_on_converting(self, entries: Header) -> tuple[str, ...]:
+        """What a user should know where a checkpoint of these tensors is saved in another format."""
 
-FAMILIES: Registry[ModelFamily] = Registry("model family")
+    def notes_on_merging(self, files: Sequence[TensorSource], result: Collection[str]) -> tuple[str, ...]:
+        """What a user should know where `files` become one with the names `result`; the first gives the names."""

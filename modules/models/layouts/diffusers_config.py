@@ -10,12 +10,12 @@ from pathlib import Path
 
 from modules.errors import CheckpointError
 from modules.models.architecture import LatentFormat, LdmArchitecture, NoiseScheduleArchitecture, UNetArchitecture
-from modules.models.layouts.diffusers_sd3_config import TRANSFORMER, flow_schedule
 from modules.models.layouts.diffusers_settings import SCHEDULER, Settings, compare, settings_of, wrong
 from modules.models.reading.tensor_file import TensorEntry
 
 CHANNELS_PER_HEAD = 64
 UNET = "unet/config.json"
+TRANSFORMER = "transformer/config.json"
 SPACING = "scaled_linear"
 PREDICTIONS = ("epsilon", "v_prediction")
 FLOW = "flow_prediction"
@@ -45,7 +45,7 @@ def refined(folder: Path, known: LdmArchitecture) -> LdmArchitecture:
         known,
         unet=None if known.unet is None else _unet(folder, adapter, known.unet),
         latent=_latent(folder, known),
-        noise_schedule=(flow_schedule if is_flow else _schedule)(folder, known.noise_schedule),
+        noise_schedule=(_flow_schedule if is_flow else _schedule)(folder, known.noise_schedule),
         latent_side=side,
     )
 
@@ -131,6 +131,17 @@ def _schedule(folder: Path, known: NoiseScheduleArchitecture) -> NoiseScheduleAr
         )
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{folder.name}/{SCHEDULER}: an entry has an unusable value: {error}.") from error
+
+
+def _flow_schedule(folder: Path, known: NoiseScheduleArchitecture) -> NoiseScheduleArchitecture:
+    """Of a flow model, whose scheduler says how far its times are shifted towards noise."""
+    settings = settings_of(folder, SCHEDULER)
+    if settings.get("use_dynamic_shifting"):
+        raise wrong(folder, SCHEDULER, "use_dynamic_shifting", True, "a shift that follows the size is not known here")
+    shift = settings.get("shift", settings.get("flow_shift", known.flow_shift))
+    if not isinstance(shift, int | float) or isinstance(shift, bool) or not shift > 0:
+        raise wrong(folder, SCHEDULER, "shift", shift, "it must be a number above 0")
+    return replace(known, flow_shift=float(shift))
 
 
 def _whole_numbers(value: object) -> list[int]:

@@ -5,7 +5,7 @@ of those folders (`unet.down_blocks...`). Each tensor is read where it lies when
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,23 +15,18 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.models.closing import Closing
-from modules.models.families.ldm_parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
+from modules.models.families.family import ModelFamily
+from modules.models.families.ldm.parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
+from modules.models.families.registry import FAMILIES
 from modules.models.layouts.diffusers_config import prediction_of
 from modules.models.layouts.diffusers_folder import ADAPTERS, adapters_in, weight_files
-from modules.models.layouts.diffusers_kinds import OPTIONAL_PARTS, Header, kind_of
 from modules.models.layouts.diffusers_names import Named, left_out_layer, original_names
-from modules.models.layouts.diffusers_sd3 import SIGNS as SD3_SIGNS
-from modules.models.layouts.diffusers_sd3 import TRANSFORMER, UNUSED_PROJECTION
-from modules.models.layouts.keymaps.sd3_text import CLIP_L_PROJECTION
+from modules.models.layouts.folder_layout import FolderLayout, Header, Parts
+from modules.models.layouts.row_map import Source
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
-SIGN = "unet.down_blocks.0.resnets.0.conv1.weight"
-"""Of a single file in this layout."""
-KNOWN = (
-    "Known are Stable Diffusion 1.x, 2.x, XL and its refiner, 3 and 3.5; other models in the diffusers layout are not."
-)
 
 
 @dataclass(frozen=True)
@@ -62,16 +57,17 @@ class DiffusersLayout(Closing):
         headers = {
             part: {name: file.entries[key] for name, (file, key) in tensors.items()} for part, tensors in parts.items()
         }
+        layout = _layout_of(headers)
         self.has_offsets = all(file.has_offsets for tensors in parts.values() for file, _ in tensors.values())
         self._origins: dict[str, _Origin] = {}
         entries: dict[str, TensorEntry] = {}
-        for (part, name), named in original_names(headers).items():
+        for (part, name), named in original_names(headers, layout).items():
             file, key = parts[part][name]
-            if named.name == f"{UNUSED_PROJECTION}.weight" and not _is_identity(file.read(key)):
-                named = replace(named, name=f"{CLIP_L_PROJECTION}.weight")
+            if named.name in layout.unused_if_identity and not _is_identity(file.read(key)):
+                named = replace(named, name=layout.unused_if_identity[named.name])
             entry = replace(headers[part][name], shape=named.shape, file=file.path)
             self._add(entries, named, entry, _Origin(file, key))
-        for name, entry in left_out_layer(headers).items():
+        for name, entry in left_out_layer(headers, layout).items():
             self._add(entries, Named(name, entry.shape), entry, _Origin(None, name))
         for name in markers:
             self._add(entries, Named(name, (0,)), TensorEntry(torch.float32, (0,), 0, 0), _Origin(None, name))
@@ -87,19 +83,21 @@ class DiffusersLayout(Closing):
     def of_folder(cls, folder: Path, with_optional: bool = False) -> "DiffusersLayout":
         """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
         damaged files, and settings at odds with them."""
-        names = [name for name in adapters_in(folder) if with_optional or name not in OPTIONAL_PARTS]
-        if "unet" not in names and TRANSFORMER not in names:
-            raise CheckpointError(f"{folder.name}: has no folder unet or transformer. {KNOWN}")
+        optional = {part for family in _families() for part in family.folder.optional_parts}
+        names = [name for name in adapters_in(folder) if with_optional or name not in optional]
+        denoisers = list(dict.fromkeys(family.folder.denoiser for _, family in FAMILIES.items()))
+        if not any(denoiser in names for denoiser in denoisers):
+            raise CheckpointError(f"{folder.name}: has no folder {' or '.join(denoisers)}. {_known()}")
         with ExitStack() as stack:
             parts = {part: dict(_tensors_in(folder / part, stack)) for part in names}
             headers = {part: {name: file.entries[key] for name, (file, key) in p.items()} for part, p in parts.items()}
-            kind = kind_of(headers)
-            if "unet" not in names and TRANSFORMER not in kind.names:
-                raise CheckpointError(f"{folder.name}: its transformer is not that of Stable Diffusion 3. {KNOWN}")
+            layout = _layout_of(headers)
+            if layout.denoiser not in names:
+                raise CheckpointError(f"{folder.name}: {_foreign(names)}. {_known()}")
             for part, header in headers.items():
-                if part in kind.checks:
-                    kind.checks[part](folder, part, header)
-            prediction, ends_in_noise = prediction_of(folder, kind.is_flow)
+                if part in layout.checks:
+                    layout.checks[part](folder, part, header)
+            prediction, ends_in_noise = prediction_of(folder, layout.is_flow)
             markers = (V_KEY,) * (prediction == "v_prediction") + (ZERO_SNR_KEY,) * ends_in_noise
             metadata = {PREDICTION_KEY: prediction} if prediction else {}
             return cls(folder, parts, stack.pop_all(), markers, metadata)
@@ -134,13 +132,37 @@ class DiffusersLayout(Closing):
 
 def _order(name: str) -> tuple[str, int]:
     """Sorts names so that what one tensor of the original layout holds stands together: query, key, value."""
+    source = Source.of(name)
+    if source.rows is not None:
+        return source.key, source.rows[0][0]
     match = PROJECTION.search(name)
     return (name, 0) if match is None else (f"{name[: match.start()]}.in_proj.{match[2]}", "qkv".index(match[1]))
 
 
 def is_diffusers_file(header: Header) -> bool:
     """Whether the names in a file are those of the diffusers layout, behind the name of their network."""
-    return SIGN in header or all(f"{TRANSFORMER}.{sign}" in header for sign in SD3_SIGNS)
+    layouts = [family.folder for family in _families()]
+    return any(all(f"{layout.denoiser}.{sign}" in header for sign in layout.signs) for layout in layouts)
+
+
+def _families() -> list[ModelFamily]:
+    """From the most special to the most general: the last is what none of the others is."""
+    return [family for _, family in reversed(list(FAMILIES.items()))]
+
+
+def _layout_of(parts: Parts) -> FolderLayout:
+    return next(family.folder for family in _families() if family.folder.detects(parts))
+
+
+def _foreign(parts: Sequence[str]) -> str:
+    """What is said of a denoiser that no family knows."""
+    known = {family.folder.denoiser: family.folder.title for family in _families()}
+    return " and ".join(f"its {part} is not that of {title}" for part, title in known.items() if part in parts)
+
+
+def _known() -> str:
+    titles = ", ".join(family.folder.title for _, family in FAMILIES.items())
+    return f"Known are {titles}; other models in the diffusers layout are not."
 
 
 def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[TensorSource, str]]]:

@@ -1,7 +1,7 @@
 """What the tensors of the diffusers layout are called in the original one: the key maps, read backwards.
 
-Sizes follow from the names and shapes alone. UNets and autoencoders are the same in all kinds of models; for the other
-networks see `diffusers_kinds`.
+Sizes follow from the names and shapes alone. UNets and autoencoders are the same in all families; the other parts
+are named by the family's `FolderLayout`.
 """
 
 import re
@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.models.layouts.diffusers_kinds import (
+from modules.models.layouts.folder_layout import (
     FIRST,
     LAYER,
-    SD2_TEXT,
     SIZES_EMBEDDING,
+    FolderLayout,
     Header,
-    kind_of,
     level_down,
     text_layers,
 )
@@ -40,12 +39,11 @@ class Named:
     shape: Shape
 
 
-def original_names(parts: Mapping[str, Header]) -> dict[tuple[str, str], Named]:
+def original_names(parts: Mapping[str, Header], layout: FolderLayout | None = None) -> dict[tuple[str, str], Named]:
     """Names in the original layout by part ("unet", "vae", "text_encoder" ...) and name there.
 
     What belongs to no known network keeps its name behind that of its part, so that loading can name it.
     """
-    kind = kind_of(parts)
     found: dict[tuple[str, str], Named] = {}
     for part, header in parts.items():
         if part == "unet":
@@ -53,8 +51,8 @@ def original_names(parts: Mapping[str, Header]) -> dict[tuple[str, str], Named]:
             ours = {name: name.replace(SIZES_EMBEDDING, OUR_EMBEDDING, 1) for name in header}
         elif part == "vae":
             keymap, ours = vae_map(header), {name: modern_vae_name(name) for name in header}
-        elif part in kind.names:
-            keymap, ours = kind.names[part](header)
+        elif layout is not None and part in layout.names:
+            keymap, ours = layout.names[part](header)
         else:
             keymap, ours = None, {}
         for name, entry in header.items():
@@ -67,17 +65,17 @@ def original_names(parts: Mapping[str, Header]) -> dict[tuple[str, str], Named]:
     return found
 
 
-def left_out_layer(parts: Mapping[str, Header]) -> dict[str, TensorEntry]:
-    """The last layer of SD2's text model, by original names, as tensors without bytes in any file.
+def left_out_layer(parts: Mapping[str, Header], layout: FolderLayout) -> dict[str, TensorEntry]:
+    """The last layer of a text model that is left out, by original names, as tensors without bytes in any file.
 
     The original takes the output of the last but one of its layers; the diffusers layout leaves the last one out and
     takes the end. With a layer of zeros, which adds nothing to what it is given, both are the same model.
     """
-    if not kind_of(parts).lacks_last_layer:
+    if layout.left_out_layer is None:
         return {}
     header = parts.get(FIRST, {})
     layers = text_layers(header)
-    keymap = open_clip_keymap(SD2_TEXT, layers + 1, with_projection=False)
+    keymap = open_clip_keymap(layout.left_out_layer, layers + 1, with_projection=False)
     found = {}
     for name, entry in header.items():
         inner = level_down(name)

@@ -1,12 +1,11 @@
 """A checkpoint file whose fused tensors appear one by one, as our modules have them.
 
-OpenCLIP (SD2, SDXL) keeps the projections of query, key and value in one tensor `attn.in_proj_weight` [3w, w], the
+OpenCLIP keeps the projections of query, key and value in one tensor `attn.in_proj_weight` [3w, w], the
 positions in a bare parameter, and its text projection transposed. Through `OpenClipLayout` they are
 `attn.q_proj.weight` ..., `positional_embedding.weight` and `text_projection.weight`; everything else passes unchanged.
 Where the file has offsets, the parts of a fused tensor have theirs: they lie one behind the other.
 
-SD3's transformer fuses the same three as `attn.qkv`, and where an `adaLN_modulation.1` makes a shift and a scale alone,
-its halves stand the other way round than ours: the tensor is `adaLN_scale_shift` here.
+Families whose key map is derived (`row_map`) have the parts of their fused tensors here by rows, see `Source.name`.
 """
 
 import re
@@ -18,17 +17,18 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from modules.errors import InvalidValueError
+from modules.errors import CheckpointError, InvalidValueError
 from modules.models.closing import Closing
-from modules.models.families.external_text_encoders import OPTIONAL_LEVELS, with_external_encoders
+from modules.models.families.external_text_encoders import with_external_encoders
+from modules.models.families.registry import FAMILIES
 from modules.models.layouts.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.layouts.ema_names import restored_names
+from modules.models.layouts.row_map import Rows, Source
 from modules.models.reading.tensor_file import TensorEntry, TensorFile
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 from modules.models.reading.tensor_writer import TensorWriter
 
 OPEN_CLIP = r"^((?:cond_stage_model|conditioner\.embedders\.\d+)\.model)"
-MMDIT = r"^(model\.diffusion_model)"
 FUSED = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj_(weight|bias)$")
 SCALES = ("scale_weight", "weight_scale")
 FUSED_SCALE = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj\.({'|'.join(SCALES)})$")
@@ -36,27 +36,22 @@ PART = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.([qkv]_proj)\.(weight|bias|{'|'.join
 BARE_WEIGHT = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)\.weight$")
 BARE = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)$")
 PARTS = ("q_proj", "k_proj", "v_proj")
-KINDS = f"weight|bias|{'|'.join(SCALES)}"
-MMDIT_FUSED = re.compile(rf"{MMDIT}\.(joint_blocks\..*\.attn2?)\.qkv\.({KINDS})$")
-MMDIT_PART = re.compile(rf"{MMDIT}\.(joint_blocks\..*\.attn2?)\.([qkv]_proj)\.({KINDS})$")
-MODULATION = re.compile(rf"{MMDIT}\.(.*)\.adaLN_modulation\.1\.({KINDS})$")
-SWAPPED = re.compile(rf"{MMDIT}\.(.*)\.adaLN_scale_shift\.({KINDS})$")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Which tensor of the file a name stands for: all of it, or the third number `part`; `transposed` or not, with its
-    halves `swapped` or not."""
+    """Which tensor of the file a name stands for: all of it, its third number `part`, or `rows` of it; `transposed` or
+    not."""
 
     key: str
     part: int | None = None
     transposed: bool = False
-    swapped: bool = False
+    rows: Rows | None = None
 
     @property
     def as_stored(self) -> bool:
-        """Whether its numbers lie in the file in one row, in our order."""
-        return not (self.transposed or self.swapped)
+        """Whether its bytes are contiguous in the file, in our order."""
+        return not self.transposed and (self.rows is None or len(self.rows) == 1)
 
 
 class OpenClipLayout(Closing):
@@ -70,12 +65,12 @@ class OpenClipLayout(Closing):
         self.has_offsets = file.has_offsets
         self.origins: dict[str, Origin] = {}
         entries: dict[str, TensorEntry] = {}
-        swapped = _shift_and_scale_alone(file.entries)
+        parts = _parts_by_key(file)
         renamed = restored_names(file.entries)
         for key, entry in file.entries.items():
             if key.startswith(hidden):
                 continue
-            named = [(renamed[key], Origin(key))] if key in renamed else _named(key, entry, swapped)
+            named = [(renamed[key], Origin(key))] if key in renamed else _named(key, parts)
             for name, origin in named:
                 self.origins[name] = origin
                 entries[name] = _entry(entry, origin)
@@ -88,17 +83,19 @@ class OpenClipLayout(Closing):
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor, on the CPU, in memory of its own or in `into`, see `TensorSource`."""
         origin = self.origins[name]
-        if origin.swapped:
-            return _swapped(self._file.read(origin.key))
+        if not origin.as_stored and origin.rows is not None:
+            return _picked(self._file.read(origin.key), origin.rows)
         if isinstance(self._file, TensorFile):
             entry = self.entries[name]
             if origin.transposed:
                 entry = replace(entry, shape=entry.shape[::-1])
                 return self._file.read_entry(entry, origin.key).T.contiguous()
             return self._file.read_entry(entry, origin.key, into)
-        if origin.part is None and not origin.transposed:
+        if origin.part is None and origin.rows is None and not origin.transposed:
             return self._file.read(origin.key, into)
         tensor = self._file.read(origin.key)
+        if origin.rows is not None:
+            return _picked(tensor, origin.rows)
         if origin.part is not None and tensor.numel() > 1:  # a single scale is that of all three
             rows = tensor.shape[0] // len(PARTS)
             tensor = tensor[origin.part * rows : (origin.part + 1) * rows].clone()
@@ -112,8 +109,11 @@ def open_checkpoint(path: Path, with_optional: bool = False, optional_beside: bo
     file: TensorSource = DiffusersLayout.of_folder(path, with_optional) if path.is_dir() else open_tensors(path)
     if is_diffusers_file(file.entries):
         file = DiffusersLayout.of_file(file)
-    hidden = () if with_optional else OPTIONAL_LEVELS
-    return OpenClipLayout(with_external_encoders(file, with_optional and optional_beside), hidden)
+    families = [family for _, family in FAMILIES.items()]
+    levels = tuple(family.optional_encoder.level for family in families if family.optional_encoder is not None)
+    known = [encoder for family in families for encoder in family.external_encoders]
+    whole = with_external_encoders(file, known, with_optional and optional_beside)
+    return OpenClipLayout(whole, () if with_optional else levels)
 
 
 class LayoutWriter:
@@ -128,6 +128,8 @@ class LayoutWriter:
         for name, (dtype, shape) in declared.items():
             origin = original_name(name)
             shape = shape[::-1] if origin.transposed else shape
+            if origin.rows is not None:
+                shape = (_height(origin.rows), *shape[1:])  # a single scale becomes one of each row
             before = joined.get(origin.key)
             if before is not None:
                 if before[0] != dtype:
@@ -138,7 +140,9 @@ class LayoutWriter:
                 shape = (before[1][0] + shape[0], *shape[1:])
             joined[origin.key] = (dtype, shape)
         self._writer = TensorWriter(target, joined, room)
+        self._shapes = {key: shape for key, (_, shape) in joined.items()}
         self._parts: dict[str, dict[int, Tensor]] = {}
+        self._rows: dict[str, list[tuple[Rows, Tensor]]] = {}
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -161,8 +165,10 @@ class LayoutWriter:
     def write(self, name: str, tensor: Tensor) -> None:
         """Write one tensor, or keep it until the others of its fused tensor are there."""
         origin = original_name(name)
+        if origin.rows is not None:
+            self._write_rows(origin.key, origin.rows, tensor)
+            return
         if origin.part is None:
-            tensor = _swapped(tensor) if origin.swapped else tensor
             self._writer.write(origin.key, tensor.T.contiguous() if origin.transposed else tensor)
             return
         parts = self._parts.setdefault(origin.key, {})
@@ -171,6 +177,19 @@ class LayoutWriter:
             self._writer.write(origin.key, torch.cat([parts[index] for index in range(len(PARTS))]))
             del self._parts[origin.key]
 
+    def _write_rows(self, key: str, rows: Rows, tensor: Tensor) -> None:
+        parts = self._rows.setdefault(key, [])
+        parts.append((rows, tensor if tensor.ndim and len(tensor) > 1 else tensor.expand(_height(rows))))
+        shape = self._shapes[key]
+        if sum(_height(rows) for rows, _ in parts) < shape[0]:
+            return
+        whole = tensor.new_empty(shape)
+        for runs, part in self._rows.pop(key):
+            pieces = torch.split(part, [end - begin for begin, end in runs])
+            for (begin, end), piece in zip(runs, pieces, strict=True):
+                whole[begin:end] = piece
+        self._writer.write(key, whole)
+
 
 def original_name(name: str) -> Origin:
     """The tensor of the original layout that a name of `OpenClipLayout` stands for."""
@@ -178,42 +197,45 @@ def original_name(name: str) -> Origin:
     if part is not None:
         kind = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
         return Origin(f"{part[1]}.{part[2]}.in_proj{kind}", PARTS.index(part[3]))
-    mmdit = MMDIT_PART.match(name)
-    if mmdit is not None:
-        return Origin(f"{mmdit[1]}.{mmdit[2]}.qkv.{mmdit[4]}", PARTS.index(mmdit[3]))
-    swapped = SWAPPED.match(name)
-    if swapped is not None:
-        return Origin(f"{swapped[1]}.{swapped[2]}.adaLN_modulation.1.{swapped[3]}", swapped=True)
+    source = Source.of(name)
+    if source.rows is not None:
+        return Origin(source.key, rows=source.rows)
     bare = BARE_WEIGHT.match(name)
     if bare is not None:
         return Origin(name.removesuffix(".weight"), transposed=bare[2] == "text_projection")
     return Origin(name)
 
 
-def _shift_and_scale_alone(entries: Mapping[str, TensorEntry]) -> frozenset[str]:
-    """The modulations of SD3's transformer that make two vectors: the last block's for the text, the final layer's."""
-    suffix = ".adaLN_modulation.1.weight"
-    return frozenset(
-        key.removesuffix(suffix)
-        for key, entry in entries.items()
-        if key.endswith(suffix) and len(entry.shape) == 2 and entry.shape[0] == 2 * entry.shape[1]
-    )
+def _parts_by_key(file: TensorSource) -> dict[str, list[Source]]:
+    """The tensors of a file that are several of ours, or have their rows in another order."""
+    found: dict[str, list[Source]] = {}
+    for _, family in FAMILIES.items():
+        try:
+            rows = family.row_map_of(file.entries)
+        except CheckpointError as error:
+            raise CheckpointError(f"{file.path.name}: {error}") from error
+        if rows is not None:
+            found |= {key: [source for source in sources if source.rows] for key, sources in rows.by_key().items()}
+    return found
 
 
-def _swapped(tensor: Tensor) -> Tensor:
-    """Halves of the first dimension in the other order; a single scale is that of both."""
-    if tensor.numel() == 1:
-        return tensor
-    first, second = tensor.chunk(2)
-    return torch.cat([second, first])
+def _height(rows: Rows) -> int:
+    return sum(end - begin for begin, end in rows)
 
 
-def _named(key: str, entry: TensorEntry, swapped: frozenset[str]) -> list[tuple[str, Origin]]:
+def _picked(tensor: Tensor, rows: Rows) -> Tensor:
+    """Some rows; a single scale is that of all."""
+    return tensor if tensor.numel() == 1 else torch.cat([tensor[begin:end] for begin, end in rows])
+
+
+def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origin]]:
     """The names under which a tensor of the file appears."""
-    modulation = MODULATION.match(key)
-    if modulation is not None and f"{modulation[1]}.{modulation[2]}" in swapped:
-        return [(f"{modulation[1]}.{modulation[2]}.adaLN_scale_shift.{modulation[3]}", Origin(key, swapped=True))]
-    fused = FUSED.match(key) or FUSED_SCALE.match(key) or MMDIT_FUSED.match(key)
+    stem, _, leaf = key.rpartition(".")
+    sources = parts.get(f"{stem}.weight" if leaf in SCALES else key)
+    if sources:
+        own = [Source(key, source.rows) for source in sources]
+        return [(source.name, Origin(key, rows=source.rows)) for source in own]
+    fused = FUSED.match(key) or FUSED_SCALE.match(key)
     if fused is not None:
         return [(f"{fused[1]}.{fused[2]}.{part}.{fused[3]}", Origin(key, index)) for index, part in enumerate(PARTS)]
     bare = BARE.match(key)
@@ -225,9 +247,16 @@ def _named(key: str, entry: TensorEntry, swapped: frozenset[str]) -> list[tuple[
 def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     if origin.transposed:
         return replace(entry, shape=entry.shape[::-1])
-    if origin.part is None or not entry.shape or entry.shape[0] == 1:
+    if not entry.shape or entry.shape[0] == 1:
         return entry
-    rows = entry.shape[0] // len(PARTS)
-    size = entry.size_bytes // len(PARTS)
-    begin = entry.begin + origin.part * size
-    return replace(entry, shape=(rows, *entry.shape[1:]), begin=begin, end=begin + size)
+    rows = origin.rows
+    if origin.part is not None:
+        third = entry.shape[0] // len(PARTS)
+        rows = ((origin.part * third, (origin.part + 1) * third),)
+    if rows is None:
+        return entry
+    row_bytes = entry.size_bytes // entry.shape[0]
+    begin, size = entry.begin + rows[0][0] * row_bytes, _height(rows) * row_bytes
+    if len(rows) > 1:
+        begin = entry.begin
+    return replace(entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size)

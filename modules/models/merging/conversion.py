@@ -16,8 +16,8 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.eight_bits import DECLARATIONS_KEY, STORED_AS, read_scale, refuse_non_finite
-from modules.models.families.ldm_parts import V_KEY, ZERO_SNR_KEY
-from modules.models.families.t5_kept import note_on_converting
+from modules.models.families.family import ModelFamily
+from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.loading import architecture_of, detect_family
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
@@ -114,12 +114,15 @@ def report_precision(
 ) -> PrecisionReport:
     """Encode every tensor as loading would, measure, and keep nothing.
 
-    The autoencoder stays in 16 bit, as when loading. SD3's T5 counts where it lies in the checkpoint itself. Raises
+    The autoencoder stays in 16 bit, as when loading. Encoders that a family can do without count where they
+    are in the checkpoint itself. Raises
     `CheckpointError` as loading does.
     """
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
-        report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
+        report = PrecisionReport(
+            info.name, family.label, rules.storage, notices=family.notes_on_converting(file.entries)
+        )
         for index, item in enumerate(planned):
             tensor, encoded = encode_planned(file, item)
             report.tensors.append(_measure(item, tensor, encoded))
@@ -140,7 +143,8 @@ def save_as(
     With fp16, bf16 or fp32 all tensors are cast; with an 8-bit format those that the rules take, the rest becomes
     fp16. Scales stand beside their weights as `NAME.scale_weight` (float32, one a row). The metadata holds format,
     source hash, program version and the error of every stored tensor. What is in 8 bits already stays as it is, so
-    load -> save -> load is bit-equal. SD3's T5 is kept where it lies in the checkpoint itself. A YAML beside the
+    load -> save -> load is bit-equal. Encoders that a family can do without are
+    kept where they are in the checkpoint itself. A YAML beside the
     source is copied beside the target. Raises `CheckpointError`, `OutputError`, and `InvalidValueError` when target
     and source are the same file.
     """
@@ -151,7 +155,9 @@ def save_as(
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
         family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
         rest = offload_dtype(rules.storage)
-        report = PrecisionReport(info.name, family, rules.storage, notices=note_on_converting(file.entries))
+        report = PrecisionReport(
+            info.name, family.label, rules.storage, notices=family.notes_on_converting(file.entries)
+        )
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for item in planned:
             shapes |= declare_planned(file, item, rest)
@@ -181,8 +187,8 @@ def save_as(
 
 def plan_tensors(
     file: TensorSource, info: CheckpointInfo, configs_dir: Path, rules: StorageRules, text_encoders: bool
-) -> tuple[str, list[PlannedTensor]]:
-    """The family's label, and what becomes of each tensor that its modules need. Raises `CheckpointError` as loading
+) -> tuple[ModelFamily, list[PlannedTensor]]:
+    """The family, and what becomes of each tensor that its modules need. Raises `CheckpointError` as loading
     does."""
     family = detect_family(file)
     architecture = architecture_of(file, info, family, configs_dir)
@@ -205,7 +211,7 @@ def plan_tensors(
         storage = own.format_of(path, layer, name, shape) if own is not None and taken and not wide else None
         must_be_finite = own is not None and taken and not wide
         planned.append(PlannedTensor(assignment, storage, stays_8_bit=False, must_be_finite=must_be_finite))
-    return family.label, planned
+    return family, planned
 
 
 def offload_dtype(storage: str) -> torch.dtype:

@@ -19,7 +19,7 @@ from modules.errors import CheckpointError, InvalidValueError, OutputError
 from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
 from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
-from modules.models.families.t5_kept import notes_on_merging
+from modules.models.families.registry import FAMILIES
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.merging.conversion import (
     PlannedTensor,
@@ -78,7 +78,8 @@ def merge(
         work = _open(request, rules, stack)
         planned = _plan(work, request, configs_dir, rules, text_encoders)
         declared, names = _declare(work.source, planned, rules, request.discard)
-        work.notices.extend(notes_on_merging(work.files, names))
+        for _, family in FAMILIES.items():
+            work.notices.extend(family.notes_on_merging(work.files, names))
         size = sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape in declared.values())
         _refuse_full_disk(request.target, size)
         models = _hash_models(request, hashed, progress, size)
@@ -147,7 +148,7 @@ def _open(request: MergeRequest, rules: StorageRules, stack: ExitStack) -> _Work
 
 
 def _opened(path: Path) -> TensorSource:
-    """With SD3's T5 where it lies in the checkpoint itself."""
+    """With encoders that a family can do without, where they are in the checkpoint itself."""
     return open_checkpoint(path, with_optional=True, optional_beside=False)
 
 

@@ -121,7 +121,7 @@ def _merges(name: str, entry: TensorEntry) -> bool:
 
 
 def _canonical(name: str) -> str:
-    """One name for what the oldest SD1 files call differently: their text model stands one level higher."""
+    """One name for what the oldest files call differently: their text model stands one level higher."""
     for part in PARTS:
         old = f"{PREFIX}.{part}."
         if name.startswith(old):

@@ -8,6 +8,7 @@ they are, with the scale that stands beside them, see `modules.models.eight_bits
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 
 import torch
@@ -23,6 +24,7 @@ from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import Component
 from modules.models.layouts.keymaps.keymap import KeyMap
+from modules.models.layouts.open_clip_layout import OpenClipLayout
 from modules.models.reading.matching import Assignment
 from modules.models.reading.offloading import ModelRest
 from modules.models.reading.preparing import MAX_AHEAD, Preparation, Work, as_dtype, mapped
@@ -52,15 +54,26 @@ class Placement:
     map_files: bool = False  # large weights that need no conversion are pages of the file, read when they are used
 
 
+class _Way(Enum):
+    """How a tensor comes to its layer."""
+
+    TABLE_IN_FILE = "a large embedding table, whose rows are looked up in the file"
+    LEFT_IN_FILE = "streamed from where it is in the file"
+    AHEAD = "read and encoded by another thread, ahead of its turn"
+    NOW = "read at its turn"
+
+
 @dataclass(frozen=True)
 class _Slot:
-    """Where one tensor of the file goes: parameter or buffer `name` of `layer`, which its component knows by `path`."""
+    """Where one tensor of the file goes: parameter or buffer `name` of `layer`, which its component knows by `path`.
+    `shape_in_file` is our shape of one whose bytes are contiguous in the file, in our order; None for others."""
 
     assignment: Assignment
     target: Placement
     layer: nn.Module
     path: str
     name: str
+    shape_in_file: torch.Size | None
 
     @property
     def key(self) -> str:
@@ -94,7 +107,7 @@ def fill(
     targets = {name: placement(component) for name, component in components.items()}
     ahead = None if all(target.rest is None for target in targets.values()) else MAX_AHEAD
     with Preparation() as preparation:
-        steps = _steps(file, _slots(assignments, targets), preparation)
+        steps = _steps(file, _slots(file, assignments, targets), preparation)
         for (slot, storage), ready in preparation.in_order(steps, ahead):
             layer, name, rest = slot.layer, slot.name, slot.target.rest
             if ready is None:
@@ -106,7 +119,7 @@ def fill(
             if storage is not None:
                 managed.setdefault(id(layer), (layer, {}, slot.target))[1][name] = storage
             if rest is not None:
-                rest.take(file, slot.key, slot.keymap, layer, name)
+                rest.take(file, slot.key, slot.shape_in_file, layer, name)
     release_scratch()
     for layer, formats, target in managed.values():
         casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
@@ -116,14 +129,45 @@ def fill(
     return report
 
 
-def _slots(assignments: Iterable[Assignment], targets: Mapping[str, Placement]) -> Iterator[_Slot]:
+def _slots(file: TensorSource, assignments: Iterable[Assignment], targets: Mapping[str, Placement]) -> Iterator[_Slot]:
     layers: dict[str, dict[str, nn.Module]] = {}
     for assignment in assignments:
         component = assignment.component
         if component.name not in layers:
             layers[component.name] = dict(component.module.named_modules(remove_duplicate=False))
         path, _, name = assignment.key.rpartition(".")
-        yield _Slot(assignment, targets[component.name], layers[component.name][path], path, name)
+        shape = _shape_in_file(file, assignment.original_key, component.keymap)
+        yield _Slot(assignment, targets[component.name], layers[component.name][path], path, name, shape)
+
+
+def _shape_in_file(file: TensorSource, key: str, keymap: KeyMap) -> torch.Size | None:
+    """See `_Slot`."""
+    if not file.has_offsets or (isinstance(file, OpenClipLayout) and not file.origins[key].as_stored):
+        return None
+    entry = file.entries[key]
+    if not entry.size_bytes:  # zeros that are in no file
+        return None
+    shell = torch.empty(entry.shape, device="meta")
+    ours = keymap.tensor_to_ours(key, shell)
+    is_view = ours is shell or ours._base is shell
+    return ours.shape if is_view and ours.is_contiguous() and ours.numel() == shell.numel() else None
+
+
+def _way_of(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> _Way:
+    """The one place that decides how a tensor that will be stored in this format (None: plainly) comes to its layer."""
+    target, entry, shape = slot.target, file.entries[slot.key], slot.shape_in_file
+    is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+    is_table = type(slot.layer) is nn.Embedding and len(entry.shape) == 2
+    if target.tables_in_file and file.has_offsets and is_table and is_wide and entry.size_bytes >= SMALLEST_TABLE_BYTES:
+        return _Way.TABLE_IN_FILE
+    if shape is None or slot.assignment.scale_key is not None:
+        return _Way.NOW
+    rest = target.rest
+    if storage is None and rest is not None and rest.leaves(entry.dtype, shape, slot.layer, slot.name, target.dtype):
+        return _Way.LEFT_IN_FILE
+    if is_wide and target.device.type == "cpu" and entry.size_bytes >= SMALLEST_AHEAD_BYTES:
+        return _Way.AHEAD
+    return _Way.NOW
 
 
 def _steps(
@@ -132,26 +176,23 @@ def _steps(
     """What is to be placed, and in which format, with what makes it ready where that can be done ahead; what
     stays in the file is dealt with at once."""
     for slot in slots:
-        target = slot.target
-        if target.tables_in_file and _stays_in_file(file, slot):
-            continue
         storage = _format_of(file, slot)
-        if storage is None and target.rest is not None and _is_left(file, slot, target.rest):
-            continue
-        yield (slot, storage), _work_ahead(file, slot, storage, preparation)
+        way = _way_of(file, slot, storage)
+        if way is _Way.TABLE_IN_FILE:
+            _look_up_table(file, slot)
+        elif way is _Way.LEFT_IN_FILE:
+            _leave(file, slot)
+        else:
+            yield (slot, storage), _work_ahead(file, slot, storage, preparation) if way is _Way.AHEAD else None
 
 
 def _work_ahead(
     file: TensorSource, slot: _Slot, storage: StorageFormat | None, preparation: Preparation
-) -> Work | Encoded | None:
-    """What makes a plain weight ready for the CPU, or the weight if there is nothing to make; None for others."""
+) -> Work | Encoded:
+    """What makes a weight ready for the CPU, or the weight if there is nothing to make."""
     target = slot.target
-    is_small = file.entries[slot.key].size_bytes < SMALLEST_AHEAD_BYTES
-    if is_small or target.device.type != "cpu" or slot.assignment.scale_key is not None:
-        return None
-    rows = preparation.rows(file, slot.key, slot.keymap)
-    if rows is None:
-        return None
+    assert slot.shape_in_file is not None
+    rows = preparation.rows(file, slot.key, slot.shape_in_file)
     if storage is not None:
         return partial(_named_errors, file, slot, storage.name, partial(storage.encode_rows, rows))
     if target.rules is not None:
@@ -205,31 +246,24 @@ def _read(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> Ten
     return slot.keymap.tensor_to_ours(slot.key, tensor)
 
 
-def _is_left(file: TensorSource, slot: _Slot, rest: ModelRest) -> bool:
-    """Leave a weight that is stored plainly in the file, for streaming; False for any other."""
-    if slot.assignment.scale_key is not None:
-        return False
-    is_left = rest.leave(file, slot.key, slot.keymap, slot.layer, slot.name, slot.target.dtype)
-    if is_left and slot.target.rules is not None:
+def _leave(file: TensorSource, slot: _Slot) -> None:
+    """Leave a weight that is stored plainly in the file, for streaming."""
+    target = slot.target
+    assert target.rest is not None and slot.shape_in_file is not None
+    target.rest.leave(file, slot.key, slot.shape_in_file, slot.layer, slot.name, target.dtype)
+    if target.rules is not None:
         refuse_non_finite(file, slot.key, file.read(slot.key))
-    return is_left
 
 
-def _stays_in_file(file: TensorSource, slot: _Slot) -> bool:
-    """Have a large embedding table looked up in the file; False for any other tensor."""
-    if not file.has_offsets:
-        return False
+def _look_up_table(file: TensorSource, slot: _Slot) -> None:
+    """Have an embedding table looked up in the file."""
+    assert isinstance(slot.layer, nn.Embedding)
     entry = file.entries[slot.key]
-    large = entry.size_bytes >= SMALLEST_TABLE_BYTES and len(entry.shape) == 2
-    is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
-    if type(slot.layer) is not nn.Embedding or not large or not is_wide:
-        return False
     path = entry.file or file.path
     stat = path.stat()
     shape = (entry.shape[0], entry.shape[1])
     table = RowTable(path, entry.begin, shape, entry.dtype, stat.st_size, stat.st_mtime_ns)
     look_up_in_file(slot.layer, table, slot.target.dtype, slot.target.device)
-    return True
 
 
 def _named_errors(file: TensorSource, slot: _Slot, storage: str, work: Work) -> Encoded:

@@ -19,8 +19,6 @@ from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.offload_storage import SMALL_BYTES, OffloadStorage
 from modules.memory.streaming.source import FileRegion, WatchedFile
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
-from modules.models.layouts.keymaps.keymap import KeyMap
-from modules.models.reading.row_order import shape_in_row
 from modules.models.reading.tensor_source import TensorSource
 from modules.models.stream_layout import StreamLayout
 
@@ -36,39 +34,29 @@ class ModelRest:
         store = BlobStore(plan.folder, plan.quota_bytes) if plan.on_disk and plan.folder is not None else None
         self.place = OffloadStorage(store, small_bytes)
 
+    def leaves(self, stored: torch.dtype, shape: torch.Size, layer: nn.Module, name: str, dtype: torch.dtype) -> bool:
+        """Whether a weight that the file has contiguously, in dtype `stored`, can be left there for one in `dtype`."""
+        is_plain = self.on_disk and _converts(stored, dtype) and name in layer._parameters
+        return is_plain and self.place.wants(shape, dtype)
+
     def leave(
-        self, file: TensorSource, key: str, keymap: KeyMap, layer: nn.Module, name: str, dtype: torch.dtype
-    ) -> bool:
-        """Leave a weight, which the model has in `dtype`, where it lies in the file; False where that cannot be."""
-        if not _converts(file.entries[key].dtype, dtype) or name not in layer._parameters:
-            return False
-        shape = self._shape_in_row(file, key, keymap)
-        if shape is None or not self.place.wants(shape, dtype):
-            return False
-        self._leave(file, key, layer, name, shape, dtype)
-        return True
-
-    def take(self, file: TensorSource, key: str, keymap: KeyMap, layer: nn.Module, name: str) -> None:
-        """Take a weight that was read and placed in its layer: back to the file if it is in 8 bits there too."""
-        parameter = layer._parameters.get(name)
-        dtype = file.entries[key].dtype
-        if parameter is not None and dtype.itemsize == 1 and parameter.dtype == dtype:
-            shape = self._shape_in_row(file, key, keymap)
-            if shape is not None and self.place.wants(shape, dtype):
-                self._leave(file, key, layer, name, shape, dtype)
-                return
-        self.place.take(layer, name, is_sure=True)
-
-    def _shape_in_row(self, file: TensorSource, key: str, keymap: KeyMap) -> torch.Size | None:
-        """See `shape_in_row`; None where weights do not rest on the disk."""
-        return shape_in_row(file, key, keymap) if self.on_disk else None
-
-    def _leave(
-        self, file: TensorSource, key: str, layer: nn.Module, name: str, shape: torch.Size, dtype: torch.dtype
+        self, file: TensorSource, key: str, shape: torch.Size, layer: nn.Module, name: str, dtype: torch.dtype
     ) -> None:
+        """Leave a weight, which the model has in this shape and `dtype`, where it is in the file."""
         entry = file.entries[key]
         watched = self.place.file(WatchedFile(entry.file or file.path))
         self.place.take_from_file(layer, name, FileRegion(watched, entry.begin, entry.dtype, shape), dtype)
+
+    def take(self, file: TensorSource, key: str, shape: torch.Size | None, layer: nn.Module, name: str) -> None:
+        """Take a weight that was read and placed in its layer: back to the file if it is in 8 bits there too, and
+        contiguous (`shape`; None: it is not)."""
+        parameter = layer._parameters.get(name)
+        dtype = file.entries[key].dtype
+        is_same = parameter is not None and dtype.itemsize == 1 and parameter.dtype == dtype
+        if self.on_disk and shape is not None and is_same and self.place.wants(shape, dtype):
+            self.leave(file, key, shape, layer, name, dtype)
+        else:
+            self.place.take(layer, name, is_sure=True)
 
     def start(self, components: Mapping[str, nn.Module], plan: StreamLayout, device: torch.device) -> StreamHandle:
         """All weights are at rest: stream them."""

@@ -14,9 +14,7 @@ from modules.memory.formats import Encoded
 from modules.memory.formats.format import WeightRows, slices
 from modules.memory.workers import one_core_workers
 from modules.models.closing import Closing
-from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.reading.file_rows import FileRows, OpenFile
-from modules.models.reading.row_order import shape_in_row
 from modules.models.reading.tensor_source import TensorSource
 
 Step = TypeVar("Step")
@@ -41,14 +39,9 @@ class Preparation(Closing):
         for file in self._files.values():
             file.close()
 
-    def rows(self, file: TensorSource, key: str, keymap: KeyMap) -> FileRows | None:
-        """A weight of 16 bits or more that lies in the file as our layer has it; None for any other."""
+    def rows(self, file: TensorSource, key: str, shape: torch.Size) -> FileRows:
+        """A weight of 16 bits or more that is contiguous in the file, in this shape."""
         entry = file.entries[key]
-        if not entry.dtype.is_floating_point or entry.dtype.itemsize < 2:
-            return None
-        shape = shape_in_row(file, key, keymap)
-        if shape is None:
-            return None
         path = entry.file or file.path
         if path not in self._files:
             self._files[path] = OpenFile(path)

@@ -1,7 +1,7 @@
 """What a file holds that is no checkpoint of a known family: for people who chose the wrong one."""
 
 from modules.models.families.family import Header
-from modules.models.families.ldm_parts import has_vector, input_channels
+from modules.models.families.ldm.parts import has_vector, input_channels
 
 DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
 LISTED = 3

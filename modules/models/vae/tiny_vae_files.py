@@ -1,7 +1,7 @@
 """Which small networks stand in for a checkpoint's VAE: TAESD in the folders `VAE-taesd`, and for previews the even
 smaller ones in `VAE-approx`. Found by name. Imports no torch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from modules.errors import CheckpointError
@@ -9,14 +9,12 @@ from modules.models.reading.catalogue import CheckpointInfo
 
 DECODER, ENCODER = "decoder", "encoder"
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-APPROX_NAMES: Mapping[str, str] = {"taesd": "model", "taesdxl": "vaeapprox-sdxl", "taesd3": "vaeapprox-sd3"}
-"""What the reference UI calls a VAE-approx network, by what a TAESD for the same latents is called."""
 
 
 class TinyVaeFolders:
     """Finds files named `NAME_decoder` and `NAME_encoder`, or `NAME` for one with both halves.
 
-    NAME is that of the checkpoint's file, for one made for it alone, or its family's: taesd, taesdxl, taesd3. The
+    NAME is that of the checkpoint's file, for one made for it alone, or that of its family. The
     folders are looked at anew each time, so that a file can be added while the program runs.
     """
 
@@ -31,8 +29,8 @@ class TinyVaeFolders:
         return _first(self._folders, (stem for name in names for stem in (f"{name}_{half}", name)))
 
     def find_approx(self, checkpoint: CheckpointInfo, family_name: str) -> Path | None:
-        """The VAE-approx network; None if there is none. `family_name` as for `find`."""
-        return _first(self._approx, (checkpoint.path.stem, APPROX_NAMES.get(family_name, family_name)))
+        """The VAE-approx decoder; None if there is none. `family_name`: of that for the family's latents."""
+        return _first(self._approx, (checkpoint.path.stem, family_name))
 
     def get(self, half: str, checkpoint: CheckpointInfo, family_name: str) -> Path:
         """The same; raises `CheckpointError` that says which file to put where."""

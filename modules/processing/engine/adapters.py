@@ -251,8 +251,12 @@ class Adapters:
             parts = {
                 part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"
             }
+            optional = model.family.optional_encoder
+            switched_off = optional.adapter_names if optional is not None and not model.has_optional else ()
             autocast = model.plan.compute_dtype if model.plan.mode is ComputeMode.AUTOCAST else None
-            model.adapters = AdapterApplier(TargetTable(parts), FullPrecisionFile(model), model.device, autocast)
+            model.adapters = AdapterApplier(
+                TargetTable(parts, switched_off), FullPrecisionFile(model), model.device, autocast
+            )
         applier: AdapterApplier = model.adapters
         return applier
 

@@ -94,7 +94,7 @@ def is_replaceable(layer: nn.Module) -> bool:
 
 
 def is_joint(layer: nn.Module) -> bool:
-    """Whether it is an attention of SD3's, over image and text."""
+    """Whether it is an attention over image and text together."""
     processor = getattr(layer, "processor", None)
     return isinstance(processor, JointProcessor) or type(processor).__name__ == "JointAttnProcessor2_0"
 

@@ -1,4 +1,4 @@
-"""SD3's attention, in which the tokens of image and text see each other (Esser et al. 2024, arXiv:2403.03206)."""
+"""Attention in which the tokens of image and text see each other (Esser et al. 2024, arXiv:2403.03206)."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ from modules.prompting.extra_networks import PromptTags
 from modules.upscalers.limits import UpscalerLimits
 
 MERGEABLE = "BasicTransformerBlock"
-"""Blocks that `tomesd` knows; SD3's transformer has others."""
+"""Blocks that `tomesd` knows; transformers of image and text have others."""
 
 
 class ModelInUse:
@@ -152,7 +152,7 @@ class ModelInUse:
 
 def _note_on_optional(model: LoadedModel) -> list[str]:
     """That the setting for an encoder which the family can do without has no effect, if it has none."""
-    optional = model.family.recipe.extra_encoder
+    optional = model.family.optional_encoder
     if optional is None or not model.plan.with_optional or model.has_optional:
         return []
     return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]

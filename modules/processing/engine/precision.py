@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from modules.memory.storage import StorageRules
-    from modules.models.families.family import ConditioningRecipe
+    from modules.models.families.family import OptionalEncoder
     from modules.models.precision import ComputeMode, PrecisionPlan
 
 ON, OFF, ON_FOR_LARGE = "Enable", "Disable", "Enable for SDXL"
@@ -65,11 +65,11 @@ class Family(Protocol):
 
     @property
     def is_large(self) -> bool:
-        """SDXL and larger: what "Enable for SDXL" means."""
+        """What the setting "FP8 weight" and the flag for large models alone mean."""
 
     @property
-    def recipe(self) -> ConditioningRecipe:
-        """Which text encoders it has."""
+    def optional_encoder(self) -> OptionalEncoder | None:
+        """The text encoder that it can do without."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
     from modules.models.precision import PrecisionPlan
 
     notes = []
-    optional = family.recipe.extra_encoder if family is not None else None
+    optional = family.optional_encoder if family is not None else None
     is_large = family is not None and family.is_large
     wanted = options.fp8_storage == ON or (options.fp8_storage == ON_FOR_LARGE and is_large)
     if wanted and machine.device.type == "mps":

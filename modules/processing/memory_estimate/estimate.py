@@ -378,13 +378,14 @@ class MemoryEstimator:
     def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         import torch
 
+        from modules.models.denoiser_context import ModelInputs
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
         dry_run, unet, device = self._hands(), case.meta_model.module("unet"), case.plan.device
         dtype = case.plan.offload_dtype
         dry_run.place(unet, device, dtype)
         family = case.meta_model.family
-        sizes, tokens = family.input_sizes(unet), TOKENS * (2 if family.recipe.extra_encoder else 1)
+        sizes, tokens = family.input_sizes(unet), family.context_tokens
         x = dry_run.tensor(rows, sizes.channels, height, width, dtype=dtype, device=device)
         times = dry_run.tensor(rows, device=device)
         context = dry_run.tensor(rows, tokens, sizes.context_width, dtype=dtype, device=device)
@@ -394,7 +395,7 @@ class MemoryEstimator:
 
         def run() -> object:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
-                return family.run(unet, x, times, context, vector).float()
+                return family.run(unet, ModelInputs(x, times, context, vector)).float()
 
         with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
             return dry_run.measure(run).get(device.type, 0)

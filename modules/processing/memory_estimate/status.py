@@ -18,7 +18,7 @@ class ModelFacts:
     """A loaded model on the scales: parameters and bytes as they now lie in memory, all components together."""
 
     title: str
-    family: str  # "SD 1.x"
+    family: str  # its label
     parameters: int
     stored_bytes: int
     fp16_bytes: int  # what the same weights would weigh in fp16

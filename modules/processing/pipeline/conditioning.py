@@ -1,29 +1,25 @@
 """Prompts of a job to conditionings, through the model's text encoder and a cache that knows what they depend on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from modules.adapters.embeddings import Embedding
-from modules.models.families.family import ConditioningRecipe, TextTowerRecipe
+from modules.models.families.family import TextParts, TextRequest
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.tag_types import ActiveAdapters
-from modules.processing.pipeline.size_vector import SizeFacts, size_vector
 from modules.processing.pipeline.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
-from modules.prompting.clip_encoder import ClipTextEncoder
 from modules.prompting.conditioning import (
     ComposedConditioning,
-    ExtraTokens,
+    Facts,
     PromptEncoder,
     ScheduledConditioning,
     Timing,
 )
 from modules.prompting.embeddings import EmbeddingTable
-from modules.prompting.emphasis import Emphasis
-from modules.prompting.encode import TextOptions, TextTower
-from modules.prompting.t5_encoder import T5TextEncoder, T5Tokenizer
+from modules.prompting.encode import TextOptions
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
 
@@ -46,8 +42,10 @@ class Conditioner:
         self._model = model
         self._plan_fingerprint = plan_fingerprint
         self.adapters = ActiveAdapters()
-        self._tokenizer = ClipTokenizer.from_package()
-        self._t5_tokenizer: T5Tokenizer | None = None
+        self._tokenizer = ClipTokenizer.standard()
+        width = model.family.input_sizes(model.unet).context_width
+        parts = TextParts(model.text_encoders, self._tokenizer, model.device, model.info.path, width)
+        self._conditioning = model.family.conditioning(parts)
         self._tables: dict[int, EmbeddingTable] = {}  # by the width of a text encoder
         self._embeddings: dict[str, Embedding] = {}
         self._prompts: ConditioningCache[tuple[ComposedConditioning, ...]] = ConditioningCache(CACHED_ENCODINGS)
@@ -72,31 +70,18 @@ class Conditioner:
         """
         timing = Timing(steps, hires_steps, settings.flag("use_old_scheduling"))
         options = text_options(settings)
-        recipe = self._model.family.recipe
-        sizes = SizeFacts.of(recipe.sizes, size_px, settings)
-        by_options = settings.flag("sdxl_clip_l_skip")
-        encoder = PromptEncoder(
-            tuple(self._tower(tower, by_options) for tower in recipe.towers),
-            options,
-            size_vector(recipe.sizes, sizes, is_negative=False),
-            joins_pooled=recipe.joins_pooled,
-            extra_tokens=self._extra_tokens(recipe, options),
-        )
-        negative_encoder = replace(
-            encoder,
-            vector_suffix=size_vector(recipe.sizes, sizes, is_negative=True),
-            zero_empty_negative=recipe.zero_empty_negative,
-        )
+        conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
+        encoder = PromptEncoder(conditioner)
         if not settings.flag("persistent_cond_cache"):
             self.clear()
-        positive = self._identity(tuple(prompts), "positive", timing, options, sizes, by_options)
-        negative = self._identity(tuple(negatives), "negative", timing, options, sizes, by_options)
+        positive = self._identity(tuple(prompts), "positive", timing, options, conditioner.facts)
+        negative = self._identity(tuple(negatives), "negative", timing, options, conditioner.facts)
 
         def encode_prompts() -> tuple[ComposedConditioning, ...]:
             return tuple(encoder.encode_prompts(prompts, timing))
 
         def encode_negatives() -> tuple[ScheduledConditioning, ...]:
-            return tuple(negative_encoder.encode_negatives(negatives, timing))
+            return tuple(encoder.encode_negatives(negatives, timing))
 
         def encode() -> EncodedPrompts:
             with self._model.computing():
@@ -107,36 +92,6 @@ class Conditioner:
                 )
 
         return self._model.recovery.run("text", encode)
-
-    def _tower(self, recipe: TextTowerRecipe, by_options: bool) -> TextTower:
-        """One of the model's text encoders, used as its family does; `by_options`: the setting "Clip skip SDXL"."""
-        module = self._model.text_encoders[recipe.component]
-        projected = hasattr(module, "text_projection")
-        encoder = ClipTextEncoder(
-            module.text_model if projected else module,
-            device=self._model.device,
-            use_pooled=recipe.pooled,
-            project=module.text_projection if projected else None,
-            fixed_layer=None if recipe.skips_by_options and by_options else recipe.layer_from_end,
-            final_norm=recipe.final_norm,
-        )
-        table = self._tables.get(int(module.config.hidden_size))
-        return TextTower(self._tokenizer, encoder, table, recipe.pad_id)
-
-    def _extra_tokens(self, recipe: ConditioningRecipe, options: TextOptions) -> ExtraTokens | None:
-        """What follows the towers' tokens."""
-        optional = recipe.extra_encoder
-        if optional is None:
-            return None
-        width = self._model.family.input_sizes(self._model.unet).context_width
-        module = self._model.text_encoders.get(optional.component)
-        if module is None:
-            return ExtraTokens(width)
-        if self._t5_tokenizer is None:
-            self._t5_tokenizer = T5Tokenizer(optional.tokenizer(self._model.info.path), int(module.config.vocab_size))
-        reads_weights = options.emphasis is not Emphasis.NONE
-        encoder = T5TextEncoder(module, self._t5_tokenizer, self._model.device, reads_weights)
-        return ExtraTokens(width, encoder.encode)
 
     def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
         """Have these embeddings take the place of their names."""
@@ -173,8 +128,7 @@ class Conditioner:
         role: str,
         timing: Timing,
         options: TextOptions,
-        sizes: SizeFacts,
-        by_options: bool,
+        facts: Facts,
     ) -> ResultIdentity:
         info = self._model.info
         return ResultIdentity(
@@ -192,10 +146,5 @@ class Conditioner:
             embeddings=tuple(sorted((name, item.file_hash) for name, item in self._embeddings.items())),
             adapters=self.adapters.uses,
             lora_mode=self.adapters.mode,
-            text_encoder="clip skip SDXL" if by_options else "",
-            width_px=sizes.width_px,
-            height_px=sizes.height_px,
-            crop_left_px=sizes.crop_left_px,
-            crop_top_px=sizes.crop_top_px,
-            aesthetic_scores=(sizes.low_score, sizes.high_score),
+            facts=facts,
         )

@@ -52,7 +52,7 @@ def generate(
         events.stage(Stage.LOAD)
         wanted = wanted_checkpoint(request, engine.catalogue)
         in_use.use(wanted.name)
-        passes = Passes.of(request, in_use.model.family.is_large)
+        passes = Passes.of(request, in_use.model.family.schedule_table)
         previews = Previews(request.settings, engine.tiny_vaes)
         steps = StepProgress(events, in_use, previews, request.settings.flag("show_progress_grid"))
         steps.plan(passes.steps(in_use.model), request.batch_count)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from modules.errors import NumericalError
-from modules.models.denoiser_context import DenoiserContext
+from modules.models.denoiser_context import DenoiserContext, Extra
+from modules.models.families.family import GuidanceType
 from modules.processing.pipeline.hooks import Denoised, DenoiserInputs, GuidanceHooks
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
@@ -28,7 +29,8 @@ ConditionedDenoise = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 class GuidedDenoiser:
     """A network with what it is to be given: one prompt and one negative prompt an image; `empty` [77,width] is the
     encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the image; `level` what
-    `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself)."""
+    `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself);
+    `guidance` how the model is guided."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
@@ -36,6 +38,7 @@ class GuidedDenoiser:
     empty: Tensor
     image: Tensor | None = None
     level: Callable[[Tensor], Tensor] | None = None
+    guidance: GuidanceType = GuidanceType.CFG
 
 
 class Used(Flag):
@@ -142,6 +145,7 @@ class Guidance:
         self._empty = denoiser.empty
         self._image = denoiser.image
         self._level = denoiser.level
+        self._guidance = denoiser.guidance
 
     def _switch(self, sigma: Tensor) -> None:
         """Let another network take over, if its time has come."""
@@ -155,6 +159,8 @@ class Guidance:
 
     def _leaves_out_uncond(self, sigma: Tensor) -> bool:
         options = self._options
+        if self._guidance is not GuidanceType.CFG:
+            return True
         if options.skip_early > 0 and self._evaluation / options.total_model_calls <= options.skip_early:
             self.used |= Used.EARLY_WITHOUT_NEGATIVE
             return True
@@ -198,8 +204,11 @@ class Guidance:
 
     def _evaluate(self, inputs: DenoiserInputs, rows: slice, crossattn: Tensor) -> Tensor:
         vector, image = inputs.vector, inputs.image
+        extra: dict[str, Extra] = {}
+        if self._guidance is GuidanceType.DISTILLED:
+            extra["guidance"] = torch.full_like(inputs.sigma[rows], self._options.cfg_scale)
         context = DenoiserContext(
-            crossattn, None if vector is None else vector[rows], None if image is None else image[rows]
+            crossattn, None if vector is None else vector[rows], None if image is None else image[rows], extra
         )
         assert self._denoise is not None
         output = self._denoise(inputs.x[rows], inputs.sigma[rows], context)

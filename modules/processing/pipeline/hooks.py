@@ -43,7 +43,8 @@ class DenoiserInputs:
 
     `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts;
     `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width]. `vector` [N+B,V] is added to the time embedding
-    (SDXL), `image` [N+B,C,h,w] is what an inpainting model sees beside the latents; None for other models.
+    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees beside the latents; None for
+    other models.
     """
 
     x: Tensor

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from modules.processing.pipeline.stages import Stage
 from modules.sampling.catalog import EtaSource, SamplerSpec
-from modules.sampling.schedules import ScheduleOptions
+from modules.sampling.schedules import ALIGN_YOUR_STEPS_512, ScheduleOptions
 from modules.sampling.types import SamplerOptions
 from modules.settings.values import Settings
 
@@ -20,7 +20,7 @@ class PassSettings:
     steps: int
     cfg_scale: float
     settings: Settings
-    is_sdxl: bool = False
+    schedule_table: tuple[float, ...] = ALIGN_YOUR_STEPS_512
     stage: Stage = Stage.SAMPLE
     size_px: tuple[int, int] = (512, 512)  # width, height
     token_merging_ratio: float = 0.0
@@ -36,7 +36,7 @@ class PassSettings:
         return self.steps * 2 if self.sampler.second_order else self.steps
 
 
-def schedule_options(settings: Settings, is_sdxl: bool) -> ScheduleOptions:
+def schedule_options(settings: Settings, schedule_table: tuple[float, ...]) -> ScheduleOptions:
     """The schedule overrides in the settings."""
     return ScheduleOptions(
         sigma_min=settings.number("sigma_min"),
@@ -46,7 +46,7 @@ def schedule_options(settings: Settings, is_sdxl: bool) -> ScheduleOptions:
         beta_beta=settings.number("beta_dist_beta"),
         discard_penultimate=settings.flag("always_discard_next_to_last_sigma"),
         old_karras_sigmas=settings.flag("use_old_karras_scheduler_sigmas"),
-        is_sdxl=is_sdxl,
+        align_your_steps=schedule_table,
     )
 
 

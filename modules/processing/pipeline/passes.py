@@ -21,7 +21,7 @@ from modules.processing.pipeline.run_pass import (
     PassTools,
     guided_denoiser,
     latent_size,
-    noise_schedule,
+    pass_levels,
     run_pass,
 )
 from modules.processing.pipeline.stages import HiresSize, Part, PartOf, Stage, hires_size, refines
@@ -47,7 +47,7 @@ class SecondPass:
     size: HiresSize
 
     @classmethod
-    def of(cls, request: GenerationRequest, hires: HiresRequest, is_sdxl: bool) -> SecondPass:
+    def of(cls, request: GenerationRequest, hires: HiresRequest, schedule_table: tuple[float, ...]) -> SecondPass:
         """The second pass of a request."""
         size = hires_size(*request.size_px, hires)
         ratio = request.settings.number("token_merging_ratio_hr")
@@ -57,7 +57,7 @@ class SecondPass:
             steps=hires.steps or request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            is_sdxl=is_sdxl,
+            schedule_table=schedule_table,
             stage=Stage.SAMPLE_HIRES,
             size_px=size.target,
             token_merging_ratio=ratio or request.settings.number("token_merging_ratio"),
@@ -75,24 +75,24 @@ class Passes:
     second: SecondPass | None
 
     @classmethod
-    def of(cls, request: GenerationRequest, is_sdxl: bool) -> Passes:
-        """The passes of a request; `is_sdxl`: of a model whose schedules are SDXL's."""
+    def of(cls, request: GenerationRequest, schedule_table: tuple[float, ...]) -> Passes:
+        """The passes of a request; `schedule_table`: the model's, for Align Your Steps."""
         first = PassSettings(
             sampler=SAMPLERS.get(request.sampler),
             scheduler=request.scheduler,
             steps=request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            is_sdxl=is_sdxl,
+            schedule_table=schedule_table,
             size_px=request.size_px,
             token_merging_ratio=request.settings.number("token_merging_ratio"),
         )
-        second = SecondPass.of(request, request.hires, is_sdxl) if request.hires is not None else None
+        second = SecondPass.of(request, request.hires, schedule_table) if request.hires is not None else None
         return cls(request, start_of(request), first, second)
 
     def steps(self, model: LoadedModel) -> int:
         """Sampling steps of one batch."""
-        levels = noise_schedule(model, self.request.settings)
+        levels = pass_levels(model, self.first)
         runs = [self.start.sampling_run(self.first, levels)]
         if self.second is not None:
             runs.append(tail_run(self.second.settings, levels, self.second.hires.denoising_strength, fix_steps=True))
@@ -192,11 +192,11 @@ def _run(
         tools.events.stage(settings.stage)
         model = in_use.model
         image = start.image_conditioning(model, *latent_size(model, settings.size_px))
-        return guided_denoiser(settings, model, noise_schedule(model, options), refined, image)
+        return guided_denoiser(settings, model, pass_levels(model, settings), refined, image)
 
     switch = None
     if refines(request, settings.is_hires) and not in_use.is_in_use(request.refiner_checkpoint):
-        switch = refiner_switch(request, noise_schedule(in_use.model, options), refine)
+        switch = refiner_switch(request, pass_levels(in_use.model, settings), refine)
     result = run_pass(settings, start, batch, encoded, tools.passing, switch)
     tools.recorder.used(result.used)
     return result

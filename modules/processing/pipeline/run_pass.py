@@ -28,13 +28,7 @@ from modules.processing.pipeline.steps import StepProgress
 from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import Family
 from modules.sampling.denoisers import Prediction, denoise_for
-from modules.sampling.discrete import (
-    DiscreteSchedule,
-    downcast_alphas_cumprod,
-    rescale_zero_terminal_snr,
-    scaled_linear_alphas_cumprod,
-)
-from modules.sampling.flow import FlowSchedule, NoiseLevels, trained_timesteps
+from modules.sampling.flow import NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.settings.values import Settings
@@ -70,7 +64,7 @@ def run_pass(
     """Sample a batch from its start. Raises `Interrupted` and `Skipped`; `tools.steps.unfinished` is what there is
     then."""
     model, hooks, options = tools.in_use.model, tools.hooks, settings.settings
-    levels = noise_schedule(model, options)
+    levels = pass_levels(model, settings)
     sampling_run = start.sampling_run(settings, levels)
     if start.encodes:
         tools.steps.stage(Stage.ENCODE_IMAGE)
@@ -119,18 +113,15 @@ def latent_size(model: LoadedModel, size_px: tuple[int, int]) -> tuple[int, int]
     return height // model.downscale, width // model.downscale
 
 
-def noise_schedule(model: LoadedModel, settings: Settings) -> NoiseLevels:
-    """The model's noise levels; the settings for downcast and zero-terminal-SNR mean nothing to flow models."""
-    trained = model.architecture.noise_schedule
-    if trained.flow_shift is not None:
-        return FlowSchedule(trained.flow_shift, trained.timesteps)
-    zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
-    alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
-    if settings.flag("use_downcasted_alpha_bar"):
-        alphas = downcast_alphas_cumprod(alphas)
-    if zero_snr:
-        alphas = rescale_zero_terminal_snr(alphas)
-    return DiscreteSchedule(alphas, quantize=settings.flag("enable_quantization"))
+def noise_schedule(model: LoadedModel, settings: Settings, latent_size: tuple[int, int] | None = None) -> NoiseLevels:
+    """The model's noise levels for latents of this size (height, width); None: of the size it was trained on."""
+    side = model.architecture.latent_side
+    return model.family.noise_levels(model.architecture.noise_schedule, settings, latent_size or (side, side))
+
+
+def pass_levels(model: LoadedModel, settings: PassSettings) -> NoiseLevels:
+    """The model's noise levels at the size of a pass."""
+    return noise_schedule(model, settings.settings, latent_size(model, settings.size_px))
 
 
 def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape: tuple[int, int, int]) -> ImageNoise:
@@ -163,6 +154,7 @@ def guided_denoiser(
         prompts.empty,
         image,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
+        model.family.guidance(model.unet),
     )
 
 

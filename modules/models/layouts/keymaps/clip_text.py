@@ -1,4 +1,4 @@
-"""CLIP's text model in SD1 files (`cond_stage_model.transformer.text_model.*`) and as transformers' CLIPTextModel.
+"""CLIP's text model in original files (`cond_stage_model.transformer.text_model.*`) and as transformers' CLIPTextModel.
 
 transformers 5 keeps `embeddings`, `encoder` and `final_layer_norm` at the top; the original files, and very old ones
 without `text_model`, put them one level deeper.

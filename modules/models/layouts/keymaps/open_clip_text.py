@@ -1,4 +1,4 @@
-"""OpenCLIP's text model (SD2, SDXL's second encoder) and transformers' CLIPTextModelWithProjection.
+"""OpenCLIP's text model and transformers' CLIPTextModelWithProjection.
 
 The original keeps an attention's three projections in one tensor and the text projection transposed; `OpenClipLayout`
 presents such a file with one tensor for each parameter of ours, and this map has the names it uses.

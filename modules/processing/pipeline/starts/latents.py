@@ -78,7 +78,7 @@ def tail_run(
         steps,
         t_enc,
         levels,
-        schedule_options(settings.settings, settings.is_sdxl),
+        schedule_options(settings.settings, settings.schedule_table),
         sampler_options(settings.sampler, settings.settings),
     )
 

@@ -34,7 +34,7 @@ class NoiseStart:
             SCHEDULES.get(settings.scheduler),
             settings.steps,
             levels,
-            schedule_options(settings.settings, settings.is_sdxl),
+            schedule_options(settings.settings, settings.schedule_table),
             sampler_options(settings.sampler, settings.settings),
             settings.settings.flag("sgm_noise_multiplier"),
         )

@@ -1,4 +1,4 @@
-"""T5 as the text encoder whose tokens follow those of CLIP (SD3)."""
+"""T5 as the text encoder whose tokens follow those of CLIP."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ class T5Tokenizer:
 
 
 class T5TextEncoder:
-    """Wraps a `T5EncoderModel`; `encode` is what a `ExtraTokens` asks. Prompt weights have no effect on T5."""
+    """Wraps a `T5EncoderModel`; `encode` is what `T5Conditioner` asks. Prompt weights have no effect on T5."""
 
     def __init__(
         self, model: nn.Module, tokenizer: T5Tokenizer, device: torch.device | str, with_attention: bool = True

@@ -4,12 +4,34 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from modules.errors import CheckpointError
 from modules.models.families.family import Component, Header
-from modules.models.families.text_parts import CHANNELS_PER_HEAD, END_TOKEN
-from modules.models.layouts.keymaps.mmdit import CLIP_G_PREFIX, CLIP_L_PREFIX
-from modules.models.layouts.keymaps.sd3_text import CLIP_L_PROJECTION, clip_g_keymap, clip_l_keymap
+from modules.models.families.ldm.text import CHANNELS_PER_HEAD, END_TOKEN
+from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX
+from modules.models.layouts.keymaps.clip_text import PARTS, clip_text_keymap
+from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
 from modules.models.meta_init import on_meta
 
 HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
+CLIP_L_PROJECTION = f"{CLIP_L_PREFIX}.pooled_projection"
+"""A projection of CLIP-L's pooled output, which original files never apply (they may hold one all the same, called
+`text_projection`): folders of diffusers can have one that does something."""
+
+
+def clip_l_keymap(with_projection: bool = False) -> KeyMap:
+    """CLIPTextModel, or CLIPTextModelWithProjection where the pooled output is projected."""
+    if not with_projection:
+        return clip_text_keymap(prefix=CLIP_L_PREFIX)
+    return KeyMap((*_level_deeper(CLIP_L_PREFIX), ModulePair(CLIP_L_PROJECTION, "text_projection")))
+
+
+def clip_g_keymap() -> KeyMap:
+    """CLIPTextModelWithProjection."""
+    return KeyMap(
+        (*_level_deeper(CLIP_G_PREFIX), ModulePair(f"{CLIP_G_PREFIX}.text_projection", "text_projection")),
+    )
+
+
+def _level_deeper(prefix: str) -> tuple[ModulePair, ...]:
+    return tuple(ModulePair(f"{prefix}.text_model.{part}", f"text_model.{part}") for part in PARTS)
 
 
 def encoder_components(header: Header) -> tuple[Component, ...]:

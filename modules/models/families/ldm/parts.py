@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from diffusers import AutoencoderKL, UNet2DConditionModel
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
+from modules.models.denoiser_context import ModelInputs
 from modules.models.families.family import Component, DenoiserInputSizes, Header
 from modules.models.layouts.keymaps import ldm_unet, ldm_vae
-from modules.models.ldm_upsample import use_ldm_upsampling
 from modules.models.meta_init import on_meta
 
 LEFT_OVER = re.compile(
@@ -32,7 +33,7 @@ def input_channels(header: Header) -> int | None:
 
 
 def has_vector(header: Header) -> bool:
-    """Whether the UNet of a file adds a vector to its time embedding, as SDXL does."""
+    """Whether the UNet of a file adds a vector to its time embedding."""
     return f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header
 
 
@@ -112,9 +113,16 @@ def build_vae(architecture: VaeArchitecture) -> AutoencoderKL:
     )
 
 
-def run_unet(unet: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+def run_unet(unet: Any, inputs: ModelInputs) -> Tensor:
     """A UNet's prediction, see `ModelFamily.run`."""
-    output: Tensor = unet(x, timesteps, encoder_hidden_states=crossattn, class_labels=vector, return_dict=False)[0]
+    output: Tensor = unet(
+        inputs.x,
+        inputs.timesteps,
+        encoder_hidden_states=inputs.crossattn,
+        class_labels=inputs.vector,
+        return_dict=False,
+        **inputs.extra,
+    )[0]
     return output
 
 
@@ -140,3 +148,31 @@ def _depths(depths: tuple[int, ...]) -> int | tuple[int, ...]:
     if any(depths) and not all(depths):
         raise ValueError("a level with attention behind only some of its residual blocks cannot be built")
     return max(depths[0], 1) if len(set(depths)) == 1 else depths
+
+
+class LdmUpsample(nn.Module):
+    """Double with nearest neighbours, convolve, then fit to `output_size`; takes over the convolution it replaces.
+
+    A 12x12 latent becomes 6, 3, 2 on the way down; on the way up 2 becomes 4, which does not fit beside the 3 of the
+    skip connection. diffusers resizes straight to 3 and convolves there; the original doubles, convolves, and then
+    resizes to the skip's size. For even sizes both are the same. Images of hires fix depend on it.
+    """
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, hidden_states: Tensor, output_size: tuple[int, int] | None = None) -> Tensor:
+        """[B,C,h,w] to [B,C,2h,2w], or to `output_size` (height, width)."""
+        result: Tensor = self.conv(F.interpolate(hidden_states, scale_factor=2.0, mode="nearest"))
+        if output_size is not None and tuple(result.shape[2:]) != tuple(output_size):
+            result = F.interpolate(result, size=tuple(output_size), mode="nearest")
+        return result
+
+
+def use_ldm_upsampling(unet: UNet2DConditionModel) -> UNet2DConditionModel:
+    """Put `LdmUpsample` in place of the UNet's own upsamplers; names of parameters stay."""
+    for block in unet.up_blocks:
+        if block.upsamplers is not None:
+            block.upsamplers = nn.ModuleList(LdmUpsample(upsampler.conv) for upsampler in block.upsamplers)
+    return unet

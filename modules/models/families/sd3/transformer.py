@@ -1,6 +1,5 @@
 """SD3's transformer: sizes from the tensors, the module on the meta device, and how it is called."""
 
-import re
 from typing import Any
 
 from diffusers import SD3Transformer2DModel
@@ -8,26 +7,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.errors import CheckpointError, InvalidValueError
+from modules.models.denoiser_context import ModelInputs
 from modules.models.families.family import Component, DenoiserInputSizes, Header
-from modules.models.layouts.keymaps.mmdit import PREFIX, SIGN, mmdit_keymap
+from modules.models.families.sd3.layout import PREFIX, SIGN, dual_layers_of, layers_of, transformer_rows
 from modules.models.meta_init import on_meta
 
 CHANNELS_PER_HEAD = 64
-BLOCK = re.compile(rf"^{re.escape(PREFIX)}\.joint_blocks\.(\d+)\.")
 MISSING_HINT = "It may be a text encoder or a VAE: choose a full checkpoint."
 
 
 def transformer_component(header: Header, latent_side: int) -> Component:
     """The transformer; `latent_side` is that of the images it was trained on."""
-    blocks = {int(match[1]) for key in header if (match := BLOCK.match(key))}
-    layers = max(blocks, default=-1) + 1
-    dual = tuple(n for n in sorted(blocks) if f"{PREFIX}.joint_blocks.{n}.x_block.attn2.proj.weight" in header)
+    rows = transformer_rows(header)
     try:
+        assert rows is not None, "detected by another sign than its row map is"
+        keymap, layers, dual = rows.keymap(), layers_of(rows.sources), tuple(sorted(dual_layers_of(rows.sources)))
         width, in_channels, patch, _ = header[SIGN].shape
-        context, text_width = header[f"{PREFIX}.context_embedder.weight"].shape
-        vector = header[f"{PREFIX}.y_embedder.mlp.0.weight"].shape[1]
-        out = header[f"{PREFIX}.final_layer.linear.weight"].shape[0] // patch**2
-        positions = round(header[f"{PREFIX}.pos_embed"].shape[1] ** 0.5)
+        context, text_width = header[f"{PREFIX}context_embedder.weight"].shape
+        vector = header[f"{PREFIX}y_embedder.mlp.0.weight"].shape[1]
+        out = header[f"{PREFIX}final_layer.linear.weight"].shape[0] // patch**2
+        positions = round(header[f"{PREFIX}pos_embed"].shape[1] ** 0.5)
     except (KeyError, ValueError, IndexError) as error:
         raise CheckpointError(f"its transformer is not whole ({error} is missing or of another shape).") from error
     heads = max(width // CHANNELS_PER_HEAD, 1)
@@ -45,36 +44,37 @@ def transformer_component(header: Header, latent_side: int) -> Component:
             out_channels=out,
             pos_embed_max_size=positions,
             dual_attention_layers=dual,
-            qk_norm="rms_norm" if f"{PREFIX}.joint_blocks.0.x_block.attn.ln_q.weight" in header else None,
+            qk_norm="rms_norm" if f"{PREFIX}joint_blocks.0.x_block.attn.ln_q.weight" in header else None,
         )
-    return Component("unet", module, mmdit_keymap(layers, frozenset(dual)), (f"{PREFIX}.",), MISSING_HINT)
+    return Component("unet", module, keymap, (PREFIX,), MISSING_HINT)
 
 
-def run_transformer(adapter: Any, x: Tensor, timesteps: Tensor, crossattn: Tensor, vector: Tensor | None) -> Tensor:
+def run_transformer(transformer: Any, inputs: ModelInputs) -> Tensor:
     """The velocity, see `ModelFamily.run`. Latents of an odd side are continued by their last row or column for it.
 
     Raises `InvalidValueError` for an image that is larger than the model's table of positions.
     """
-    config = adapter.config
-    height, width = x.shape[-2:]
+    config = transformer.config
+    height, width = inputs.x.shape[-2:]
     patch, most = int(config.patch_size), int(config.patch_size * config.pos_embed_max_size)
     if max(height, width) > most:
         raise InvalidValueError(
             f"This model makes images of at most {most} latents a side ({most * 8} pixels), and {max(height, width)} "
             "were asked for. Choose a smaller size; hires fix with an upscaler on pixels goes no further either."
         )
-    x = F.pad(x, (0, -width % patch, 0, -height % patch), mode="replicate")
-    output: Tensor = adapter(
+    x = F.pad(inputs.x, (0, -width % patch, 0, -height % patch), mode="replicate")
+    output: Tensor = transformer(
         x,  # not by name: token merging looks at it
-        encoder_hidden_states=crossattn,
-        pooled_projections=vector,
-        timestep=timesteps,
+        encoder_hidden_states=inputs.crossattn,
+        pooled_projections=inputs.vector,
+        timestep=inputs.timesteps,
         return_dict=False,
+        **inputs.extra,
     )[0]
     return output[..., :height, :width]
 
 
-def transformer_inputs(adapter: Any) -> DenoiserInputSizes:
+def transformer_inputs(transformer: Any) -> DenoiserInputSizes:
     """See `ModelFamily.input_sizes`."""
-    config = adapter.config
+    config = transformer.config
     return DenoiserInputSizes(config.in_channels, config.joint_attention_dim, config.pooled_projection_dim)

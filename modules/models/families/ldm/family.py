@@ -1,0 +1,134 @@
+"""What all families of the latent-diffusion layout do alike: a UNet and an autoencoder of the sizes that the
+architecture says, CLIP text encoders, and noise levels from a table of betas."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
+from modules.models.denoiser_context import ModelInputs
+from modules.models.families.family import (
+    Component,
+    Conditioning,
+    DenoiserInputSizes,
+    ExternalTextEncoder,
+    GuidanceType,
+    Header,
+    OptionalEncoder,
+    TextParts,
+)
+from modules.models.families.ldm.conditioning import ClipConditioning
+from modules.models.families.ldm.parts import (
+    V_KEY,
+    is_left_over,
+    prediction_in,
+    run_unet,
+    unet_component,
+    unet_inputs,
+    vae_component,
+)
+from modules.models.layouts.folder_layout import FolderLayout
+from modules.models.layouts.row_map import RowMap
+from modules.models.reading.tensor_source import TensorSource
+from modules.prompting.chunks import CHUNK_TOKENS
+from modules.sampling.discrete import (
+    DiscreteSchedule,
+    downcast_alphas_cumprod,
+    rescale_zero_terminal_snr,
+    scaled_linear_alphas_cumprod,
+)
+from modules.sampling.flow import NoiseLevels
+from modules.sampling.schedules import ALIGN_YOUR_STEPS_512
+from modules.settings.values import Settings
+
+TextEncoders = Callable[[Header, LdmArchitecture, tuple[Path, ...]], tuple[Component, ...]]
+"""From a header, its architecture and the folders for text models that a YAML names."""
+
+
+def _by_yaml(header: Header) -> str | None:
+    del header
+    return None
+
+
+def _never(key: str) -> bool:
+    del key
+    return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LdmFamily:
+    """A `ModelFamily`. `unsaid_prediction` is what a header means that says nothing of the prediction, and
+    `ignores_too` names tensors that no module needs besides those of every family."""
+
+    label: str
+    config_name: str
+    tiny_vae: str
+    approx_vae: str
+    text: ClipConditioning
+    folder: FolderLayout
+    detects: Callable[[Header], bool]
+    text_encoders: TextEncoders
+    is_large: bool = False
+    schedule_table: tuple[float, ...] = ALIGN_YOUR_STEPS_512
+    v_latent_side: int | None = None
+    unsaid_prediction: Callable[[Header], str | None] = _by_yaml
+    ignores_too: Callable[[str], bool] = _never
+    optional_encoder: OptionalEncoder | None = None
+    external_encoders: tuple[ExternalTextEncoder, ...] = ()
+    context_tokens: int = CHUNK_TOKENS
+
+    @property
+    def embedding_components(self) -> tuple[str, ...]:
+        """See `ModelFamily`, as all methods here."""
+        return self.text.components
+
+    def row_map_of(self, header: Header) -> RowMap | None:
+        return None
+
+    def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
+        return "v_prediction" if V_KEY in header else prediction_in(metadata) or self.unsaid_prediction(header)
+
+    def components(
+        self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
+    ) -> tuple[Component, ...]:
+        return (
+            *self.text_encoders(header, architecture, config_folders),
+            unet_component(architecture.unet_sizes),
+            vae_component(architecture.vae),
+        )
+
+    def conditioning(self, parts: TextParts) -> Conditioning:
+        return partial(self.text.conditioner, parts)
+
+    def noise_levels(
+        self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]
+    ) -> NoiseLevels:
+        zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
+        alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
+        if settings.flag("use_downcasted_alpha_bar"):
+            alphas = downcast_alphas_cumprod(alphas)
+        if zero_snr:
+            alphas = rescale_zero_terminal_snr(alphas)
+        return DiscreteSchedule(alphas, quantize=settings.flag("enable_quantization"))
+
+    def guidance(self, denoiser: Any) -> GuidanceType:
+        return GuidanceType.CFG
+
+    def run(self, denoiser: Any, inputs: ModelInputs) -> Tensor:
+        return run_unet(denoiser, inputs)
+
+    def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
+        return unet_inputs(denoiser)
+
+    def is_ignored(self, key: str) -> bool:
+        return is_left_over(key) or self.ignores_too(key)
+
+    def notes_on_converting(self, entries: Header) -> tuple[str, ...]:
+        return ()
+
+    def notes_on_merging(self, files: Sequence[TensorSource], result: Collection[str]) -> tuple[str, ...]:
+        return ()

@@ -1,0 +1,50 @@
+"""Stable Diffusion 1.x: one CLIP-L text model, cross-attention on its last hidden states, eps prediction.
+
+With 9 input channels it is the inpainting model, with 8 instruct-pix2pix (Brooks et al. 2022, arXiv:2211.09800).
+"""
+
+from functools import partial
+from pathlib import Path
+
+from modules.models.architecture import LdmArchitecture
+from modules.models.families.family import Component, Header
+from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
+from modules.models.families.ldm.family import LdmFamily
+from modules.models.families.ldm.parts import has_vector, input_channels
+from modules.models.families.ldm.text import clip_component
+from modules.models.layouts.diffusers_config import check_text
+from modules.models.layouts.folder_layout import FIRST, FolderLayout, clip_names
+from modules.models.layouts.keymaps import clip_text
+
+INPUT_CHANNELS = (4, 8, 9)
+OTHER_TEXT_MODELS = ("conditioner.", "cond_stage_model.model.")
+
+
+def _detects(header: Header) -> bool:
+    if input_channels(header) not in INPUT_CHANNELS or has_vector(header):
+        return False
+    return not any(key.startswith(OTHER_TEXT_MODELS) for key in header)
+
+
+def _text_encoders(
+    header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
+) -> tuple[Component, ...]:
+    folder = architecture.text_config_folder
+    return (clip_component("text_encoder", header, clip_text.PREFIX, folder, config_folders),)
+
+
+SD1 = LdmFamily(
+    label="SD 1.x",
+    config_name="v1-inference.yaml",
+    tiny_vae="taesd",
+    approx_vae="model",
+    text=ClipConditioning((TextTowerRecipe("text_encoder"),)),
+    folder=FolderLayout(
+        title="Stable Diffusion 1.x",
+        detects=lambda parts: True,  # what none of the others is
+        names={FIRST: partial(clip_names, prefix=clip_text.PREFIX)},
+        checks={FIRST: partial(check_text, activation="quick_gelu")},
+    ),
+    detects=_detects,
+    text_encoders=_text_encoders,
+)

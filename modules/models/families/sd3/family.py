@@ -1,0 +1,110 @@
+"""Stable Diffusion 3 and 3.5 (Esser et al. 2024, arXiv:2403.03206): a transformer that sees image and text side by
+side and predicts a flow.
+
+CLIP-L and OpenCLIP bigG are side by side, filled up to the width of T5, whose tokens follow; without T5 zeros do, as it
+was trained. Sizes, the second attention and the normed queries and keys of SD3.5 follow from the tensors.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
+from modules.models.denoiser_context import ModelInputs
+from modules.models.families.family import (
+    Component,
+    Conditioning,
+    DenoiserInputSizes,
+    ExternalTextEncoder,
+    GuidanceType,
+    Header,
+    OptionalEncoder,
+    TextParts,
+)
+from modules.models.families.ldm.parts import is_left_over, vae_component
+from modules.models.families.sd3.conditioning import CLIP, ClipAndT5
+from modules.models.families.sd3.folder import FOLDER
+from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX, SIGN, T5_PREFIX, transformer_rows
+from modules.models.families.sd3.t5 import T5, is_unused_of_t5, notes_on_converting, notes_on_merging, t5_components
+from modules.models.families.sd3.text import encoder_components
+from modules.models.families.sd3.transformer import run_transformer, transformer_component, transformer_inputs
+from modules.models.layouts.row_map import RowMap
+from modules.models.reading.tensor_source import TensorSource
+from modules.prompting.chunks import CHUNK_TOKENS
+from modules.sampling.flow import FlowSchedule, NoiseLevels
+from modules.sampling.schedules import ALIGN_YOUR_STEPS_1024
+from modules.settings.values import Settings
+
+UNUSED = f"{CLIP_L_PREFIX}.text_projection."
+
+
+class StableDiffusion3:
+    """A `ModelFamily`."""
+
+    label = "SD 3"
+    is_large = True
+    schedule_table = ALIGN_YOUR_STEPS_1024
+    config_name = "sd3-inference.yaml"
+    v_latent_side: int | None = None
+    tiny_vae = "taesd3"
+    approx_vae = "vaeapprox-sd3"
+    embedding_components = CLIP.components
+    optional_encoder: OptionalEncoder | None = T5
+    external_encoders = (
+        ExternalTextEncoder("clip_l", CLIP_L_PREFIX, wanted_by=SIGN),
+        ExternalTextEncoder("clip_g", CLIP_G_PREFIX, wanted_by=SIGN),
+        ExternalTextEncoder("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
+    )
+    context_tokens = 2 * CHUNK_TOKENS
+    folder = FOLDER
+
+    def row_map_of(self, header: Header) -> RowMap | None:
+        """See `ModelFamily`, as all methods here."""
+        return transformer_rows(header)
+
+    def detects(self, header: Header) -> bool:
+        return SIGN in header
+
+    def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
+        return "flow"
+
+    def components(
+        self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
+    ) -> tuple[Component, ...]:
+        del config_folders
+        return (
+            *encoder_components(header),
+            *t5_components(header),
+            transformer_component(header, architecture.latent_side),
+            vae_component(architecture.vae),
+        )
+
+    def conditioning(self, parts: TextParts) -> Conditioning:
+        return ClipAndT5(parts)
+
+    def noise_levels(
+        self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]
+    ) -> NoiseLevels:
+        """The settings for downcast and zero-terminal-SNR mean nothing to flow models."""
+        assert trained.flow_shift is not None, "a flow model's YAML has no shift"
+        return FlowSchedule(trained.flow_shift, trained.timesteps)
+
+    def guidance(self, denoiser: Any) -> GuidanceType:
+        return GuidanceType.CFG
+
+    def run(self, denoiser: Any, inputs: ModelInputs) -> Tensor:
+        return run_transformer(denoiser, inputs)
+
+    def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
+        return transformer_inputs(denoiser)
+
+    def is_ignored(self, key: str) -> bool:
+        return is_left_over(key) or key.startswith(UNUSED) or is_unused_of_t5(key)
+
+    def notes_on_converting(self, entries: Header) -> tuple[str, ...]:
+        return notes_on_converting(entries)
+
+    def notes_on_merging(self, files: Sequence[TensorSource], result: Collection[str]) -> tuple[str, ...]:
+        return notes_on_merging(files, result)

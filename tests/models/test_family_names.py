@@ -1,0 +1,72 @@
+"""What one family knows is in its own folder: no other code names a family or its encoders."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modules.models.families.registry import FAMILIES
+
+ROOT = Path(__file__).parents[2]
+MODULES = ROOT / "modules"
+FAMILY_FOLDERS = [path for path in (MODULES / "models" / "families").iterdir() if path.is_dir()]
+NAME = re.compile(
+    r"(?<![a-z])(?:sd ?[123](?:\.[0-9x])?|sdxl|mmdit|t5(?:xxl)?|flux|clip_[lg])(?![a-z])|is_sdxl|is_xl", re.IGNORECASE
+)
+SETTINGS_AND_FLAGS = re.compile(
+    r"sdxl_clip_l_skip|sdxl_crop_(?:top|left)|sdxl_refiner_(?:low|high)_aesthetic_score|sd3_enable_t5"
+    r"|Enable for SDXL|medvram[-_]sdxl"
+)
+"""Names of settings, of their values and of flags, which are the user's words."""
+EXCEPT = {
+    "models/families/registry.py": "lists the families",
+    "models/reading/unknown_file.py": "says of a file that is of no known family what it looks like",
+    "settings/sections": "settings' own names, labels and hints",
+    "flags/flags.py": "the flags' own help",
+    "model_cards/training_facts.py": 'values of the field "sd version" of model cards, which other programs read',
+    "ui/card_routes.py": "the same values, in examples of replies",
+    "ui/assets/card_editor.js": "the same values",
+    "training": 'LoRAs are trained for one family, and their cards have the field "sd version"',
+    "api/examples.py": "examples of replies",
+    "ui/scales.py": "an example of the line that people read",
+    "ui/precision_view.py": "the headings of a table that people read",
+}
+
+
+def named_in(path: Path) -> Iterator[str]:
+    """The lines of a file that name a family."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if NAME.search(SETTINGS_AND_FLAGS.sub("", line)):
+            yield f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+
+
+def sources() -> list[Path]:
+    return [
+        path
+        for path in sorted(MODULES.rglob("*"))
+        if path.suffix in (".py", ".js", ".css") and not any(folder in path.parents for folder in FAMILY_FOLDERS)
+    ]
+
+
+def is_excepted(path: Path) -> bool:
+    name = path.relative_to(MODULES).as_posix()
+    return any(name == known or name.startswith(f"{known}/") for known in EXCEPT)
+
+
+def test_no_file_outside_a_familys_folder_names_one() -> None:
+    assert [line for path in sources() if not is_excepted(path) for line in named_in(path)] == []
+
+
+@pytest.mark.parametrize("known", EXCEPT)
+def test_an_exception_is_needed(known: str) -> None:
+    place = MODULES / known
+    assert any(line for path in ([place] if place.is_file() else place.rglob("*.py")) for line in named_in(path))
+
+
+def test_every_family_is_in_a_folder_of_its_own() -> None:
+    for name, family in FAMILIES.items():
+        text = (MODULES / "models" / "families" / "registry.py").read_text(encoding="utf-8")
+        assert f'FAMILIES.add("{name}"' in text
+        folder = next(folder for folder in FAMILY_FOLDERS if family.label in (folder / "family.py").read_text())
+        assert (folder / "__init__.py").read_text() == ""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from modules.errors import InvalidValueError
 from modules.memory.streaming.source import Source, size_bytes
 
+MAX_BLOCK_BYTES = 96 << 20  # a larger block is split in half, again and again, so that two fit beside activations
 ALIGNMENT = 64  # bytes: kernels take the same path as for a tensor of its own
 PIECE_BYTES = 64 << 20  # large groups move in pieces, so that nothing as large as a group must be in one row
 

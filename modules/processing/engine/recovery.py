@@ -22,7 +22,7 @@ from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
 from modules.memory.query_slices import in_slices
 from modules.memory.recovery import FREED, Fallback, Recovery, Step
-from modules.memory.streaming.groups import Level
+from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.attention import using_attention
@@ -40,7 +40,6 @@ STAGES = {
 }
 SLICES = 64  # of images, heads and queries together
 TOKENS_AT_ONCE = 512
-MAX_BLOCK_BYTES = 256 << 20
 TILE_SIDES_PX = (512, 256, 128)
 UPSCALER_TILES_PX = (256, 128, 64)
 ADVICE = (
@@ -78,7 +77,6 @@ def recovering(
     if leave:
         fallbacks += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
     before = (model.recovery, model.vae_runner.rules)
-    model.vae_runner.rules = replace(model.vae_runner.rules, tiles_after_oom=False)
     recovery = Recovery(fallbacks, free, turns.begin, ADVICE)
     model.recovery = recovery
     try:

@@ -152,21 +152,6 @@ def is_gtx_16xx(name: str, capability: tuple[int, int]) -> bool:
     return capability == (7, 5) and "GTX 16" in name
 
 
-def device_note(device: torch.device) -> str | None:
-    """What a user of this device should know, or None."""
-    import torch
-
-    if device.type == "cuda" and is_gtx_16xx(
-        _name("cuda", device.index or 0), torch.cuda.get_device_capability(device)
-    ):
-        return (
-            "GTX 16xx cards can give black images in 16 bits; if that happens, start with --no-half-vae or --no-half."
-        )
-    if device.type == "mps":
-        return "MPS has no fp8: models stay in fp16."
-    return None
-
-
 def memory_info(device: torch.device) -> dict[str, Memory]:
     """Bytes of main memory ("ram") and of the device ("cuda", whatever its kind), as `/sdapi/v1/memory` shows them.
 

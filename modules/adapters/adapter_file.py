@@ -180,8 +180,3 @@ def digests_of(path: Path) -> Digests:
             digest.update(chunk)
     tensors = digest.hexdigest()
     return Digests(tensors, hashlib.sha256(header + digest.digest()).hexdigest() if header else tensors)
-
-
-def adapter_hash(path: Path) -> str:
-    """`Digests.tensors` of a file."""
-    return digests_of(path).tensors

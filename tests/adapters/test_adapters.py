@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import AdapterError, adapter_hash, read_adapter_file, split_key
+from modules.adapters.adapter_file import AdapterError, digests_of, read_adapter_file, split_key
 from modules.adapters.algorithms import read_adapter
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.catalogue import AdapterCatalogue
@@ -110,7 +110,7 @@ def test_hashes_are_those_that_infotexts_have() -> None:
     assert catalogue.short_hash_of(info) == "72df6da37eb7"
     assert catalogue.find("72df6da37e") == info
     assert catalogue.find("72df") is None
-    assert adapter_hash(info.path).startswith("72df6da37eb7")
+    assert digests_of(info.path).tensors.startswith("72df6da37eb7")
 
 
 def test_odd_names_are_found_and_paths_are_not(tmp_path: Path) -> None:

@@ -43,11 +43,6 @@ class CheckpointHandle:
     _patches: list[Patch] = field(default_factory=list)
     _plans: dict[Signature, Chosen] = field(default_factory=dict)
 
-    @property
-    def chosen_names(self) -> tuple[str, ...]:
-        """Paths of the blocks that are computed again."""
-        return tuple(block.name for block in self.blocks if block.index in self.chosen)
-
     def remove(self) -> None:
         """Every block computes as before. Safe to call twice; a backward pass that is still to come works."""
         for patch in self._patches:

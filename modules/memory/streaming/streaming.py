@@ -141,7 +141,9 @@ class StreamHandle:
             state = stored_state(layer)
             if state is not None and state.fetch is self.streamer:
                 state.fetch, state.device = None, None
-                if id(layer) in self._only_streamed and not state.changes and state.branches is None:
+                is_8_bit = any(storage.dtype.itemsize == 1 for storage in state.formats.values())  # stored meanwhile
+                is_needed = is_8_bit or bool(state.changes) or state.branches is not None
+                if id(layer) in self._only_streamed and not is_needed:
                     layer.__class__ = state.own_class
                     del layer.__dict__[STATE]
         self.streamer.close()

@@ -163,7 +163,7 @@ def test_stored_layers_in_either_order_decode_only_the_slice_in_use(
     options, rules = SplitOptions(num_splits=3), StorageRules(storage)
     apply_storage(plain, rules, torch.bfloat16)
     handle = split_feed_forward(model, options) if first == "split" else None
-    stored = apply_storage(model, rules, torch.bfloat16)
+    apply_storage(model, rules, torch.bfloat16)
     handle = handle or split_feed_forward(model, options)
     decoded: list[int] = []
     format_type = type(_state(inside.net[2]).formats["weight"])
@@ -176,8 +176,6 @@ def test_stored_layers_in_either_order_decode_only_the_slice_in_use(
     torch.testing.assert_close(output, plain(inputs()), rtol=0.02, atol=0.02)
     handle.remove()
     assert torch.equal(model(inputs()), plain(inputs()))
-    stored.remove()
-    assert stored_state(inside.net[2]) is None
 
 
 def branches(rank: int, inputs: int, outputs: int) -> Branches:

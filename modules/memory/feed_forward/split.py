@@ -8,11 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from modules.errors import InvalidValueError
-from modules.memory.feed_forward.computing import Resolved, compute
-from modules.memory.feed_forward.options import SplitOptions, pieces_for
+from modules.memory.feed_forward.computing import compute
+from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.pattern import FeedForward, find_feed_forward
-from modules.memory.feed_forward.weights import cast_input
 from modules.memory.hook_chain import HookOrder, Patch, register_hook
 
 
@@ -30,16 +28,6 @@ class SplitHandle:
         for patch in self.patches:
             patch.remove()
         self.patches.clear()
-
-    def predicted_bytes(self, path: str, x: Tensor) -> int:
-        """What the feed-forward at `path` will take at its peak for an input like `x`, beside input and output; without
-        gradients less than with."""
-        module = self.root.get_submodule(path)
-        parts = Resolved.of(self.found[path], module)
-        if parts is None:
-            raise InvalidValueError(f"{path or 'This module'} has hooks on it or was changed, and is computed whole.")
-        size = parts.size(cast_input(parts.activated, x))
-        return size.peak_bytes(pieces_for(self.options, size, x.device))
 
     def __enter__(self) -> SplitHandle:
         return self

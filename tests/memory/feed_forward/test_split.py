@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from modules.errors import InvalidValueError
 from modules.memory.changes import AllBranches, Branches, Budget, DecodedChanges
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
+from modules.memory.feed_forward.computing import Resolved
 from modules.memory.feed_forward.options import CallSize, Pieces, hidden_slices, pieces_for
 from modules.memory.formats import FORMATS
 from modules.memory.layer import Part, Stored, manage, stored_state
@@ -423,7 +424,10 @@ def test_the_peak_is_what_is_predicted_and_far_below_the_whole(act: str) -> None
         SplitOptions(budget_bytes=400_000),
     ):
         with split_feed_forward(module, options) as handle, torch.no_grad():
-            predicted = handle.predicted_bytes("", x)
+            parts = Resolved.of(handle.found[""], module)
+            assert parts is not None
+            size_of_call = parts.size(x)
+            predicted = size_of_call.peak_bytes(pieces_for(options, size_of_call, CPU))
             measured = peak_bytes(lambda: module(x)) - out_bytes
             assert measured <= predicted * 1.02 + 4096
             assert measured >= predicted * 0.6

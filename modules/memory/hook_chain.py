@@ -20,10 +20,11 @@ CHAIN = "_forward_pile"
 class HookOrder(IntEnum):
     """Where in the pile something belongs; higher is further outside."""
 
-    COMPUTE = 0  # computes the same in another way: split feed-forward
-    WEIGHTS = 1  # makes weights usable while the forward pass runs: decoding together, streaming
-    RECOMPUTE = 2  # runs what lies inside again in the backward pass: gradient checkpointing
-    OBSERVE = 3  # measures, or notes the beginning and the end of a pass
+    ADAPTER = 0  # changes a layer's input or adds to its output: hypernetworks, factors in training
+    COMPUTE = 1  # computes the same in another way: split feed-forward
+    WEIGHTS = 2  # makes weights usable while the forward pass runs: decoding together, streaming
+    RECOMPUTE = 3  # runs what lies inside again in the backward pass: gradient checkpointing
+    OBSERVE = 4  # measures, or notes the beginning and the end of a pass
 
 
 class ModuleHook(Protocol):

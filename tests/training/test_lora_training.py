@@ -23,7 +23,6 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
-from modules.training.command import main
 from modules.training.factors import take_over
 from modules.training.file import TrainingRecord, tag_frequency, write_lora
 from modules.training.images import LatentSet, encode_images, read_images
@@ -31,6 +30,7 @@ from modules.training.options import LoraOptions, TrainingError
 from modules.training.trainer import LoraTrainer, train_lora
 from recipes.loras.balloon import draw_balloon
 from recipes.loras.blueprint import LINE, PAPER, as_blueprint
+from recipes.loras.command import main
 from recipes.loras.example import EXAMPLES
 from tests.recordings import CONFIGS, TINY
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.adapters.adapter_file import AdapterError
-from modules.memory.hook_chain import HookOrder, Patch, register_hook
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 SUFFIXES = (".pt",)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -109,7 +109,7 @@ class HypernetworkHooks:
             for name, layer in unet.named_modules()
             if name.endswith((".to_k", ".to_v")) and isinstance(layer, nn.Linear)
         ]
-        self._patches: list[Patch] = []
+        self._hooks: list[HookHandle] = []
         self._current: tuple[tuple[str, float], ...] = ()
 
     def apply(self, wanted: Sequence[tuple[str, Hypernetwork, float]]) -> None:
@@ -121,14 +121,14 @@ class HypernetworkHooks:
         if wanted:
             for layer, for_values in self._targets:
                 hook = _ChangeContext(tuple(wanted), for_values)
-                self._patches.append(register_hook(layer, hook, HookOrder.ADAPTER))
+                self._hooks.append(register_hook(layer, hook, HookOrder.ADAPTER))
         self._current = key
 
     def remove(self) -> None:
         """Take them off."""
-        for patch in self._patches:
-            patch.remove()
-        self._patches.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         self._current = ()
 
 

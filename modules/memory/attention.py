@@ -111,13 +111,13 @@ def sub_quadratic(query: Tensor, key: Tensor, value: Tensor, query_chunk: int, k
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free where `device` computes, or None if it does not say. Of a card that is what its driver has,
+    """Memory that is free where `device` computes, or None if it does not say. Of a GPU that is what its driver has,
     and what PyTorch holds of it without a use."""
     if device.type == "cpu":
         free = memory_info(device)["ram"].get("free")
         return free if isinstance(free, int) else None
-    card = memory_info(device)["cuda"]
-    system, reserved, allocated = (card.get(name) for name in ("system", "reserved", "allocated"))
+    gpu = memory_info(device)["cuda"]
+    system, reserved, allocated = (gpu.get(name) for name in ("system", "reserved", "allocated"))
     if not (isinstance(system, dict) and isinstance(reserved, dict) and isinstance(allocated, dict)):
         return None
     return system["free"] + reserved["current"] - allocated["current"]

@@ -206,7 +206,7 @@ class AllBranches:
     parts: Sequence[Branches]
     bias: Tensor | None = None
 
-    def fold(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
         """See `SideBranches`."""
         if self.bias is not None or not all(part.is_cheaper_in(weight, inputs) for part in self.parts):
             return False

@@ -1,7 +1,7 @@
 """Gradients through layers whose weights are stored, without keeping a decoded weight for the backward pass.
 
 PyTorch's own linear and convolution save the weight that they were given: a copy of the whole model in the compute
-dtype would pile up until the backward pass, and recomputing blocks would not help against it. Here nothing is saved
+dtype would accumulate until the backward pass, and recomputing blocks would not help against it. Here nothing is saved
 but the layer, and the weight is decoded again. Stored weights get no gradients.
 """
 

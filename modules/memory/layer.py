@@ -40,7 +40,7 @@ class WeightChange(Protocol):
 class SideBranches(Protocol):
     """What is added to a layer's output, computed from its input; in one of three ways, whichever is best."""
 
-    def fold(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
         """Add the branches to `weight`, where that costs less than to compute beside the layer; else False, and nothing
         is done. `weight` is decoded for these inputs only."""
 
@@ -288,7 +288,7 @@ def _is_decoded_here(layer: nn.Module, name: str, data: Tensor) -> bool:
 def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | None]:
     """The weight to multiply `x` with, and the branches that are still to be computed beside the layer.
 
-    Branches are folded only into weights of 8 bits: so a layer computes alike, wherever its weights rest.
+    Branches are merged only into weights of 8 bits: so a layer computes alike, wherever its weights rest.
     """
     weight = _short_lived(layer, "weight")
     assert weight is not None
@@ -300,7 +300,7 @@ def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | Non
         and state.formats["weight"].dtype.itemsize == 1
         and data is not None
         and _is_decoded_here(layer, "weight", data)
-        and state.branches.fold(layer, x, weight)
+        and state.branches.merge_for_call(layer, x, weight)
     ):
         return weight, None
     return weight, state.branches

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.lora import Lora
 from modules.memory.changes import Branches
-from modules.memory.hook_chain import HookOrder, Patch, register_hook
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 from modules.training.options import LoraOptions, TrainingError
 
 UNET, TEXT = "lora_unet", "lora_te_text_model"
@@ -100,7 +100,7 @@ def take_over(factors: Sequence[Factors], start: AdapterFile, name: str) -> None
             each.up.copy_(known.up)
 
 
-def attach(factors: Sequence[Factors]) -> list[Patch]:
+def attach(factors: Sequence[Factors]) -> list[HookHandle]:
     """Make them effective; returns handles whose `remove()` takes each off again."""
     return [register_hook(each.layer, _Adding(each), HookOrder.ADAPTER) for each in factors]
 

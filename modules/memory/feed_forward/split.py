@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from modules.memory.feed_forward.computing import compute
 from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.pattern import FeedForward, find_feed_forward
-from modules.memory.hook_chain import HookOrder, Patch, register_hook
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 
 @dataclass
@@ -21,13 +21,13 @@ class SplitHandle:
     root: nn.Module
     found: dict[str, FeedForward]
     options: SplitOptions
-    patches: list[Patch] = field(default_factory=list)
+    hooks: list[HookHandle] = field(default_factory=list)
 
     def remove(self) -> None:
         """Every feed-forward computes as before. Safe to call twice; what others registered them stays."""
-        for patch in self.patches:
-            patch.remove()
-        self.patches.clear()
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
 
     def __enter__(self) -> SplitHandle:
         return self
@@ -47,7 +47,7 @@ def split_feed_forward(root: nn.Module, options: SplitOptions) -> SplitHandle:
     handle = SplitHandle(root, find_feed_forwards(root), options)
     for path, pattern in handle.found.items():
         module = root.get_submodule(path)
-        handle.patches.append(register_hook(module, _Split(pattern, options), HookOrder.COMPUTE))
+        handle.hooks.append(register_hook(module, _Split(pattern, options), HookOrder.COMPUTE))
     return handle
 
 

@@ -1,6 +1,6 @@
-"""What a job does when memory runs out: the fallbacks for a diffusion model, and what is said about those it climbed.
+"""What a job does when memory runs out: the fallbacks for a diffusion model, and what is said about those applied.
 
-In the order of what they cost: the other networks wait in main memory, attention in slices, feed-forwards in slices,
+In the order of what they cost: the other components wait in main memory, attention in slices, feed-forwards in slices,
 the batch in pieces, the VAE and the upscaler in tiles, weights streamed by blocks and then by layers, and in the end
 the CPU. None of them changes what is computed, only in which pieces and where.
 """
@@ -59,7 +59,7 @@ def recovering(
     `upscaling` what its upscalers are held to.
 
     `leave_device` says whether networks may go to main memory and compute there; by default on everything but the
-    processor. Afterwards the model is as it was.
+    CPU. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
     turns, streams, upscaling = _Turns(model), _Streams(model, leave), upscaling or UpscalerLimits()
@@ -124,7 +124,7 @@ def _slices(model: LoadedModel, attention: Attention | None) -> Fallback:
 
 
 def _chunks(model: LoadedModel) -> Fallback:
-    """Feed-forwards some tokens at a time, which changes no number."""
+    """Feed-forwards on some tokens at a time, which changes no value."""
     is_on = False
 
     def apply() -> Step | None:
@@ -243,7 +243,7 @@ def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
 
         return Step("on the CPU", undo)
 
-    return Fallback("processor", frozenset({"denoise"}), apply)
+    return Fallback("UNet on the CPU", frozenset({"denoise"}), apply)
 
 
 def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:

@@ -4,7 +4,7 @@ Modes (the setting `lora_mode`):
 
 - exact: factorable kinds run beside the layer, the rest is added when the layer's weight is decoded. Nothing stored
   is touched; on, off and another strength take milliseconds.
-- merge from full precision: the sum of all deltas is added in float32 to the weight as it stands in the checkpoint
+- merge from full precision: the sum of all deltas is added in float32 to the weight as it is in the checkpoint
   file (or in a copy in memory), and encoded once. No second model in memory.
 - merge into fp8: each delta is added to what is stored and rounded again, one network after the other, as other
   programs do it; small deltas are lost in the rounding. With stochastic rounding they survive as noise.
@@ -351,7 +351,7 @@ class AdapterApplier:
                     total.add_adapter(numbers[0], *share)
 
     def _bias_beside(self, target: Target, changes: list[LayerChange], total: _Sum) -> None:
-        """A layer without a bias has none to merge into: what is added stands beside it, as in mode exact."""
+        """A layer without a bias has none to merge into: what is added is computed beside it, as in mode exact."""
         bias = changed_bias(None, changes)
         if bias is None:
             return

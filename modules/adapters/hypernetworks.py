@@ -94,7 +94,7 @@ def _layers(path: Path, state: dict[str, Any]) -> tuple[Layer, ...]:
     for number in numbers:
         weight, bias = state[f"linear.{number}.weight"], state[f"linear.{number}.bias"]
         if not bool(torch.isfinite(weight).all()) or not bool(torch.isfinite(bias).all()):
-            raise AdapterError(f"{path.name}: linear.{number} holds NaN or infinite numbers.")
+            raise AdapterError(f"{path.name}: linear.{number} holds NaN or infinite values.")
         activated = weight.ndim == 2 and number + 1 not in numbers and number != numbers[-1]
         result.append(Layer(weight, bias, activated))
     return tuple(result)

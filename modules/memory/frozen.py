@@ -62,7 +62,7 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         layer = ctx.layer
         dimensions = len(layer.kernel_size)
-        shape_only = gradient.new_empty(1).expand(ctx.shape)  # of the input: its numbers are not used
+        shape_only = gradient.new_empty(1).expand(ctx.shape)  # of the input: its values are not used
         result = torch.ops.aten.convolution_backward(
             gradient,
             shape_only,

@@ -1,6 +1,6 @@
 """The one place where a stored layer becomes usable weights: fetch, move, decode, scale, add changes.
 
-A managed layer keeps what is stored (fp8 bytes, fp16 numbers ...) in its parameters, and its class is replaced by a
+A managed layer keeps what is stored (fp8 bytes, fp16 values ...) in its parameters, and its class is replaced by a
 subclass made for it, on which every stored parameter is a property: reading `layer.weight` gives the weight in the
 compute dtype, freshly decoded. So whoever reads weights without calling the layer (nn.MultiheadAttention reads its
 out-projection, T5 asks for a weight's dtype) gets usable ones, nothing stored is ever written, an exception in a

@@ -44,7 +44,7 @@ class StorageRules:
         FORMATS.get(self.storage)
 
     def format_of(self, path: str, layer: nn.Module, name: str, shape: tuple[int, ...]) -> StorageFormat | None:
-        """The format for the parameter `name` of `layer`, which stands at `path`; None: it stays."""
+        """The format for the parameter `name` of `layer`, which is at `path`; None: it is not stored."""
         storage = FORMATS.get(self.storage)
         if isinstance(layer, CASTABLE):
             wanted = name in ("weight", "bias")
@@ -104,7 +104,7 @@ def apply_storage(
         if not bool(torch.isfinite(_weight(layer, name)).all()):
             raise InvalidValueError(
                 f"{_joined(path, name)} holds NaN or infinite values and cannot be stored as {storage.name}. "
-                "The file is damaged, or the training diverged: use another copy."
+                "The file is damaged, or its training diverged: use another copy."
             )
     stored, encoded = StoredLayers(), dict[int, tuple[nn.Parameter, Encoded]]()
     for path, layer, name, storage in chosen:

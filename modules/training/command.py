@@ -1,4 +1,4 @@
-"""The command that trains a LoRA on captioned images: `train FOLDER`. `recipes.loras` adds commands of its own."""
+"""The command that trains a LoRA on captioned images: `train FOLDER`. `modules.cli.lora` adds the examples."""
 
 import argparse
 import logging

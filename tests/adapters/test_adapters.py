@@ -321,7 +321,7 @@ def test_embeddings_of_all_layouts(tmp_path: Path) -> None:
     assert set(store.usable([8])) == {"webui", "diffusers", "plain", "pair", "inside"}
     assert set(store.usable([8, 12])) == {"pair"}
     assert "no textual inversion" in store.skipped([8])["other"]
-    assert "[8] numbers wide" in store.skipped([12])["plain"]
+    assert "[8] values wide" in store.skipped([12])["plain"]
     assert store.usable([8])["plain"].count == 3
     (tmp_path / "plain.safetensors").unlink()
     store.refresh()

@@ -19,6 +19,7 @@ from torch import Tensor
 from modules.adapters.adapter_file import digests_of, read_adapter_file, read_metadata
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
+from modules.cli.lora import main
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
@@ -30,7 +31,6 @@ from modules.training.options import LoraOptions, TrainingError
 from modules.training.trainer import LoraTrainer, train_lora
 from recipes.loras.balloon import draw_balloon
 from recipes.loras.blueprint import LINE, PAPER, as_blueprint
-from recipes.loras.command import main
 from recipes.loras.example import EXAMPLES
 from tests.recordings import CONFIGS, TINY
 

@@ -73,7 +73,7 @@ def find_feed_forwards(root: nn.Module) -> dict[str, FeedForward]:
 
 @dataclass(frozen=True)
 class _Split:
-    """Stands in place of a feed-forward's forward."""
+    """Replaces the forward of a feed-forward."""
 
     pattern: FeedForward
     options: SplitOptions

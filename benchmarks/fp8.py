@@ -1,12 +1,11 @@
 """Weights in 8 bits beside 16 bits and beside diffusers' layerwise casting: bytes, peak while loading, time of a step.
 
-Run `python -m benchmarks.fp8 [load] [step] [granularity]`; a part that is not named keeps what the JSON has of it. A
+Run `python -m benchmarks.fp8 [load] [step]`; a part that is not named keeps what the JSON has of it. A
 checkpoint of Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its
 own; in the second part all contenders take turns, and the quickest step of each counts. Ours compute in what the
 program chooses on this machine: bfloat16 where the CPU multiplies it natively, else float32, which is then far
-quicker. The peers compute in 16 bit, as one uses them, and in float32 too where that is what we choose. The third part
-decodes layer by layer, block by block and all at once. Rows that need a GPU (`benchmarks/fp8_card.py`) say so
-without one.
+quicker. The peers compute in 16 bit, as one uses them, and in float32 too where that is what we choose. Rows that need
+a GPU (`benchmarks/fp8_card.py`) say so without one.
 """
 
 import argparse
@@ -35,7 +34,7 @@ GOALS = {
     "step/layerwise": 0.5,
     "row error": 0.027,
 }
-PARTS = ("load", "step", "granularity")
+PARTS = ("load", "step")
 ROUNDS = 3
 LATENT_SIDE = 64  # 512 px
 
@@ -123,29 +122,6 @@ def step_rows(seconds: Mapping[str, float], ours: torch.dtype) -> dict[str, tupl
     return rows
 
 
-@torch.inference_mode()
-def measure_granularity(path: Path, ours: torch.dtype) -> dict[str, dict[str, float]]:
-    """Seconds of a step at 256 px, and the peak of what it allocates, by how much is decoded at once."""
-    from diffusers.models.attention import BasicTransformerBlock
-    from diffusers.models.resnet import ResnetBlock2D
-
-    from benchmarks.memory import peak_of
-    from modules.memory.scratch import release_scratch
-    from modules.memory.storage import StorageRules, apply_storage
-
-    unet = load_through_program(path, None, ours, torch.device("cpu")).unet
-    step = stepper(unet, ours, torch.device("cpu"), LATENT_SIDE // 2)
-    found = {}
-    for granularity in ("leaf", "block", "whole"):
-        blocks = (BasicTransformerBlock, ResnetBlock2D)
-        handle = apply_storage(unet, StorageRules(FORMATS[1]), ours, granularity=granularity, blocks=blocks)
-        seconds = take_turns({granularity: step})[granularity]
-        release_scratch()
-        found[granularity] = {"seconds": seconds, "peak_bytes": float(peak_of(torch.nn.Module(), (), step))}
-        handle.remove()
-    return found
-
-
 def short(dtype: torch.dtype) -> str:
     """ "bfloat16" of torch.bfloat16."""
     return str(dtype).removeprefix("torch.")
@@ -207,12 +183,6 @@ def measure(parts: Sequence[str]) -> None:
             result["compute dtype"] = short(ours)
             for what, (ratio, goal) in step_rows(seconds, ours).items():
                 row(what, ratio, goal)
-        if "granularity" in parts and not on_gpu:
-            by = measure_granularity(path, ours)
-            result["granularity"] = by
-            for name_of, each in by.items():
-                row(f"step at 256 px, decoded by {name_of} / by leaf", each["seconds"] / by["leaf"]["seconds"], None)
-                row(f"allocated at the peak, decoded by {name_of}, MB", each["peak_bytes"] / 1e6, None)
         if "step" in parts:
             for what, (found, goal) in fp8_card.rows(path).items():
                 row(what, found, goal)

@@ -19,8 +19,9 @@ from modules.memory.layer import stored_state, unmanage
 from modules.memory.storage import StorageRules, apply_storage
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
+from modules.sampling.discrete import scaled_linear_alphas_cumprod
 from modules.training.command import LORAS, SHIPPED
-from recipes.scenes.model import SceneModel, sd1_alphas_cumprod
+from recipes.scenes.model import SceneModel
 from recipes.scenes.preview import sample_latents
 
 PROMPTS = (
@@ -124,7 +125,7 @@ def _latents(model: LoadedModel) -> Tensor:
         vae=None,
         text=text,
         scale_factor=1.0,
-        alphas_cumprod=sd1_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps),
+        alphas_cumprod=scaled_linear_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps),
     )
     first = range(0, SEEDS * len(PROMPTS), len(PROMPTS))
     return torch.cat([sample_latents(scene, PROMPTS, range(n, n + len(PROMPTS)), steps=STEPS) for n in first])

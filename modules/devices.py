@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 FP8_MATMUL_CAPABILITY = (8, 9)
-GPU_KINDS = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm cards are "cuda" to PyTorch
+GPU_KINDS = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm GPUs are "cuda" to PyTorch
 Counters = dict[str, int]
 Memory = dict[str, int | str | Counters]
 
@@ -43,7 +43,7 @@ def choose_device(flags: DeviceFlags, part: str = "sd") -> torch.device:
     count = _count(kind)
     if flags.use_ipex and not count:
         raise InvalidValueError(
-            f"--use-ipex: PyTorch {torch.__version__} sees no Intel card. Available: {_listed()}. "
+            f"--use-ipex: PyTorch {torch.__version__} sees no Intel GPU. Available: {_listed()}. "
             "Its build for Intel is installed by: python launch.py --torch xpu --reinstall-torch"
         )
     if flags.device_id is None:
@@ -115,7 +115,7 @@ def works(device: torch.device, dtype: torch.dtype) -> bool:
 
 def has_fp8_matmul(device: torch.device) -> bool:
     """Whether `device` multiplies e4m3 matrices in its own units: NVIDIA from compute capability 8.9 on, and then found
-    out by doing it. The processor only imitates that, slower than it decodes."""
+    out by doing it. The CPU only emulates that, slower than it decodes."""
     import torch
 
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < FP8_MATMUL_CAPABILITY:
@@ -145,26 +145,11 @@ def compute_dtype(device: torch.device, no_half: bool, precision: str = "autocas
 
 
 def is_gtx_16xx(name: str, capability: tuple[int, int]) -> bool:
-    """Whether a CUDA card is a GTX 1630 to 1660: Turing without tensor cores.
+    """Whether a CUDA GPU is a GTX 1630 to 1660: Turing without tensor cores.
 
     Plain autocast to fp16 gives NaN on these with some cuDNN algorithms, so they get manual casts and cuDNN's search.
     """
     return capability == (7, 5) and "GTX 16" in name
-
-
-def device_note(device: torch.device) -> str | None:
-    """What a user of this device should know, or None."""
-    import torch
-
-    if device.type == "cuda" and is_gtx_16xx(
-        _name("cuda", device.index or 0), torch.cuda.get_device_capability(device)
-    ):
-        return (
-            "GTX 16xx cards can give black images in 16 bits; if that happens, start with --no-half-vae or --no-half."
-        )
-    if device.type == "mps":
-        return "MPS has no fp8: models stay in fp16."
-    return None
 
 
 def memory_info(device: torch.device) -> dict[str, Memory]:

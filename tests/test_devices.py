@@ -138,14 +138,6 @@ def test_gtx_16xx(name: str, capability: tuple[int, int], expected: bool) -> Non
     assert devices.is_gtx_16xx(name, capability) is expected
 
 
-def test_notes_tell_what_a_device_lacks(cards: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.device_note(CPU) is None
-    assert "fp8" in str(devices.device_note(torch.device("mps")))
-    monkeypatch.setattr(devices, "_name", lambda kind, index: "NVIDIA GeForce GTX 1660")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert "--no-half" in str(devices.device_note(torch.device("cuda")))
-
-
 def test_memory_of_the_processor_has_the_shape_of_the_reference() -> None:
     memory = devices.memory_info(CPU)
     json.dumps(memory)

@@ -49,7 +49,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
         if tensor.is_floating_point() and tensor.element_size() == 1:
             tensor = tensor.to(torch.float16)  # which has every number of the 8-bit formats
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise AdapterError(f"{path.name}: {key} holds NaN or infinite numbers. The file is damaged: get it again.")
+            raise AdapterError(f"{path.name}: {key} holds NaN or infinite values. The file is damaged: get it again.")
         if key.startswith(BUNDLE):
             name, _, rest = key.removeprefix(BUNDLE).partition(".")
             bundled.setdefault(name, {})[rest] = tensor
@@ -180,8 +180,3 @@ def digests_of(path: Path) -> Digests:
             digest.update(chunk)
     tensors = digest.hexdigest()
     return Digests(tensors, hashlib.sha256(header + digest.digest()).hexdigest() if header else tensors)
-
-
-def adapter_hash(path: Path) -> str:
-    """`Digests.tensors` of a file."""
-    return digests_of(path).tensors

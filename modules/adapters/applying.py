@@ -4,7 +4,7 @@ Modes (the setting `lora_mode`):
 
 - exact: factorable kinds run beside the layer, the rest is added when the layer's weight is decoded. Nothing stored
   is touched; on, off and another strength take milliseconds.
-- merge from full precision: the sum of all deltas is added in float32 to the weight as it stands in the checkpoint
+- merge from full precision: the sum of all deltas is added in float32 to the weight as it is in the checkpoint
   file (or in a copy in memory), and encoded once. No second model in memory.
 - merge into fp8: each delta is added to what is stored and rounded again, one network after the other, as other
   programs do it; small deltas are lost in the rounding. With stochastic rounding they survive as noise.
@@ -62,7 +62,7 @@ class LoraMode(StrEnum):
 
 @dataclass(frozen=True)
 class Use:
-    """One network in effect: what it is called in the prompt, its content's hash, and its strengths."""
+    """One adapter in effect: what it is called in the prompt, its content's hash, and its strengths."""
 
     name: str
     file_hash: str
@@ -73,11 +73,11 @@ class Use:
 
 @dataclass(frozen=True)
 class Retention:
-    """How much of the networks arrived: <effective, wanted> / <wanted, wanted>, and the noise that came with it,
-    relative to the wanted delta's norm; for all layers together and the worst ones.
+    """How much of the effect of adapters is kept: <effective, wanted> / <wanted, wanted>, and the noise that came with
+    it, relative to the wanted delta's norm; for all layers together and the worst ones.
 
-    `networks`: the retention of each network by its name in the prompt, in order. Where the sum of several is encoded
-    at once, what rounding added or took away is projected on each network's own delta.
+    `adapters`: the retention of each adapter by its name in the prompt, in order. Where the sum of several is encoded
+    at once, what rounding added or took away is projected on each adapter's own delta.
     """
 
     retention: float
@@ -109,7 +109,7 @@ class _Sum:
         return both - wanted_sq, wanted_sq
 
     def add_adapter(self, number: int, error: float, size: float) -> None:
-        """<error, own> and <own, own> of one network's share in a layer; error: what arrived minus what was wanted."""
+        """<error, own> and <own, own> of one adapter's share in a layer; error: applied minus wanted delta."""
         errors, sizes = self.adapters.get(number, (0.0, 0.0))
         self.adapters[number] = (errors + error, sizes + size)
 
@@ -125,7 +125,7 @@ class _Sum:
 
 
 def whole(uses: Sequence[Use]) -> Retention:
-    """Everything arrived, because nothing was rounded."""
+    """All of the effect, because nothing was rounded."""
     return Retention(1.0, 0.0, (), tuple((use.name, 1.0) for use in uses))
 
 
@@ -352,7 +352,7 @@ class AdapterApplier:
                     total.add_adapter(numbers[0], *share)
 
     def _bias_beside(self, target: Target, changes: list[LayerChange], total: _Sum) -> None:
-        """A layer without a bias has none to merge into: what is added stands beside it, as in mode exact."""
+        """A layer without a bias has none to merge into: what is added is computed beside it, as in mode exact."""
         bias = changed_bias(None, changes)
         if bias is None:
             return

@@ -84,7 +84,7 @@ class EmbeddingStore:
         for item in self._loaded.values():
             if not wanted <= set(item.vectors):
                 has, needs = sorted(item.vectors), sorted(wanted)
-                reasons[item.name] = f"its vectors are {has} numbers wide, the text encoders of this model need {needs}"
+                reasons[item.name] = f"its vectors are {has} values wide, the text encoders of this model need {needs}"
         return reasons
 
     @property
@@ -185,7 +185,7 @@ def _from_pickle(path: Path) -> dict[str, Any]:
 
 
 def _is_preview(image: Path) -> bool:
-    """Whether the image shows an embedding that lies beside it under the same name."""
+    """Whether the image shows an embedding that is in the same folder under the same name."""
     return any(image.with_suffix(suffix).is_file() for suffix in TENSOR_SUFFIXES)
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 
 from modules.adapters.adapter_file import AdapterError
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 SUFFIXES = (".pt",)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -94,50 +94,53 @@ def _layers(path: Path, state: dict[str, Any]) -> tuple[Layer, ...]:
     for number in numbers:
         weight, bias = state[f"linear.{number}.weight"], state[f"linear.{number}.bias"]
         if not bool(torch.isfinite(weight).all()) or not bool(torch.isfinite(bias).all()):
-            raise AdapterError(f"{path.name}: linear.{number} holds NaN or infinite numbers.")
+            raise AdapterError(f"{path.name}: linear.{number} holds NaN or infinite values.")
         activated = weight.ndim == 2 and number + 1 not in numbers and number != numbers[-1]
         result.append(Layer(weight, bias, activated))
     return tuple(result)
 
 
 class HypernetworkHooks:
-    """Puts hypernetworks on all attention layers of a network, found by their `to_k` and `to_v`."""
+    """Applies hypernetworks to all attention layers of a UNet, found by their `to_k` and `to_v`."""
 
-    def __init__(self, adapter: nn.Module) -> None:
+    def __init__(self, unet: nn.Module) -> None:
         self._targets = [
             (layer, name.endswith("to_v"))
-            for name, layer in adapter.named_modules()
+            for name, layer in unet.named_modules()
             if name.endswith((".to_k", ".to_v")) and isinstance(layer, nn.Linear)
         ]
-        self._handles: list[RemovableHandle] = []
+        self._hooks: list[HookHandle] = []
         self._current: tuple[tuple[str, float], ...] = ()
 
     def apply(self, wanted: Sequence[tuple[str, Hypernetwork, float]]) -> None:
-        """Make exactly these effective, in order: (hash, network, strength)."""
+        """Make exactly these effective, in order: (hash, hypernetwork, strength)."""
         key = tuple((content, strength) for content, _, strength in wanted)
         if key == self._current:
             return
         self.remove()
         if wanted:
             for layer, for_values in self._targets:
-                self._handles.append(layer.register_forward_pre_hook(_changer(list(wanted), for_values)))
+                hook = _ChangeContext(tuple(wanted), for_values)
+                self._hooks.append(register_hook(layer, hook, HookOrder.ADAPTER))
         self._current = key
 
     def remove(self) -> None:
         """Take them off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         self._current = ()
 
 
-def _changer(
-    wanted: Sequence[tuple[str, Hypernetwork, float]], for_values: bool
-) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
-    def change(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        context, *rest = inputs
-        for _content, adapter, strength in wanted:
-            context = adapter.change(context, for_values, strength)
-        return (context, *rest)
+@dataclass(frozen=True)
+class _ChangeContext:
+    """Changes what a `to_k` or `to_v` layer gets, by each hypernetwork in turn."""
 
-    return change
+    wanted: tuple[tuple[str, Hypernetwork, float], ...]
+    for_values: bool
+
+    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        context, *rest = args
+        for _content, hypernetwork, strength in self.wanted:
+            context = hypernetwork.change(context, self.for_values, strength)
+        return inner(context, *rest, **kwargs)

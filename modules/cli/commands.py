@@ -16,7 +16,7 @@ COMMANDS: dict[str, str] = {
     "precision-report": "modules.cli.precision:report",
     "precision-compare": "modules.cli.comparison:main",
     "convert": "modules.cli.precision:convert",
-    "lora": "modules.training.command:main",
+    "lora": "modules.cli.lora:main",
     "merge": "modules.cli.merge:main",
     "offload-clean": "modules.cli.offload:main",
 }

@@ -1,4 +1,4 @@
-"""Ways to compute attention: all give the same numbers up to rounding, and differ in memory and speed.
+"""Ways to compute attention: all give the same result up to rounding, and differ in memory and speed.
 
 Each takes query [B,H,T,D], key and value [B,H,S,D] of one dtype on one device, scales by 1/sqrt(D), knows no mask,
 and returns [B,H,T,D]. Nothing is changed in place. A new way is a new entry in `ATTENTIONS`.
@@ -111,13 +111,13 @@ def sub_quadratic(query: Tensor, key: Tensor, value: Tensor, query_chunk: int, k
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free where `device` computes, or None if it does not say. Of a card that is what its driver has,
+    """Memory that is free where `device` computes, or None if it does not say. Of a GPU that is what its driver has,
     and what PyTorch holds of it without a use."""
     if device.type == "cpu":
         free = memory_info(device)["ram"].get("free")
         return free if isinstance(free, int) else None
-    card = memory_info(device)["cuda"]
-    system, reserved, allocated = (card.get(name) for name in ("system", "reserved", "allocated"))
+    gpu = memory_info(device)["cuda"]
+    system, reserved, allocated = (gpu.get(name) for name in ("system", "reserved", "allocated"))
     if not (isinstance(system, dict) and isinstance(reserved, dict) and isinstance(allocated, dict)):
         return None
     return system["free"] + reserved["current"] - allocated["current"]
@@ -197,14 +197,14 @@ def _xformers(options: AttentionOptions) -> Attention:
 
 
 def xformers_problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why xformers cannot be used here, found by using it once on a few numbers; None if it can."""
+    """Why xformers cannot be used here, found by using it once on a few values; None if it can."""
     try:
         attend = ATTENTIONS.get("xformers")(AttentionOptions())
     except ImportError:
         return "xformers is not installed (pip install xformers)"
-    numbers = torch.zeros(1, 1, 8, 64, device=device, dtype=dtype)
+    zeros = torch.zeros(1, 1, 8, 64, device=device, dtype=dtype)
     try:
-        attend(numbers, numbers, numbers)
+        attend(zeros, zeros, zeros)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         return f"xformers does not work with {dtype} on {device}: {str(error).strip().splitlines()[0]}"
     return None

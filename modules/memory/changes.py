@@ -18,7 +18,7 @@ class SideBranch:
     """A change that factors: y += scale * up(mid(down(x))), all float32.
 
     For a Linear `down` is [rank, in] and `up` [out, rank]. For a convolution `down` is [rank, in, *kernel] and `up`
-    [out, rank, 1, 1]; with `mid` [rank, rank, *kernel] the kernel stands there and `down` is [rank, in, 1, 1].
+    [out, rank, 1, 1]; with `mid` [rank, rank, *kernel] the kernel is there and `down` is [rank, in, 1, 1].
     """
 
     down: Tensor
@@ -169,7 +169,7 @@ class Branches:
 
 
 def _adds_in_place(output: Tensor, hidden: Tensor) -> bool:
-    """Whether a layer's output, made just now and known to nobody else, may be added to where it lies."""
+    """Whether a layer's output, made just now and known to nobody else, may be added to in place."""
     return output.dtype == hidden.dtype and output.is_contiguous() and not torch.is_grad_enabled()
 
 
@@ -206,7 +206,7 @@ class AllBranches:
     parts: Sequence[Branches]
     bias: Tensor | None = None
 
-    def fold(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
         """See `SideBranches`."""
         if self.bias is not None or not all(part.is_cheaper_in(weight, inputs) for part in self.parts):
             return False
@@ -282,7 +282,7 @@ def sums_once(layer: Any, inputs: Tensor, weight: Tensor) -> bool:
 
 
 def at_centres(layer: Any, hidden: Tensor, inputs: Tensor) -> Tensor:
-    """Channels of the output's size, in the input's: where the middle of the kernel lies for each output."""
+    """Channels of the output's size, in the input's: where the middle of the kernel is for each output."""
     rows, columns = layer.stride
     if (rows, columns) == (1, 1):
         return hidden

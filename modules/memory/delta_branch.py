@@ -55,7 +55,7 @@ class DeltaBranch:
             return None if changed is None else changed.to(like)
         return (changed - own).to(like)
 
-    def fold(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
         """See `SideBranches`; never, as that is what must not be done."""
         return False
 

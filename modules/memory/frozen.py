@@ -1,7 +1,7 @@
 """Gradients through layers whose weights are stored, without keeping a decoded weight for the backward pass.
 
 PyTorch's own linear and convolution save the weight that they were given: a copy of the whole model in the compute
-dtype would pile up until the backward pass, and recomputing blocks would not help against it. Here nothing is saved
+dtype would accumulate until the backward pass, and recomputing blocks would not help against it. Here nothing is saved
 but the layer, and the weight is decoded again. Stored weights get no gradients.
 """
 
@@ -62,7 +62,7 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         layer = ctx.layer
         dimensions = len(layer.kernel_size)
-        shape_only = gradient.new_empty(1).expand(ctx.shape)  # of the input: its numbers are not used
+        shape_only = gradient.new_empty(1).expand(ctx.shape)  # of the input: its values are not used
         result = torch.ops.aten.convolution_backward(
             gradient,
             shape_only,

@@ -1,6 +1,6 @@
 """The one place where a stored layer becomes usable weights: fetch, move, decode, scale, add changes.
 
-A managed layer keeps what is stored (fp8 bytes, fp16 numbers ...) in its parameters, and its class is replaced by a
+A managed layer keeps what is stored (fp8 bytes, fp16 values ...) in its parameters, and its class is replaced by a
 subclass made for it, on which every stored parameter is a property: reading `layer.weight` gives the weight in the
 compute dtype, freshly decoded. So whoever reads weights without calling the layer (nn.MultiheadAttention reads its
 out-projection, others ask for a weight's dtype) gets usable ones, nothing stored is ever written, an exception in a
@@ -13,10 +13,8 @@ upcasting) and the reference UI's 14031 (fp8 storage, manual cast), neither of w
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
@@ -42,7 +40,7 @@ class WeightChange(Protocol):
 class SideBranches(Protocol):
     """What is added to a layer's output, computed from its input; in one of three ways, whichever is best."""
 
-    def fold(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
+    def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
         """Add the branches to `weight`, where that costs less than to compute beside the layer; else False, and nothing
         is done. `weight` is decoded for these inputs only."""
 
@@ -118,7 +116,6 @@ class Stored:
     product: Product | None = None
     changes: tuple[WeightChange, ...] = ()
     branches: SideBranches | None = None
-    original: dict[str, nn.Parameter] = field(default_factory=dict)  # to restore, where asked to keep it
 
 
 def stored_state(layer: nn.Module) -> Stored | None:
@@ -145,31 +142,24 @@ def manage(
     state = Stored(dict(formats), compute_dtype, own_class, device, cast_inputs)
     if known:
         state.changes, state.branches = known.changes, known.branches
-        state.fetch, state.original, state.product = known.fetch, known.original, known.product
+        state.fetch, state.product = known.fetch, known.product
     layer.__dict__[STATE] = state
     layer.__class__ = _managed_class(own_class, tuple(formats))
     return state
 
 
 def unmanage(layer: nn.Module) -> None:
-    """Give the layer its own class back and its weights as plain parameters in the compute dtype.
-
-    Where the originals were kept, those come back instead. Changes and branches are gone.
-    """
+    """The way back: the layer's own class, and its weights as plain parameters in the compute dtype, decoded for good.
+    Changes and branches are dropped."""
     state = stored_state(layer)
     if state is None:
         return
     state.changes, state.branches = (), None
-    plain = {
-        name: nn.Parameter(read_weight(layer, name), requires_grad=False)
-        for name in state.formats
-        if name not in state.original and layer._parameters.get(name) is not None
-    }
-    plain.update(state.original)
+    plain = {name: read_weight(layer, name) for name in state.formats if layer._parameters.get(name) is not None}
     layer.__class__ = state.own_class
     del layer.__dict__[STATE]
-    for name, parameter in plain.items():
-        layer._parameters[name] = parameter
+    for name, weight in plain.items():
+        layer._parameters[name] = nn.Parameter(weight, requires_grad=False)
         layer._buffers.pop(name + SCALE_SUFFIX, None)
 
 
@@ -204,9 +194,6 @@ def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tenso
     allocation.
     """
     state: Stored = layer.__dict__[STATE]
-    decoded = _decoded_ahead().get((id(layer), name))
-    if decoded is not None:
-        return decoded
     data, scale = state.fetch(layer, name) if state.fetch is not None else stored_tensors(layer, name)
     weight = decode(state, name, data, scale, out)
     for change in state.changes:
@@ -224,7 +211,7 @@ def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:
         state = stored_state(part.layer)
         if state is None or state.fetch is None or part.name not in state.formats:
             continue
-        if not _is_whole(part.layer, part.name, state):
+        if not state.changes:  # changes are made to the whole weight
             asked.setdefault(id(state.fetch), (state.fetch, []))[1].append(part)
     for fetch, wanted in asked.values():
         for part, data in zip(wanted, fetch.parts(wanted), strict=True):
@@ -239,7 +226,7 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
     """
     layer, name = part.layer, part.name
     state = stored_state(layer)
-    if state is None or name not in state.formats or _is_whole(layer, name, state):
+    if state is None or name not in state.formats or state.changes:
         whole: Tensor = getattr(layer, name)
         return part.of(whole)
     if brought is None:
@@ -247,11 +234,6 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
         brought = part.of(data), part.of_scale(scale)
     data, scale = brought
     return decode(state, name, data if data.dtype == state.compute_dtype else data.contiguous(), scale)
-
-
-def _is_whole(layer: nn.Module, name: str, state: Stored) -> bool:
-    """Whether a parameter is only to be had whole: changes are made to all of it, or it is decoded already."""
-    return bool(state.changes) or (id(layer), name) in _decoded_ahead()
 
 
 def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -270,36 +252,6 @@ def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Te
     if data.dtype != storage.dtype:  # somebody assigned another parameter, or moved the layer to another dtype
         return out.copy_(data)
     return storage.decode(data, scale, out)
-
-
-# -- blocks that are decoded at once -----------------------------------------------------------------------------------
-
-_LOCAL = threading.local()
-
-
-def _decoded_ahead() -> dict[tuple[int, str], Tensor]:
-    if torch.compiler.is_compiling():
-        return {}
-    found: dict[tuple[int, str], Tensor] = _LOCAL.__dict__.get("ahead", {})
-    return found
-
-
-@contextmanager
-def decoded_together(block: nn.Module) -> Iterator[None]:
-    """While open, in this thread, all managed layers below `block` have their weights decoded once and held."""
-    held = {
-        (id(layer), name): read_weight(layer, name)
-        for layer in block.modules()
-        if (state := stored_state(layer)) is not None
-        for name in state.formats
-        if layer._parameters.get(name) is not None
-    }
-    before = _decoded_ahead()
-    _LOCAL.ahead = {**before, **held}
-    try:
-        yield
-    finally:
-        _LOCAL.ahead = before
 
 
 # -- the subclass ------------------------------------------------------------------------------------------------------
@@ -336,7 +288,7 @@ def _is_decoded_here(layer: nn.Module, name: str, data: Tensor) -> bool:
 def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | None]:
     """The weight to multiply `x` with, and the branches that are still to be computed beside the layer.
 
-    Branches are folded only into weights of 8 bits: so a layer computes alike, wherever its weights rest.
+    Branches are merged only into weights of 8 bits: so a layer computes alike, wherever its weights rest.
     """
     weight = _short_lived(layer, "weight")
     assert weight is not None
@@ -348,8 +300,7 @@ def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | Non
         and state.formats["weight"].dtype.itemsize == 1
         and data is not None
         and _is_decoded_here(layer, "weight", data)
-        and (id(layer), "weight") not in _decoded_ahead()
-        and state.branches.fold(layer, x, weight)
+        and state.branches.merge_for_call(layer, x, weight)
     ):
         return weight, None
     return weight, state.branches

@@ -1,7 +1,7 @@
 """When memory runs out in the middle of a call: free what can be freed, have the work take less, call again.
 
 What is called must not have changed anything before it fails, so that the same call with the same arguments gives the
-same result. Fallbacks that were climbed stay until `close`, so that later calls do not fail first.
+same result. Fallbacks that were applied stay until `close`, so that later calls do not fail first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Step:
 class Fallback:
     """A way to need less memory in some stages.
 
-    `climb` puts it into effect, one size further each time, and returns None where it can do no more.
+    `apply` puts it into effect, one size further each time, and returns None where it can do no more.
     """
 
     name: str  # short, for the record: "query slices"
@@ -52,7 +52,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Taken:
-    """A fallback that was climbed; `text` for people."""
+    """A fallback that was applied; `text` for people."""
 
     stage: str
     fallback: str

@@ -27,7 +27,8 @@ def scratch(shape: tuple[int, ...], dtype: torch.dtype, use: str = "weight") -> 
     buffer = buffers.get((dtype, use))
     if buffer is None or buffer.numel() < count:
         buffers.pop((dtype, use), None)  # the old one is freed before the new one is made
-        buffer = buffers[dtype, use] = torch.empty(count, dtype=dtype)
+        with torch.inference_mode(False):  # a buffer made in inference mode could not be written outside of it
+            buffer = buffers[dtype, use] = torch.empty(count, dtype=dtype)
     return buffer[:count].view(shape)
 
 

@@ -1,25 +1,15 @@
-"""Storing a model's weights in a smaller format: which, how, and back again. Works on any `nn.Module`."""
+"""Storing weights in a smaller format: which weights, and how. Works on any `nn.Module`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
-from modules.memory.formats import FORMATS, StorageFormat
-from modules.memory.layer import (
-    SCALE_SUFFIX,
-    decoded_together,
-    manage,
-    put,
-    stored_state,
-    stored_tensors,
-    unmanage,
-)
+from modules.memory.formats import FORMATS, Encoded, StorageFormat
+from modules.memory.layer import SCALE_SUFFIX, manage, put, read_weight, stored_state
 from modules.memory.skip import SkipRules
 
 CASTABLE = (
@@ -33,7 +23,6 @@ CASTABLE = (
 )
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.RMSNorm)
 SMALLEST_SCALED_ELEMENTS = 4096  # smaller weights are not worth a scale and an error
-GRANULARITIES = ("leaf", "block", "whole")
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,7 @@ class StorageRules:
         FORMATS.get(self.storage)
 
     def format_of(self, path: str, layer: nn.Module, name: str, shape: tuple[int, ...]) -> StorageFormat | None:
-        """The format for the parameter `name` of `layer`, which stands at `path`; None: it stays."""
+        """The format for the parameter `name` of `layer`, which is at `path`; None: it is not stored."""
         storage = FORMATS.get(self.storage)
         if isinstance(layer, CASTABLE):
             wanted = name in ("weight", "bias")
@@ -70,93 +59,65 @@ class StorageRules:
         return storage
 
 
-@dataclass
-class StorageHandle:
-    """What `apply_storage` did, and the way back."""
+class StoredLayers:
+    """Takes encoded weights one after the other, and makes their layers stored ones when all of them are there.
 
-    root: nn.Module
-    layers: dict[str, nn.Module]
-    saturated: dict[str, int]
-    recast: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)
-    _block_hooks: list[_BlockHook] = field(default_factory=list)
+    Loading feeds it from a file (`modules.models.reading.filling`), `apply_storage` from a module. `saturated` counts
+    by label how many values of a weight were beyond its format's range.
+    """
 
-    def remove(self) -> None:
-        """Give every layer its own class back, with the originals where they were kept, else what is stored, decoded
-        to the compute dtype. Safe to call twice."""
-        for hook in self._block_hooks:
-            hook.remove()
-        self._block_hooks.clear()
-        for layer in self.layers.values():
-            unmanage(layer)
-        self.layers.clear()
-        for parameter, original in self.recast:
-            parameter.data = original
-        self.recast.clear()
+    def __init__(self) -> None:
+        self.saturated: dict[str, int] = {}
+        self._layers: dict[int, tuple[nn.Module, dict[str, StorageFormat]]] = {}
 
-    def __enter__(self) -> StorageHandle:
-        return self
+    def put(self, layer: nn.Module, name: str, storage: StorageFormat, encoded: Encoded, label: str) -> None:
+        """Place a weight, encoded in `storage`, as the parameter `name` of `layer`."""
+        put(layer, name, encoded.data, encoded.scale)
+        self._layers.setdefault(id(layer), (layer, {}))[1][name] = storage
+        if encoded.saturated:
+            self.saturated[label] = encoded.saturated
 
-    def __exit__(self, *_: object) -> None:
-        self.remove()
+    def manage(self, compute_dtype: torch.dtype, cast_inputs: bool = True) -> list[nn.Module]:
+        """Have all layers that got a weight compute in `compute_dtype` from what is stored; returns them."""
+        for layer, formats in self._layers.values():
+            manage(layer, formats, compute_dtype, cast_inputs=cast_inputs and not isinstance(layer, nn.Embedding))
+        return [layer for layer, _ in self._layers.values()]
 
 
 def apply_storage(
-    root: nn.Module,
-    rules: StorageRules,
-    compute_dtype: torch.dtype,
-    *,
-    device: torch.device | None = None,
-    cast_inputs: bool = True,
-    granularity: str = "leaf",
-    blocks: tuple[type[nn.Module], ...] = (),
-    keep_original: bool = False,
-) -> StorageHandle:
-    """Store the weights below `root` by `rules`, computing in `compute_dtype`; returns the handle that undoes it.
+    root: nn.Module, rules: StorageRules, compute_dtype: torch.dtype, cast_inputs: bool = True
+) -> dict[str, int]:
+    """Store the weights below `root` by `rules`, computing in `compute_dtype`; all other parameters and buffers with
+    floating-point values are cast to it. Tied weights stay tied.
 
-    Everything else floating below `root` is cast to `compute_dtype`. Applied again, it reconfigures: layers whose
-    format stays are left alone, others are encoded again from the kept original, or else from what is stored.
-    `granularity`: "leaf" decodes a layer's weights for its own forward pass only; "block" those of each module of a
-    class in `blocks` at once; "whole" all of root's: fewer casts, more memory. `keep_original` keeps the weights as
-    they were, for `remove`.
-
-    Raises `InvalidValueError` that names the tensor if a weight is not finite; nothing is changed then.
+    For modules that are in memory; checkpoints are encoded while they are read, so that no wide copy ever exists.
+    Returns how many values were saturated, by parameter. Raises `InvalidValueError` that names the tensor if a weight
+    is not finite; nothing is changed then.
     """
-    if granularity not in GRANULARITIES:
-        raise InvalidValueError(f"granularity {granularity!r} is unknown. Allowed: {', '.join(GRANULARITIES)}.")
-    _refuse_non_finite(root, rules)
-    handle = StorageHandle(root, {}, {})
-    done: dict[int, _TiedParameter] = {}
-    for path, layer in list(root.named_modules()):
-        formats: dict[str, StorageFormat] = {}
-        originals: dict[str, nn.Parameter] = {}
-        for name, parameter in list(layer._parameters.items()):
-            if parameter is None:
-                continue
-            storage = rules.format_of(path, layer, name, tuple(parameter.shape))
-            if storage is not None:
-                formats[name] = storage
-                tied = _store(layer, name, storage, done)
-                originals[name] = tied.original
-                if tied.saturated:
-                    handle.saturated[_joined(path, name)] = tied.saturated
-            elif _was_stored(layer, name):
-                put(layer, name, _plain_weight(layer, name).to(compute_dtype), None)
-            elif parameter.is_floating_point() and parameter.dtype != compute_dtype:
-                if keep_original:
-                    handle.recast.append((parameter, parameter.data))
-                parameter.data = parameter.data.to(compute_dtype)
-        _cast_buffers(layer, compute_dtype)
-        if formats:
-            state = manage(layer, formats, compute_dtype, device, cast_inputs and not isinstance(layer, nn.Embedding))
-            if keep_original:
-                state.original = {**originals, **state.original}
-            handle.layers[path] = layer
-        elif stored_state(layer) is not None:
-            unmanage(layer)
-    if granularity != "leaf":
-        owners = [root] if granularity == "whole" else [m for m in root.modules() if isinstance(m, blocks)]
-        handle._block_hooks = [_BlockHook(owner) for owner in owners]
-    return handle
+    chosen = [
+        (path, layer, name, storage)
+        for path, layer in root.named_modules()
+        for name, parameter in layer._parameters.items()
+        if parameter is not None and (storage := rules.format_of(path, layer, name, tuple(parameter.shape))) is not None
+    ]
+    for path, layer, name, storage in chosen:
+        if not bool(torch.isfinite(_weight(layer, name)).all()):
+            raise InvalidValueError(
+                f"{_joined(path, name)} holds NaN or infinite values and cannot be stored as {storage.name}. "
+                "The file is damaged, or its training diverged: use another copy."
+            )
+    stored, encoded = StoredLayers(), dict[int, tuple[nn.Parameter, Encoded]]()
+    for path, layer, name, storage in chosen:
+        parameter = layer._parameters[name]
+        assert parameter is not None
+        if id(parameter) not in encoded:  # the original is kept alive, so that its id stays its own
+            new = storage.encode(_weight(layer, name))
+            encoded[id(parameter)] = parameter, replace(new, data=nn.Parameter(new.data, requires_grad=False))
+        stored.put(layer, name, storage, encoded[id(parameter)][1], _joined(path, name))
+    stored.manage(compute_dtype, cast_inputs)
+    for layer in root.modules():
+        _cast(layer, compute_dtype)
+    return stored.saturated
 
 
 def stored_bytes(root: nn.Module) -> int:
@@ -172,96 +133,20 @@ def stored_bytes(root: nn.Module) -> int:
     return sum(seen.values())
 
 
-def managed_layers(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Path and layer of everything below `root` that is managed."""
-    return ((path, layer) for path, layer in root.named_modules() if stored_state(layer) is not None)
-
-
-class _BlockHook:
-    """Decodes a block's weights together for the time of its forward pass; `remove` takes it away."""
-
-    def __init__(self, block: nn.Module) -> None:
-        self._block = block
-        self._forward = block.__dict__.get("forward")
-        inner = block.forward
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            with decoded_together(block):
-                return inner(*args, **kwargs)
-
-        forward.__wrapped__ = inner  # type: ignore[attr-defined]
-        block.__dict__["forward"] = forward
-
-    def remove(self) -> None:
-        if self._forward is None:
-            self._block.__dict__.pop("forward", None)
-        else:
-            self._block.__dict__["forward"] = self._forward
-
-
-def _refuse_non_finite(root: nn.Module, rules: StorageRules) -> None:
-    for path, layer in root.named_modules():
-        for name, parameter in layer._parameters.items():
-            if parameter is None or stored_state(layer) is not None:
-                continue
-            if rules.format_of(path, layer, name, tuple(parameter.shape)) is None:
-                continue
-            if parameter.element_size() > 1 and not bool(torch.isfinite(parameter.data).all()):
-                raise InvalidValueError(
-                    f"{_joined(path, name)} holds NaN or infinite numbers and cannot be stored as {rules.storage}. "
-                    "The file is damaged, or was trained to pieces: use another copy."
-                )
-
-
-@dataclass(frozen=True)
-class _TiedParameter:
-    """What a parameter became, for the other places where the same parameter stands. Keeps it alive, so that its id
-    stays its own."""
-
-    original: nn.Parameter
-    stored: nn.Parameter
-    scale: Tensor | None
-    saturated: int
-
-
-def _store(layer: nn.Module, name: str, storage: StorageFormat, done: dict[int, _TiedParameter]) -> _TiedParameter:
-    """Encode one parameter in place; a tied one gets the parameter that its twin got."""
-    state = stored_state(layer)
+def _weight(layer: nn.Module, name: str) -> Tensor:
+    """A parameter as the layer computes with it."""
     parameter = layer._parameters[name]
     assert parameter is not None
-    tied = done.get(id(parameter))
-    if tied is None:
-        if state is not None and state.formats.get(name) is storage:
-            tied = _TiedParameter(parameter, parameter, layer._buffers.get(name + SCALE_SUFFIX), 0)
-        else:
-            encoded = storage.encode(_plain_weight(layer, name))
-            tied = _TiedParameter(
-                parameter, nn.Parameter(encoded.data, requires_grad=False), encoded.scale, encoded.saturated
-            )
-        done[id(parameter)] = done[id(tied.stored)] = tied
-    put(layer, name, tied.stored, tied.scale)
-    return tied
+    return parameter.data if stored_state(layer) is None else read_weight(layer, name)
 
 
-def _plain_weight(layer: nn.Module, name: str) -> Tensor:
-    """A parameter's numbers without any changes: the kept original, or what is stored, decoded to float32."""
+def _cast(layer: nn.Module, dtype: torch.dtype) -> None:
+    """What of a layer is not stored, to the compute dtype."""
     state = stored_state(layer)
-    if state is None or name not in state.formats:
-        parameter = layer._parameters[name]
-        assert parameter is not None
-        return parameter.data
-    if name in state.original:
-        return state.original[name].data
-    data, scale = stored_tensors(layer, name)
-    return state.formats[name].decode(data, scale, torch.empty(data.shape, dtype=torch.float32, device=data.device))
-
-
-def _was_stored(layer: nn.Module, name: str) -> bool:
-    state = stored_state(layer)
-    return state is not None and name in state.formats
-
-
-def _cast_buffers(layer: nn.Module, dtype: torch.dtype) -> None:
+    for name, parameter in layer._parameters.items():
+        is_stored = state is not None and name in state.formats
+        if parameter is not None and not is_stored and parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
     for name, buffer in layer._buffers.items():
         if buffer is not None and buffer.is_floating_point() and not name.endswith(SCALE_SUFFIX):
             layer._buffers[name] = buffer.to(dtype)

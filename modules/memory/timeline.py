@@ -1,7 +1,7 @@
 """How much memory a piece of work took, stage by stage: a light sampler in a thread, exact peaks at stage borders.
 
 Between two borders the peak of main memory comes from the kernel's own high-water mark (Linux) and that of a graphics
-card from PyTorch's allocator, so that nothing short-lived is missed; the samples in between only draw the curve.
+GPU from PyTorch's allocator, so that nothing short-lived is missed; the samples in between only draw the curve.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERVAL_S = 0.1
 
 @dataclass(frozen=True)
 class Reading:
-    """Bytes at one moment: of this process in main memory, and of PyTorch's allocator on the card. None: not known."""
+    """Bytes at one moment: of this process in main memory, and of PyTorch's allocator on the GPU. None: not known."""
 
     rss: int | None = None
     allocated: int | None = None
@@ -90,7 +90,7 @@ class MemoryRecord:
 class MemoryTimeline:
     """Records while it is open. `stage` may be called from the thread that works; the sampler has its own.
 
-    On a card each border of stages starts the allocator's count of the peak anew.
+    On a GPU each border of stages starts the allocator's count of the peak anew.
     """
 
     def __init__(self, device: torch.device, interval_s: float = INTERVAL_S) -> None:
@@ -195,7 +195,7 @@ def read_memory(device: torch.device) -> Reading:
 
 
 def begin_peak(device: torch.device, proc: Path = Path("/proc/self")) -> None:
-    """Have the kernel and the card's allocator count their peaks from here."""
+    """Have the kernel and the GPU's allocator count their peaks from here."""
     if _can_begin_peak(proc):  # else, where it is not Linux, the samples have to do
         (proc / "clear_refs").write_text("5", encoding="ascii")
     if device.type in ("cuda", "xpu"):

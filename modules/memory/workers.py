@@ -1,4 +1,4 @@
-"""Threads that compute with one processor core each.
+"""Threads that compute with one CPU core each.
 
 PyTorch spreads every operation over all cores, and its threads meet at the end of each: many small operations run
 faster as one stream a core, and where cores are busy the meetings cost up to fifty times the work.

@@ -106,7 +106,7 @@ def refuse_non_finite(file: TensorSource, key: str, tensor: Tensor) -> None:
         return
     if not finite:
         raise CheckpointError(
-            f"{file.path.name}: {key} holds NaN or infinite numbers. The file is damaged, or was trained to pieces: "
+            f"{file.path.name}: {key} holds NaN or infinite values. The file is damaged, or its training diverged: "
             "use another copy."
         )
 

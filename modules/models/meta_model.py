@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from modules.memory.streaming.groups import Level, make_groups
+from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
 from modules.memory.streaming.offload_storage import SMALL_BYTES
 from modules.memory.streaming.source import RamSource, Source
 from modules.models.architecture import LdmArchitecture
@@ -21,7 +21,6 @@ from modules.models.loading import architecture_of, detect_family
 from modules.models.precision import PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.reading.filling import SMALLEST_TABLE_BYTES
-from modules.models.reading.offloading import MAX_BLOCK_BYTES
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.stream_layout import StreamLayout
 

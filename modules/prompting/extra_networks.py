@@ -1,7 +1,6 @@
 """`<lora:name:0.8>` and its like: taken out of the prompt, kept as tags for whoever knows that kind of network."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _OPENING = re.compile(r"<(\w+):")
@@ -46,9 +45,3 @@ def extract_tags(prompt: str) -> tuple[str, PromptTags]:
         opening = _OPENING.search(prompt, max(position, opening.end()))
     kept.append(prompt[position:])
     return "".join(kept), tags
-
-
-def extract_tags_of_batch(prompts: Sequence[str]) -> tuple[list[str], PromptTags]:
-    """All prompts without tags; the tags are those of the first prompt, which decides for the whole batch."""
-    extracted = [extract_tags(prompt) for prompt in prompts]
-    return [text for text, _ in extracted], extracted[0][1] if extracted else {}

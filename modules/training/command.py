@@ -1,9 +1,9 @@
-"""Trains a LoRA: `train FOLDER` on captioned images, `example NAME` an example of ours, `draw NAME` its images."""
+"""The command that trains a LoRA on captioned images: `train FOLDER`. `modules.cli.lora` adds the examples."""
 
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +16,10 @@ from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
 from modules.training.factors import take_over
 from modules.training.file import TrainingRecord, write_lora
-from modules.training.images import CaptionedImage, encode_images, read_images, write_images
+from modules.training.images import CaptionedImage, encode_images, read_images
 from modules.training.options import LoraOptions
 from modules.training.preview import PreviewRenderer, PreviewSample, write_card
 from modules.training.trainer import LoraTrainer, train_lora
-from recipes.loras import balloon as _balloon  # noqa: F401 - registers the example
-from recipes.loras import blueprint as _blueprint  # noqa: F401 - registers the example
-from recipes.loras.example import EXAMPLES, draw_images
 
 log = logging.getLogger("lora")
 
@@ -32,11 +29,14 @@ SHIPPED = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetenso
 LORAS = ROOT / "models" / "Lora"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; exit code 0, or 1 for errors."""
+AddCommands = Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], None]
+
+
+def main(argv: Sequence[str], add_commands: AddCommands = lambda commands: None) -> int:
+    """Run the command; exit code 0, or 1 for errors. `add_commands` adds more commands beside `train`."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     log.setLevel(logging.INFO)
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(add_commands).parse_args(argv)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     try:
@@ -47,38 +47,39 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="launch.py lora", description=__doc__)
+def _parser(add_commands: AddCommands) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="launch.py lora", description="Trains a LoRA.")
     commands = parser.add_subparsers(required=True)
+    train = commands.add_parser(
+        "train", parents=[training_arguments()], help="train on a folder of images with captions"
+    )
+    train.add_argument("folder", type=Path, help="images, and beside each a .txt with its captions, one per line")
+    train.add_argument("--output", type=Path, required=True, help="the .safetensors file to write")
+    train.add_argument("--side", type=int, default=None, help="side of the images in pixels; the model's unless given")
+    train.add_argument("--trigger", default="", help="the word that calls it up, for the model card beside the file")
+    train.set_defaults(run=_train)
+    add_commands(commands)
+    return parser
+
+
+def common_arguments() -> argparse.ArgumentParser:
+    """What every command takes."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
-    training = argparse.ArgumentParser(add_help=False, parents=[common])
+    return common
+
+
+def training_arguments() -> argparse.ArgumentParser:
+    """What every command that trains takes."""
+    training = argparse.ArgumentParser(add_help=False, parents=[common_arguments()])
     training.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for (SD 1.x)")
-    training.add_argument("--start", type=Path, default=None, help="a LoRA of the same ranks to go on from")
+    training.add_argument("--start", type=Path, default=None, help="a LoRA of the same ranks to resume from")
     training.add_argument("--storage", default=None, help="keep the frozen weights in 8 bits: fp8_e4m3fn_row ...")
     training.add_argument("--device", default="cpu")
     training.add_argument("--preview-prompt", default=None, help="makes NAME.png with this prompt and the LoRA")
     training.add_argument("--preview-seed", type=int, default=None)
     _add_options(training)
-
-    train = commands.add_parser("train", parents=[training], help="train on a folder of images with captions")
-    train.add_argument("folder", type=Path, help="images, and beside each a .txt with its captions, one a line")
-    train.add_argument("--output", type=Path, required=True, help="the .safetensors file to write")
-    train.add_argument("--side", type=int, default=None, help="side of the images in pixels; the model's unless given")
-    train.add_argument("--trigger", default="", help="the word that calls it up, for the card beside the file")
-    train.set_defaults(run=_train)
-
-    example = commands.add_parser("example", parents=[training], help="draw and train one of our examples")
-    example.add_argument("name", help=f"one of: {', '.join(EXAMPLES)}")
-    example.add_argument("--output", type=Path, default=None, help="models/Lora/NAME.safetensors unless given")
-    example.set_defaults(run=_example)
-
-    draw = commands.add_parser("draw", parents=[common], help="write an example's images and captions into a folder")
-    draw.add_argument("name", help=f"one of: {', '.join(EXAMPLES)}")
-    draw.add_argument("--folder", type=Path, required=True)
-    draw.add_argument("--images", type=int, default=None)
-    draw.set_defaults(run=_draw)
-    return parser
+    return training
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -100,60 +101,42 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(name, type=int if whole else float, default=None, help=f"({field.default})")
 
 
-def _options(arguments: argparse.Namespace, start: LoraOptions) -> LoraOptions:
+def options_of(arguments: argparse.Namespace, start: LoraOptions) -> LoraOptions:
+    """`start` with what the command line gives."""
     given = {f.name: getattr(arguments, f.name) for f in fields(LoraOptions)}
     return replace(start, **{name: value for name, value in given.items() if value is not None})
 
 
-def _draw(arguments: argparse.Namespace) -> None:
-    write_images(arguments.folder, draw_images(EXAMPLES.get(arguments.name), arguments.images))
-
-
-def _example(arguments: argparse.Namespace) -> None:
-    example = EXAMPLES.get(arguments.name)
-    options = _options(arguments, example.options)
-    output = arguments.output or LORAS / f"{arguments.name}.safetensors"
-    _check_output(output)
-    model = _load(arguments)
-    _train_and_write(arguments, model, draw_images(example), options, output, arguments.name, example.activation)
-    write_card(output, example.description, example.activation)
-    _preview(
-        arguments,
-        model,
-        output,
-        arguments.preview_prompt or example.preview_prompt,
-        example.preview_seed if arguments.preview_seed is None else arguments.preview_seed,
-    )
-
-
 def _train(arguments: argparse.Namespace) -> None:
-    options = _options(arguments, LoraOptions())
-    _check_output(arguments.output)
-    model = _load(arguments)
+    options = options_of(arguments, LoraOptions())
+    check_output(arguments.output)
+    model = load_model_of(arguments)
     side = arguments.side or model.default_size_px
     step = model.downscale << (model.architecture.unet_sizes.levels - 1)
     if side % step or side <= 0:
         raise InvalidValueError(f"The side {side} is not possible for this model: it must be a multiple of {step}.")
     images = read_images(arguments.folder, side)
-    _train_and_write(
+    train_and_write(
         arguments, model, images, options, arguments.output, arguments.folder.resolve().name, arguments.trigger
     )
     if arguments.trigger:
         write_card(arguments.output, "", arguments.trigger)
     if arguments.preview_prompt:
-        _preview(arguments, model, arguments.output, arguments.preview_prompt, arguments.preview_seed or 1)
+        write_preview(arguments, model, arguments.output, arguments.preview_prompt, arguments.preview_seed or 1)
 
 
-def _check_output(path: Path) -> None:
+def check_output(path: Path) -> None:
+    """Raises `InvalidValueError` for a name that is no .safetensors file."""
     if path.suffix != ".safetensors":
         raise InvalidValueError(f"{path.name}: the output must be a .safetensors file.")
 
 
-def _load(arguments: argparse.Namespace) -> LoadedModel:
+def load_model_of(arguments: argparse.Namespace) -> LoadedModel:
+    """The checkpoint to train on. Raises `CheckpointError`."""
     return load_base(arguments.checkpoint, CONFIGS, arguments.storage, torch.device(arguments.device))
 
 
-def _train_and_write(
+def train_and_write(
     arguments: argparse.Namespace,
     model: LoadedModel,
     images: Sequence[CaptionedImage],
@@ -162,6 +145,7 @@ def _train_and_write(
     folder: str,
     trigger: str,
 ) -> None:
+    """Train on `images` and write `output`; `folder` is what the file calls the images' origin."""
     started = datetime.now(UTC)
     log.info("encoding %d images", len(images))
     latents = encode_images(model, images)
@@ -169,7 +153,7 @@ def _train_and_write(
     if arguments.start is not None:
         take_over(trainer.factors, read_adapter_file(arguments.start), arguments.start.name)
     count = sum(each.down.numel() + each.up.numel() for each in trainer.factors)
-    log.info("training %d layers, %d numbers, on %s", len(trainer.factors), count, arguments.checkpoint.name)
+    log.info("training %d layers, %d parameters, on %s", len(trainer.factors), count, arguments.checkpoint.name)
     try:
         for step, loss in train_lora(trainer, latents):
             log.info("step %d of %d, loss %.4f, %.1f minutes", step, options.steps, loss, trainer.seconds / 60)
@@ -195,7 +179,8 @@ def _train_and_write(
     log.info("wrote %s, %.2f MB", output, output.stat().st_size / 1e6)
 
 
-def _preview(arguments: argparse.Namespace, model: LoadedModel, output: Path, prompt: str, seed: int) -> None:
+def write_preview(arguments: argparse.Namespace, model: LoadedModel, output: Path, prompt: str, seed: int) -> None:
+    """Write an image made with the LoRA beside it, NAME.png."""
     renderer = PreviewRenderer(arguments.checkpoint, output.parent, CONFIGS, torch.device(arguments.device))
     try:
         drawing = PreviewSample(prompt=f"{prompt} <lora:{output.stem}:1>", seed=seed, side_px=model.default_size_px)

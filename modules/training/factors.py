@@ -1,11 +1,11 @@
-"""The trained part: a pair of factors beside each chosen layer, under kohya's names.
+"""The trained part: a pair of factors for each chosen layer, under kohya's names.
 
-While training they stand where a finished LoRA stands when images are made: beside the layer, in `Branches`
-(modules/memory/changes.py). So the base may be stored in 8 bits, it is never written, and taking the handles off
+While training they compute as a finished LoRA does when images are made: as `Branches` (modules/memory/changes.py)
+that are added to the layer's output. So the base may be stored in 8 bits, it is never written, and removing the hooks
 gives it back.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.lora import Lora
 from modules.memory.changes import Branches
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 from modules.training.options import LoraOptions, TrainingError
 
 UNET, TEXT = "lora_unet", "lora_te_text_model"
@@ -79,16 +80,16 @@ def take_over(factors: Sequence[Factors], start: AdapterFile, name: str) -> None
         known = start.adapters.get(each.name)
         if not isinstance(known, Lora) or known.down.shape != each.down.shape or known.up.shape != each.up.shape:
             raise TrainingError(
-                f"{name} cannot be gone on from: {each.name} has another rank there, or is missing. "
+                f"{name} cannot be resumed from: {each.name} has another rank there, or is missing. "
                 "Choose the ranks that it was trained with."
             )
         if known.alpha != each.alpha:
             raise TrainingError(
-                f"{name} cannot be gone on from: its alpha is {known.alpha}, not {each.alpha:g}. Choose that alpha."
+                f"{name} cannot be resumed from: its alpha is {known.alpha}, not {each.alpha:g}. Choose that alpha."
             )
     if len(start.adapters) != len(factors):
         raise TrainingError(
-            f"{name} cannot be gone on from: it has {len(start.adapters)} layers, and {len(factors)} would be trained. "
+            f"{name} cannot be resumed from: it has {len(start.adapters)} layers, and {len(factors)} would be trained. "
             "Choose the ranks that it was trained with."
         )
     with torch.no_grad():
@@ -99,19 +100,20 @@ def take_over(factors: Sequence[Factors], start: AdapterFile, name: str) -> None
             each.up.copy_(known.up)
 
 
-def attach(factors: Sequence[Factors]) -> list[Any]:
+def attach(factors: Sequence[Factors]) -> list[HookHandle]:
     """Make them effective; returns handles whose `remove()` takes each off again."""
-    return [each.layer.register_forward_hook(_adding(each)) for each in factors]
+    return [register_hook(each.layer, _Adding(each), HookOrder.ADAPTER) for each in factors]
 
 
-def _adding(factors: Factors) -> Any:
-    scale = torch.full((factors.rank,), factors.alpha / factors.rank, device=factors.down.device)
-    branch = Branches(factors.down, factors.up, scale)
+class _Adding:
+    """Adds a layer's factors, applied to its input, to its output."""
 
-    def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return branch.add_to_output(layer, inputs[0], output)
+    def __init__(self, factors: Factors) -> None:
+        scale = torch.full((factors.rank,), factors.alpha / factors.rank, device=factors.down.device)
+        self._branch = Branches(factors.down, factors.up, scale)
 
-    return add
+    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Tensor:
+        return self._branch.add_to_output(module, args[0], inner(*args, **kwargs))
 
 
 def _unet_layers(unet: nn.Module, options: LoraOptions) -> Iterator[tuple[str, nn.Module, int]]:

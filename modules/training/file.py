@@ -106,7 +106,7 @@ def metadata_of(record: TrainingRecord) -> dict[str, str]:
 
 
 def tag_frequency(captions: Sequence[Sequence[str]]) -> dict[str, int]:
-    """How many images have a tag: what stands between commas in any of their captions; the most frequent first."""
+    """How many images have a tag: what is between commas in any of their captions; the most frequent first."""
     counter: Counter[str] = Counter()
     for wordings in captions:
         counter.update({tag.strip() for caption in wordings for tag in caption.split(",") if tag.strip()})

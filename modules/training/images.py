@@ -1,4 +1,4 @@
-"""What a LoRA learns from: images with captions, and their latents."""
+"""What a LoRA learns from: images with captions, their latents and tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
+from modules.prompting.tokens import ClipTokenizer
 from modules.training.options import TrainingError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 LISTED = 3
+TOKENS = 77  # of a caption, with start and end
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,15 @@ def encode_images(model: LoadedModel, images: Sequence[CaptionedImage], batch: i
         scaled = torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 127.5 - 1
         parts.append(model.encode_moments(scaled)[0].float().cpu())
     return LatentSet(torch.cat(parts), tuple(image.captions for image in images))
+
+
+def token_ids(tokenizer: ClipTokenizer, captions: Sequence[str]) -> Tensor:
+    """Token ids [len(captions), 77], int64: start, words as far as they fit, end, padded with the end token."""
+    rows = []
+    for caption in captions:
+        words = list(tokenizer.encode(caption))[: TOKENS - 2]
+        rows.append([tokenizer.start_id, *words, *[tokenizer.end_id] * (TOKENS - 1 - len(words))])
+    return torch.tensor(rows, dtype=torch.int64)
 
 
 def _captions(path: Path) -> tuple[str, ...]:

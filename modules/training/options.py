@@ -22,8 +22,8 @@ class LoraOptions:
     convolutions. `alpha` over the rank is the scale of the change; None: alpha is the rank.
 
     The defaults weight the loss by min-SNR alone (Hang et al. 2023, arXiv:2303.09556). `weight_limit`, `flat_weight`,
-    `high_noise_share` and `offset_noise` are explained in `recipes.scenes.diffusion`, where they come from;
-    they matter for a style that changes the colours of large areas.
+    `high_noise_share` and `offset_noise` are explained in `modules.training.loss`; they matter for a style that changes
+    the colours of large areas.
     """
 
     rank: int = 8

@@ -1,4 +1,4 @@
-"""What stands beside a LoRA file: an image made with it, and a card that says how it is used."""
+"""The files beside a LoRA: an image made with it, and a model card that says how it is used."""
 
 import json
 import tempfile

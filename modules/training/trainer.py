@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from modules.memory.checkpointing import CheckpointHandle, enable_gradient_checkpointing
 from modules.models.loaded import LoadedModel
+from modules.prompting.tokens import ClipTokenizer
+from modules.sampling.discrete import scaled_linear_alphas_cumprod
 from modules.training.factors import Factors, attach, factors_for
-from modules.training.images import LatentSet
+from modules.training.images import LatentSet, token_ids
+from modules.training.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
 from modules.training.options import LoraOptions, TrainingError
-from recipes.scenes.diffusion import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
-from recipes.scenes.model import sd1_alphas_cumprod
-from recipes.scenes.tokens import tokenize
 
 REPORT_STEPS = 25
 
@@ -31,6 +31,7 @@ class LoraTrainer:
         self._unet, self._text_encoder = adapters["unet"], adapters["text_encoder"]
         self.factors: list[Factors] = factors_for(self._unet, self._text_encoder, options, model.device)
         self._handles = attach(self.factors)
+        self._tokenizer = ClipTokenizer.standard()
         self._trains_text = any(each.is_text for each in self.factors)
         self._parameters = [part for each in self.factors for part in (each.down, each.up)]
         text = [part for each in self.factors if each.is_text for part in (each.down, each.up)]
@@ -42,7 +43,7 @@ class LoraTrainer:
             betas=(0.9, 0.99),
         )
         schedule = model.architecture.noise_schedule
-        alphas = sd1_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps)
+        alphas = scaled_linear_alphas_cumprod(schedule.linear_start, schedule.linear_end, schedule.timesteps)
         self._alphas = alphas.to(model.device)
         self._weights = loss_weights(self._alphas, options.weight_limit, options.min_snr)
         self._checkpoints: CheckpointHandle | None = None
@@ -98,7 +99,7 @@ class LoraTrainer:
         alpha = self._alphas[timesteps].view(-1, 1, 1, 1)
         noisy = alpha.sqrt() * latents + (1 - alpha).sqrt() * noise
         with torch.set_grad_enabled(self._trains_text), self.model.computing():
-            tokens = tokenize(captions).to(self.model.device)
+            tokens = token_ids(self._tokenizer, captions).to(self.model.device)
             context = self._text_encoder(input_ids=tokens).last_hidden_state
         with self.model.computing():
             dtype = self.model.plan.offload_dtype

@@ -1,7 +1,7 @@
 """Importing spandrel without torchvision.
 
 spandrel asks for torchvision, of which only two networks (LaMa, RestoreFormer) use anything, and neither makes
-images larger. A stand-in lies in `sys.modules` while spandrel is imported and is missing afterwards: other packages
+images larger. A placeholder is in `sys.modules` while spandrel is imported and is missing afterwards: other packages
 decide by its presence what they can do.
 """
 

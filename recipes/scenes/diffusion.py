@@ -1,15 +1,11 @@
 """Trains UNet and text model together on the pool: eps prediction, weighted so that colours are learnt where they fall.
 
-With SD1's schedule and classifier-free guidance, the colours of large areas are decided in the first steps, at the
-highest noise. There the plain eps loss is `SNR` times the error in the image, so it hardly sees a wrong background.
-The weight here is that of velocity prediction, 1 / alpha_bar (Salimans & Ho 2022, arXiv:2202.00512), bounded above,
-with min-SNR's bound at the other end (Hang et al. 2023, arXiv:2303.09556).
+The loss is that of `modules.training.loss`, which says why it is weighted.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import cos, pi
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.training.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
 from recipes.scenes.model import SceneModel
 from recipes.scenes.pool import Pool
 from recipes.scenes.tokens import tokenize
@@ -43,46 +40,6 @@ class DiffusionOptions:
     snapshot_minutes: float = 5.0
     seed: int = 0
     device: str = "cpu"
-
-
-def loss_weights(alphas_cumprod: Tensor, weight_limit: float = 50.0, min_snr: float = 5.0) -> Tensor:
-    """The eps loss weight of every timestep: min(1 / alpha_bar, limit) * min(1, min_snr / SNR); shape as given."""
-    snr = alphas_cumprod / (1 - alphas_cumprod)
-    return (1 / alphas_cumprod).clamp(max=weight_limit) * (min_snr / snr).clamp(max=1.0)
-
-
-def draw_timesteps(count: int, high_noise_share: float, generator: torch.Generator, timesteps: int = 1000) -> Tensor:
-    """`count` timesteps, int64: a share from the upper half, the rest from all."""
-    low = torch.where(torch.rand(count, generator=generator) < high_noise_share, timesteps // 2, 0)
-    return low + (torch.rand(count, generator=generator) * (timesteps - low)).long()
-
-
-def draw_noise(shape: torch.Size, offset_noise: float, generator: torch.Generator) -> Tensor:
-    """Unit normal noise [n, 4, h, w], with an offset per channel on half of the images.
-
-    Without it the mean of a noisy latent betrays the image's mean even at the last timestep (SD1's signal is not
-    zero there), and the model learns to read the background off it instead of from the prompt; in sampling there is
-    nothing to read.
-    """
-    noise = torch.randn(shape, generator=generator)
-    chosen = torch.rand(shape[0], 1, 1, 1, generator=generator) < 0.5
-    return noise + offset_noise * chosen * torch.randn(shape[0], shape[1], 1, 1, generator=generator)
-
-
-def diffusion_loss(error: Tensor, weights: Tensor, flat_weight: float) -> Tensor:
-    """Weighted mean square of the error of the predicted noise [n, 4, h, w]; `weights` [n].
-
-    The error's mean over each image counts `flat_weight` times more: it is one of many components there, but it is
-    the background's colour. The minimum stays where it is.
-    """
-    square = error.square().mean(dim=(1, 2, 3)) + flat_weight * error.mean(dim=(2, 3)).square().mean(dim=1)
-    return (weights * square).mean()
-
-
-def rate_factor(step: int, progress: float, warmup_steps: int, final_rate: float) -> float:
-    """The learning rate over its maximum, at `step` and `progress` (0 to 1) of the run."""
-    warmup = min(1.0, (step + 1) / warmup_steps)
-    return warmup * (final_rate + (1 - final_rate) * 0.5 * (1 + cos(pi * min(1.0, progress))))
 
 
 class Trainer:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
@@ -12,6 +11,7 @@ from torch import Tensor
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from modules.errors import CheckpointError
+from modules.sampling.discrete import scaled_linear_alphas_cumprod
 
 TEXT_PREFIX = "cond_stage_model.transformer.text_model."
 TOKENS = 77
@@ -26,12 +26,6 @@ class SceneModel:
     text: Any
     scale_factor: float
     alphas_cumprod: Tensor  # [1000], fp32
-
-
-def sd1_alphas_cumprod(linear_start: float = 0.00085, linear_end: float = 0.012, timesteps: int = 1000) -> Tensor:
-    """SD1's schedule: betas linear in their square root; shape [timesteps], fp32."""
-    betas = torch.linspace(linear_start**0.5, linear_end**0.5, timesteps, dtype=torch.float64) ** 2
-    return torch.cumprod(1 - betas, dim=0).float()
 
 
 def load_model(path: Path) -> SceneModel:
@@ -54,7 +48,7 @@ def load_model(path: Path) -> SceneModel:
         vae=vae.float().eval(),
         text=_load_text(state).train(),
         scale_factor=float(params["scale_factor"]),
-        alphas_cumprod=sd1_alphas_cumprod(params["linear_start"], params["linear_end"], params["timesteps"]),
+        alphas_cumprod=scaled_linear_alphas_cumprod(params["linear_start"], params["linear_end"], params["timesteps"]),
     )
 
 

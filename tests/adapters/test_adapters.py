@@ -13,7 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import AdapterError, adapter_hash, read_adapter_file, split_key
+from modules.adapters.adapter_file import AdapterError, digests_of, read_adapter_file, split_key
 from modules.adapters.algorithms import read_adapter
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.catalogue import AdapterCatalogue
@@ -110,7 +110,7 @@ def test_hashes_are_those_that_infotexts_have() -> None:
     assert catalogue.short_hash_of(info) == "72df6da37eb7"
     assert catalogue.find("72df6da37e") == info
     assert catalogue.find("72df") is None
-    assert adapter_hash(info.path).startswith("72df6da37eb7")
+    assert digests_of(info.path).tensors.startswith("72df6da37eb7")
 
 
 def test_odd_names_are_found_and_paths_are_not(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_embeddings_of_all_layouts(tmp_path: Path) -> None:
     assert set(store.usable([8])) == {"webui", "diffusers", "plain", "pair", "inside"}
     assert set(store.usable([8, 12])) == {"pair"}
     assert "no textual inversion" in store.skipped([8])["other"]
-    assert "[8] numbers wide" in store.skipped([12])["plain"]
+    assert "[8] values wide" in store.skipped([12])["plain"]
     assert store.usable([8])["plain"].count == 3
     (tmp_path / "plain.safetensors").unlink()
     store.refresh()

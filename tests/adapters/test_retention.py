@@ -111,7 +111,7 @@ def test_exact_loses_nothing_and_follows_names(files: dict[str, AdapterFile]) ->
     assert applier.retention.adapters == (("other name", 1.0), ("object", 1.0))
 
 
-def test_what_arrived_is_kept_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_effect_kept_is_noted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_file(lora(1, 0.01), tmp_path / "style.safetensors")
     adapters = adapters_of(tmp_path)
     (info,) = adapters.catalogue.entries
@@ -121,13 +121,13 @@ def test_what_arrived_is_kept_and_logged_once(tmp_path: Path, caplog: pytest.Log
             adapters._note_retention([info], retention, LoraMode.MERGE)
     assert adapters.effect_kept == {info.path: EffectKept(0.998, "merge from full precision", 0.01)}
     assert [record.getMessage() for record in caplog.records] == [
-        "LoRA style: 99.8 % arrived (merge from full precision)."
+        "LoRA style: applied, 99.8 % of its effect kept (merge from full precision)."
     ]
 
 
 def test_the_notice_names_the_adapter_that_lost_most() -> None:
     several = Retention(1.0, 0.13, (), (("style", 0.999), ("faint", 0.33)))
     assert _weak(several).startswith(
-        "100% of the networks' effect survived rounding into 8 bits, of faint 33% (noise 13%). "
+        "100% of the adapters' effect is kept after rounding to 8 bits, of faint 33% (noise 13%). "
     )
     assert ", of" not in _weak(Retention(0.5, 0.1, (), (("style", 0.5),)))

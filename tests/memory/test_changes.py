@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from modules.memory.changes import AllBranches, Branches, Budget, DecodedChanges, SideBranch
 from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
-from modules.memory.layer import decoded_together, read_weight, stored_state, stored_tensors
+from modules.memory.layer import read_weight, stored_state, stored_tensors
 from modules.memory.storage import StorageRules, apply_storage
 
 RANK = 3
@@ -86,19 +86,6 @@ def test_a_bias_of_the_branches(own: bool) -> None:
         for tokens in (FEW, MANY):
             x = torch.randn(tokens, 80)
             torch.testing.assert_close(layer(x).double(), expected(layer, x, given, bias), rtol=1e-5, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_weights_decoded_ahead_stay_as_they_are() -> None:
-    torch.manual_seed(0)
-    layer = stored(nn.Linear(80, 64))
-    parts = (factors(layer),)
-    attach(layer, *parts)
-    x = torch.randn(MANY, 80)
-    alone = layer(x)
-    with decoded_together(layer):
-        for _ in range(2):
-            torch.testing.assert_close(layer(x), alone)
 
 
 @torch.inference_mode()

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
 from modules.memory.formats import FORMATS
-from modules.memory.layer import Part, read_part, read_weight, stored_state
+from modules.memory.layer import Part, read_part, read_weight, stored_state, unmanage
 from modules.memory.skip import SkipRules
-from modules.memory.storage import StorageRules, apply_storage, managed_layers, stored_bytes
+from modules.memory.storage import StorageRules, apply_storage, stored_bytes
 from tests.memory.toys import CONVOLUTIONS, Toy, convolution, toy_inputs
 
 EIGHT_BITS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row")
@@ -39,6 +39,10 @@ def assert_same_bits(before: dict[str, Tensor], after: dict[str, Tensor]) -> Non
         assert torch.equal(before[name].view(torch.uint8), tensor.view(torch.uint8)), name
 
 
+def stored_layers(model: nn.Module) -> list[str]:
+    return [path for path, layer in model.named_modules() if stored_state(layer) is not None]
+
+
 def everything(storage: str) -> StorageRules:
     return StorageRules(storage, embeddings=True, direct=True)
 
@@ -59,19 +63,12 @@ def test_the_output_is_that_of_the_decoded_weights(storage: str) -> None:
 
 
 @pytest.mark.parametrize("storage", EIGHT_BITS)
-def test_bytes_shrink_and_remove_restores(storage: str) -> None:
+def test_bytes_shrink(storage: str) -> None:
     model = Toy()
-    before, output, full = state(model), run(model), stored_bytes(model)
-    handle = apply_storage(model, everything(storage), torch.float32, keep_original=True)
+    output, full = run(model), stored_bytes(model)
+    apply_storage(model, everything(storage), torch.float32)
     assert stored_bytes(model) < 0.4 * full
     assert not same(run(model), output)
-    handle.remove()
-    after = model.state_dict()
-    assert set(after) == set(before)
-    assert all(torch.equal(after[name], before[name]) for name in before)
-    assert same(run(model), output)
-    assert type(model.first) is nn.Linear
-    handle.remove()  # twice is fine
 
 
 @pytest.mark.parametrize("storage", EIGHT_BITS)
@@ -87,13 +84,11 @@ def test_every_convolution_computes_with_its_decoded_weights(name: str, storage:
             if form is not None:
                 encoded = form.encode(parameter.data)
                 parameter.copy_(form.decode(encoded.data, encoded.scale, torch.empty(parameter.shape)))
-        handle = apply_storage(root, StorageRules(storage), torch.float32, keep_original=True)
+        apply_storage(root, StorageRules(storage), torch.float32)
         weight = layer._parameters["weight"]
         assert weight is not None and weight.element_size() == 1
         assert torch.equal(root(x), expected(x))
         assert 0 < (root(x) - full).norm() / full.norm() < 0.2
-        handle.remove()
-        assert torch.equal(root(x), full)
 
 
 def lay_out(model: nn.Module) -> None:
@@ -104,65 +99,30 @@ def lay_out(model: nn.Module) -> None:
 @pytest.mark.parametrize("storage", EIGHT_BITS)
 @pytest.mark.parametrize("name", ["Conv2d", "ConvTranspose2d"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_channels_last_gives_the_same_weights_and_comes_back(name: str, storage: str, when: str) -> None:
+def test_channels_last_gives_the_same_weights(name: str, storage: str, when: str) -> None:
     layer, x = convolution(name)
     plain, _ = convolution(name)
     apply_storage(nn.Sequential(plain), StorageRules(storage), torch.float32)
     root = nn.Sequential(layer)
     if when == "before":
         lay_out(root)
-    handle = apply_storage(root, StorageRules(storage), torch.float32, keep_original=True)
+    apply_storage(root, StorageRules(storage), torch.float32)
     if when == "after":
         lay_out(root)
     x = x.contiguous(memory_format=torch.channels_last)
     assert torch.equal(read_weight(layer, "weight"), read_weight(plain, "weight"))
     with torch.no_grad():
         assert torch.allclose(root(x), plain(x), atol=1e-5)
-    handle.remove()
-    restored, original = layer._parameters["weight"], convolution(name)[0]._parameters["weight"]
-    assert restored is not None and original is not None
-    assert torch.equal(restored, original)
-    if when == "before":
-        assert restored.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_without_kept_originals_remove_gives_what_is_stored() -> None:
+def test_the_way_back_gives_what_is_stored() -> None:
     model = Toy()
-    handle = apply_storage(model, everything("fp8_e4m3fn_row"), torch.float32)
-    stored = run(model)
-    handle.remove()
-    assert same(run(model), stored)
-    assert not list(managed_layers(model))
-
-
-def test_applying_again_reconfigures_without_rounding_twice() -> None:
-    model, direct = Toy(), Toy()
-    apply_storage(model, everything("fp8_e5m2"), torch.float32, keep_original=True)
-    apply_storage(model, everything("fp8_e4m3fn_row"), torch.float32, keep_original=True)
-    apply_storage(direct, everything("fp8_e4m3fn_row"), torch.float32)
-    assert same(run(model), run(direct))
-    before = state(model)
     apply_storage(model, everything("fp8_e4m3fn_row"), torch.float32)
-    assert all(
-        torch.equal(before[name].view(torch.uint8), tensor.view(torch.uint8)) for name, tensor in state(model).items()
-    )
-
-
-def test_a_second_application_with_fewer_layers_gives_the_others_back() -> None:
-    model = Toy()
-    apply_storage(model, everything("fp8_e4m3fn"), torch.float32)
-    apply_storage(model, StorageRules("fp8_e4m3fn", SkipRules(("^first$", "^tied$"))), torch.float32)
-    assert stored_state(model.first) is None
-    assert model.first.weight.dtype == torch.float32
-    assert stored_state(model.convolution) is not None
-
-
-def test_as_a_context() -> None:
-    model = Toy()
-    output = run(model)
-    with apply_storage(model, everything("int8_row"), torch.float32, keep_original=True):
-        assert not same(run(model), output)
-    assert same(run(model), output)
+    stored = run(model)
+    for layer in model.modules():
+        unmanage(layer)
+    assert same(run(model), stored)
+    assert type(model.first) is nn.Linear and not stored_layers(model)
 
 
 def test_whoever_reads_a_weight_gets_a_usable_one() -> None:
@@ -270,25 +230,6 @@ def test_autocast_leaves_inputs_to_pytorch() -> None:
         assert layer(torch.randn(2, 64)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("granularity", ["block", "whole"])
-def test_coarser_granularity_computes_the_same(granularity: str) -> None:
-    model = Toy()
-    apply_storage(model, everything("fp8_e4m3fn_row"), torch.float32)
-    leaf = run(model)
-    handle = apply_storage(
-        model, everything("fp8_e4m3fn_row"), torch.float32, granularity=granularity, blocks=(nn.MultiheadAttention,)
-    )
-    assert same(run(model), leaf)
-    handle.remove()
-    assert "forward" not in model.__dict__
-    assert "forward" not in model.attention.__dict__
-
-
-def test_a_wrong_granularity_names_the_right_ones() -> None:
-    with pytest.raises(InvalidValueError, match="leaf, block, whole"):
-        apply_storage(Toy(), StorageRules("fp16"), torch.float32, granularity="atom")
-
-
 @pytest.mark.parametrize("storage", EIGHT_BITS)
 def test_the_compiler_finds_no_break(storage: str) -> None:
     model = Toy()
@@ -327,15 +268,15 @@ def test_weights_that_are_not_finite_are_named_and_nothing_changes() -> None:
         model.convolution.weight[0, 0, 0, 0] = float("nan")
     with pytest.raises(InvalidValueError, match=r"convolution\.weight"):
         apply_storage(model, everything("fp8_e4m3fn"), torch.float32)
-    assert not list(managed_layers(model))
+    assert not stored_layers(model)
 
 
 def test_saturation_is_reported_by_name() -> None:
     inner = nn.Linear(64, 64)
     with torch.no_grad():
         inner.weight[0, :3] = 1e4
-    handle = apply_storage(nn.Sequential(inner), StorageRules("fp8_e4m3fn"), torch.float32)
-    assert handle.saturated == {"0.weight": 3}
+    saturated = apply_storage(nn.Sequential(inner), StorageRules("fp8_e4m3fn"), torch.float32)
+    assert saturated == {"0.weight": 3}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +293,7 @@ def test_skip_rules(skip: SkipRules, kept: str) -> None:
     model = Toy()
     apply_storage(model, StorageRules("fp8_e4m3fn", skip), torch.float32)
     assert stored_state(model.get_submodule(kept)) is None
-    assert len(list(managed_layers(model))) == 5  # of the six Linear and convolution layers
+    assert len(stored_layers(model)) == 5  # of the six Linear and convolution layers
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

@@ -106,13 +106,8 @@ def test_nan_in_every_dtype_names_the_remedy(vae: AutoencoderKL) -> None:
         runner.decode(Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8))
 
 
-def test_without_memory_for_the_whole_it_decodes_in_tiles(vae: AutoencoderKL) -> None:
-    runner = VaeRunner(CPU, torch.float32, 32)  # 512 px of a VAE that divides by 32: tiles of 16
-    latent = torch.randn(1, 4, 40, 40)
-    torch.testing.assert_close(runner.decode(Halting(vae, limit=16), latent), whole(vae, latent), atol=1e-4, rtol=1e-4)
-
-
-def test_tiles_that_are_too_large_themselves_raise(vae: AutoencoderKL) -> None:
-    runner = VaeRunner(CPU, torch.float32, 32, VaeRules(tile_px=512))
+def test_running_out_of_memory_is_left_to_the_caller(vae: AutoencoderKL) -> None:
+    """`modules.processing.engine.recovery` is the only place that tries again with less."""
+    runner = VaeRunner(CPU, torch.float32, 32)
     with pytest.raises(torch.OutOfMemoryError):
         runner.decode(Halting(vae, limit=8), torch.randn(1, 4, 12, 12))

@@ -1,10 +1,12 @@
-"""The choice between ways of attention, and that networks keep their images and get their CPUs back."""
+"""The choice between ways of attention, and that networks keep their images and get their processors back."""
 
 from typing import Any
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL, FluxTransformer2DModel, UNet2DConditionModel
+from diffusers.models.attention_dispatch import _AttentionBackendRegistry as AttentionRegistry
+from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import Tensor
 
 from modules.errors import UnknownNameError
@@ -55,9 +57,10 @@ def test_same_prediction_and_processors_come_back(name: str) -> None:
     with using_attention([unet], attention):
         assert all(isinstance(item, Processor) for item in processors(unet))
         torch.testing.assert_close(run(unet), expected, rtol=0, atol=1e-4)
+        backends = {item.backend for item in processors(unet)}
         with using_attention([unet], upcast(attention)):  # twice: the inner one wins, the outer one comes back
             torch.testing.assert_close(run(unet), expected, rtol=0, atol=1e-4)
-        assert {item.attention for item in processors(unet)} == {attention}
+        assert len(backends) == 1 and {item.backend for item in processors(unet)} == backends
     assert all(a is b for a, b in zip(processors(unet), before, strict=True))
     assert torch.equal(run(unet), expected)
 
@@ -69,6 +72,63 @@ def test_a_vae_with_its_norm_and_residual() -> None:
         expected = vae.decode(latent).sample
         with using_attention([vae], ATTENTIONS.get("sub-quadratic")(AttentionOptions(threshold_percent=0))):
             torch.testing.assert_close(vae.decode(latent).sample, expected, rtol=0, atol=1e-4)
+
+
+def tiny_flux() -> Any:
+    torch.manual_seed(0)
+    return FluxTransformer2DModel(
+        in_channels=4,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        pooled_projection_dim=12,
+        axes_dims_rope=(2, 2, 4),
+    ).eval()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", WAYS)
+def test_transformers_that_call_the_dispatch_have_every_way(name: str) -> None:
+    transformer, generator = tiny_flux(), torch.Generator().manual_seed(1)
+    inputs = {
+        "hidden_states": torch.randn(1, 9, 4, generator=generator),
+        "encoder_hidden_states": torch.randn(1, 5, 16, generator=generator),
+        "pooled_projections": torch.randn(1, 12, generator=generator),
+        "timestep": torch.tensor([0.5]),
+        "img_ids": torch.zeros(9, 3),
+        "txt_ids": torch.zeros(5, 3),
+    }
+    way = ATTENTIONS.get(name)(AttentionOptions(query_chunk=4, key_chunk=5, threshold_percent=0))
+    calls = 0
+
+    def counted(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return way(query, key, value)
+
+    expected = transformer(**inputs, return_dict=False)[0]
+    before = AttentionRegistry.list_backends()
+    with using_attention([transformer], counted):
+        torch.testing.assert_close(transformer(**inputs, return_dict=False)[0], expected, rtol=0, atol=1e-5)
+    assert calls == 2
+    assert torch.equal(transformer(**inputs, return_dict=False)[0], expected)
+    assert AttentionRegistry.list_backends() == before
+
+
+def test_a_mask_is_left_to_pytorch() -> None:
+    """Ways of attention know none."""
+    tokens, mask = torch.randn(1, 3, 2, 8), torch.tensor([[[[True, False, True]]]])
+    expected = dispatch_attention_fn(tokens, tokens, tokens, attn_mask=mask)
+    unet = tiny_unet()
+
+    def fail(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        raise AssertionError("called")
+
+    with using_attention([unet], fail):
+        backend = processors(unet)[0].backend
+        assert torch.equal(dispatch_attention_fn(tokens, tokens, tokens, attn_mask=mask, backend=backend), expected)
 
 
 def test_processors_come_back_after_an_exception() -> None:

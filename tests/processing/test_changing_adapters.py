@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from modules.adapters.adapter_file import adapter_hash, digests_of, read_metadata
+from modules.adapters.adapter_file import digests_of, read_metadata
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
 from tests.extensions import adapters_of
@@ -15,7 +15,7 @@ from tests.processing.test_fp8_images import PLAIN, make, pixels
 from tests.recordings import REFERENCE
 
 SOURCE = REFERENCE / "models" / "Lora" / "tiny-lora-a.safetensors"
-RECORDED = adapter_hash(SOURCE)
+RECORDED = digests_of(SOURCE).tensors
 METADATA = {**read_metadata(SOURCE), "sshs_model_hash": RECORDED}
 PROMPT = {**PLAIN, "prompt": "a red cat <lora:mine:1>", "steps": 2}
 
@@ -44,7 +44,7 @@ def test_a_file_that_is_rewritten_is_read_again_whatever_hash_it_records(engine:
 
 def adapter_hash_of(tensors: dict[str, Tensor], folder: Path) -> str:
     save_file(tensors, folder / "other.safetensors")
-    return adapter_hash(folder / "other.safetensors")[:12]
+    return digests_of(folder / "other.safetensors").tensors[:12]
 
 
 def test_another_file_with_the_same_recorded_hash_is_another_adapter(engine: Engine, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_merging_into_fp8_loses_a_faint_adapter_and_says_so(engine: Engine, tmp_
     model = engine._model
     assert model is not None
     assert model.adapters.retention.retention < 0.5
-    assert any("survived" in notice for notice in result.notices)
+    assert any("kept after rounding" in notice for notice in result.notices)
     assert result.adapter_retention is not None
     assert result.adapter_retention["retention"] < 0.5
     assert len(result.adapter_retention["worst"]) == 3

@@ -131,7 +131,7 @@ def test_prompts_are_encoded_as_the_model_was_trained(name: str, engine: Engine)
 
 
 def test_every_way_of_attention_gives_the_same_numbers(engine: Engine) -> None:
-    """In place of diffusers' own CPUs, which are back afterwards."""
+    """In place of diffusers' own processors, which are back afterwards."""
     model = engine.model(None)
     torch.manual_seed(4)
     x, context = torch.randn(1, 16, 8, 8), DenoiserContext(torch.randn(1, 154, 256), torch.randn(1, 192))

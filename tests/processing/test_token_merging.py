@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomesd
+import torch
 
 from modules.images.infotext import parse_infotext
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.lease import can_merge_tokens
+from modules.processing.engine.token_merging import can_merge_tokens, merged_tokens
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -77,3 +79,24 @@ def test_where_it_does_not_it_is_said_and_not_recorded(engine: Engine) -> None:
     assert any("Token merging has no effect on SD 3" in notice for notice in merged.notices)
     assert not plain.notices
     assert can_merge_tokens(engine.model("sd1").unet) and not can_merge_tokens(engine.model("sd3").unet)
+
+
+def test_the_prediction_is_that_of_tomesd(engine: Engine) -> None:
+    unet: Any = engine.model("sd1").unet
+    x, generator = torch.randn(2, 4, 16, 12, generator=torch.Generator().manual_seed(1)), torch.Generator()
+    context = torch.randn(2, 77, unet.config.cross_attention_dim, generator=generator.manual_seed(2))
+
+    def run() -> torch.Tensor:
+        with torch.inference_mode():
+            result: torch.Tensor = unet(x, torch.tensor(500), encoder_hidden_states=context, return_dict=False)[0]
+        return result
+
+    plain = run()
+    tomesd.apply_patch(unet, ratio=0.4, use_rand=False)
+    theirs = run()
+    tomesd.remove_patch(unet)
+    with merged_tokens(unet, 0.4):
+        ours = run()
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    assert torch.equal(run(), plain) and not torch.equal(ours, plain)
+    assert not any("forward" in module.__dict__ for module in unet.modules())

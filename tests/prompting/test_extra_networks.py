@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from modules.prompting.extra_networks import PromptTag, extract_tags, extract_tags_of_batch
+from modules.prompting.extra_networks import PromptTag, extract_tags
 from tests.growth import assert_linear
 from tests.prompting.recordings import PARTS
 
@@ -29,13 +29,6 @@ def test_named_arguments_are_told_from_positional_ones() -> None:
 @pytest.mark.parametrize("text", ["<lora:x", "<lora>", "<lora:>", "a < b > c", "<:x>", "<b>"])
 def test_other_angle_brackets_stay_text(text: str) -> None:
     assert extract_tags(text) == (text, {})
-
-
-def test_first_prompt_of_a_batch_decides() -> None:
-    texts, tags = extract_tags_of_batch(["a <lora:x:1>", "b <lora:y:1>"])
-    assert texts == ["a ", "b "]
-    assert tags == {"lora": [PromptTag(("x", "1"))]}
-    assert extract_tags_of_batch([]) == ([], {})
 
 
 @pytest.mark.parametrize("unit", ["<a:", "<lora:x:1>", "<<<", "<a:>"])

@@ -10,18 +10,11 @@ from safetensors.torch import load_file
 from torch.nn.functional import avg_pool2d
 
 from modules.errors import CheckpointError
-from recipes.scenes.diffusion import (
-    DiffusionOptions,
-    Trainer,
-    diffusion_loss,
-    draw_noise,
-    draw_timesteps,
-    loss_weights,
-    rate_factor,
-    train_diffusion,
-)
+from modules.sampling.discrete import scaled_linear_alphas_cumprod
+from modules.training.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
+from recipes.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
 from recipes.scenes.export import ADAPTERS, export, fit_preview_factors, original_state
-from recipes.scenes.model import SceneModel, load_model, sd1_alphas_cumprod
+from recipes.scenes.model import SceneModel, load_model
 from recipes.scenes.pool import SHARD_IMAGES, Pool, encode_shard, images_of_shard, read_shard
 from recipes.scenes.preview import decode, karras_sigmas, sample_latents
 from recipes.scenes.tokens import tokenize
@@ -35,7 +28,7 @@ def model() -> SceneModel:
 
 
 def test_schedule_is_that_of_sd1() -> None:
-    alphas = sd1_alphas_cumprod()
+    alphas = scaled_linear_alphas_cumprod()
     assert alphas[0] == pytest.approx(1 - 0.00085)
     assert alphas[-1] == pytest.approx(0.00466, abs=1e-5)
 

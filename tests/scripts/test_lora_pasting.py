@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.adapters.adapter_file import adapter_hash
+from modules.adapters.adapter_file import digests_of
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.images.infotext import parse_infotext
 from tests.extensions import lora_script
@@ -22,7 +22,7 @@ def catalogue(tmp_path: Path) -> AdapterCatalogue:
 def short(catalogue: AdapterCatalogue, name: str) -> str:
     info = catalogue.find(name)
     assert info is not None
-    return adapter_hash(info.path)[:12]
+    return digests_of(info.path).tensors[:12]
 
 
 def pasted(prompt: str, hashes: str, catalogue: AdapterCatalogue) -> str:

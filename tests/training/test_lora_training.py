@@ -16,14 +16,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.adapters.adapter_file import adapter_hash, read_adapter_file, read_metadata
+from modules.adapters.adapter_file import digests_of, read_adapter_file, read_metadata
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
+from modules.cli.lora import main
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
-from modules.training.command import main
 from modules.training.factors import take_over
 from modules.training.file import TrainingRecord, tag_frequency, write_lora
 from modules.training.images import LatentSet, encode_images, read_images
@@ -185,7 +185,7 @@ def test_the_files_metadata_is_what_other_programs_read(trainer: LoraTrainer, tm
     assert (metadata["ss_network_dim"], metadata["ss_network_alpha"]) == ("4", "2.0")
     assert metadata["ss_new_sd_model_hash"] == hashlib.sha256(TINY.read_bytes()).hexdigest()
     assert json.loads(metadata["ss_tag_frequency"]) == {"toys": {"toy": 2, "a red circle": 1, "a blue square": 1}}
-    assert metadata["sshs_model_hash"] == adapter_hash(path)
+    assert metadata["sshs_model_hash"] == digests_of(path).tensors
     assert metadata["modelspec.trigger_phrase"] == "toy"
     (length,) = struct.unpack("<Q", path.read_bytes()[:8])
     header = json.loads(path.read_bytes()[8 : 8 + length])

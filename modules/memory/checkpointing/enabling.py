@@ -20,7 +20,7 @@ from modules.memory.checkpointing.keeping import ActivationOffloader, Disk, Main
 from modules.memory.checkpointing.measuring import Measurement
 from modules.memory.checkpointing.solving import Cost, solve
 from modules.memory.checkpointing.strategies import ByBudget, Chosen, Custom, Strategy, strategy_of
-from modules.memory.hook_chain import HookOrder, Patch, register_hook
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 HANDLE = "_checkpoint_handle"
 _LOCAL = threading.local()
@@ -40,19 +40,14 @@ class CheckpointHandle:
     place: Place | None = None
     costs: dict[int, Cost] = field(default_factory=dict)
     _offloader: ActivationOffloader | None = None
-    _patches: list[Patch] = field(default_factory=list)
+    _hooks: list[HookHandle] = field(default_factory=list)
     _plans: dict[Signature, Chosen] = field(default_factory=dict)
-
-    @property
-    def chosen_names(self) -> tuple[str, ...]:
-        """Paths of the blocks that are computed again."""
-        return tuple(block.name for block in self.blocks if block.index in self.chosen)
 
     def remove(self) -> None:
         """Every block computes as before. Safe to call twice; a backward pass that is still to come works."""
-        for patch in self._patches:
-            patch.remove()
-        self._patches.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
         if self.model.__dict__.get(HANDLE) is self:
             del self.model.__dict__[HANDLE]
 
@@ -96,9 +91,9 @@ def enable_gradient_checkpointing(
         model, found, strategy, chosen, place, _offloader=None if place is None else ActivationOffloader(place)
     )
     for block in found:
-        handle._patches.append(register_hook(block.module, _ModuleHook(handle, block), HookOrder.RECOMPUTE))
+        handle._hooks.append(register_hook(block.module, _ModuleHook(handle, block), HookOrder.RECOMPUTE))
     if isinstance(strategy, ByBudget):
-        handle._patches.append(register_hook(model, _Pass(handle, strategy), HookOrder.OBSERVE))
+        handle._hooks.append(register_hook(model, _Pass(handle, strategy), HookOrder.OBSERVE))
     model.__dict__[HANDLE] = handle
     return handle
 

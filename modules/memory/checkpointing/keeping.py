@@ -43,10 +43,10 @@ class Place(Protocol):
 
 
 class MainMemory:
-    """Pinned memory beside a GPU; the copies run on the card's current stream, so nothing waits for them."""
+    """Pinned memory beside a GPU; the copies run on the GPU's current stream, so nothing waits for them."""
 
     def put(self, tensor: Tensor) -> Tensor:
-        """See `Place`. What lies in main memory stays where it is."""
+        """See `Place`. What is in main memory stays there."""
         if tensor.device.type == "cpu":
             return tensor
         away = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
@@ -102,7 +102,7 @@ class Disk:
 
     def get(self, away: _File, device: torch.device) -> Tensor:
         """See `Place`. Raises `OffloadError` for a file that is missing or was changed."""
-        numbers = away.shape.numel() * away.dtype.itemsize
+        expected = away.shape.numel() * away.dtype.itemsize
         try:
             data = np.fromfile(away.path, dtype=np.uint8)
         except OSError as error:
@@ -110,8 +110,8 @@ class Disk:
                 f"{away.path} holds activations that are needed now and cannot be read ({error.strerror}). "
                 "Leave that folder alone while a model is trained, and start the step again."
             ) from error
-        if data.size != numbers:
-            raise OffloadError(f"{away.path} has {data.size} bytes instead of {numbers}: something else wrote to it.")
+        if data.size != expected:
+            raise OffloadError(f"{away.path} has {data.size} bytes instead of {expected}: something else wrote to it.")
         return torch.from_numpy(data).view(away.dtype).view(away.shape).to(device)
 
     def close(self) -> None:

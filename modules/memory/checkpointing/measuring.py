@@ -73,7 +73,7 @@ def _pointer(tensor: Tensor) -> int:
 
 
 def _seconds(devices: list[Any]) -> float:
-    """Wall clock when the cards are done; on the CPU the seconds of all threads, which other programs' load does
+    """Wall clock when the GPUs are done; on the CPU the seconds of all threads, which other programs' load does
     not change much."""
     if not devices:
         return time.process_time()

@@ -1,4 +1,4 @@
-"""Into how many pieces a feed-forward is cut: fixed numbers, or what a budget of bytes asks for."""
+"""Into how many pieces a feed-forward is cut: fixed ones, or what a budget of bytes asks for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SplitOptions:
     """How feed-forwards are cut.
 
     `num_splits` slices of the hidden dimension (not more than it has units; sizes may differ), and, if given,
-    `token_chunk` tokens at a time. Slices of tokens give the very numbers of the whole; slices of the hidden dimension
+    `token_chunk` tokens at a time. Slices of tokens give the values of the whole; slices of the hidden dimension
     give the same up to rounding, and also limit how much of a stored weight is decoded at once.
 
     `budget_bytes` (a number, or a function of the device asked at each call) takes their place: what activations and

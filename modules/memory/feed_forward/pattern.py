@@ -1,35 +1,24 @@
-"""Finding "linear, activation or gated activation, dropout, linear" in any module, without knowing its class.
+"""How a module of a known class computes its feed-forward: "linear, activation or gated activation, dropout, linear".
 
-A module that owns two or three Linear layers and nothing else with numbers may be one. Which layer plays which part,
-which activation stands in between and where dropout happens is found out by trying: a double of the module with tiny
-layers of random weights is run, and a reading of it holds only if the slices' sum gives the same numbers. So modules of
-any library are recognised, whatever they call their parts, and what merely looks like a feed-forward (one with a
-residual inside, or a softmax in the middle) is left alone. The module's own weights are never touched for that.
+`READINGS` says for each class of diffusers and transformers which of its layers plays which part. A class that is not
+in the table is left alone. A new class is a new entry; the tests compare each entry with the output of the module
+itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from itertools import permutations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.memory.layer import stored_state
 
 Activation = Callable[[Tensor], Tensor]
-FindActivation = Callable[[nn.Module], Activation]
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-PROBE_ERRORS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, NotImplementedError, AssertionError)
-"""What a foreign module may raise when it is run on tiny layers: then it is not understood, and left alone."""
-
-TINY_IN, TINY_HIDDEN, TINY_OUT, TINY_TOKENS = 5, 6, 7, 4
 
 
 @dataclass(frozen=True)
@@ -54,10 +43,10 @@ class FeedForward:
     factor: Rows | None
     down: str
     hidden: int
-    activation: FindActivation
-    dropouts: tuple[str, ...]
-    after: tuple[str, ...]
-    bypassed: tuple[str, ...]
+    activation: Activation
+    dropouts: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    bypassed: tuple[str, ...] = ()
     buffers: int = 2
     in_place: Activation | None = None
 
@@ -72,11 +61,10 @@ class FeedForward:
         A function as `factor` is called when the activation is done, so that its result is not there before. Works in
         place where autograd does not watch.
         """
-        activation = self.activation(module)
         if torch.is_grad_enabled() or activated.ndim != 2:
-            hidden = activation(activated)
+            hidden = self.activation(activated)
         else:
-            hidden = activated if self._overwrite(activation, activated) else activation(activated)
+            hidden = activated if self._overwrite(activated) else self.activation(activated)
         del activated
         factor = factor() if callable(factor) else factor
         if factor is not None:
@@ -85,7 +73,7 @@ class FeedForward:
             hidden = module.get_submodule(path)(hidden)
         return hidden
 
-    def _overwrite(self, activation: Activation, hidden: Tensor) -> bool:
+    def _overwrite(self, hidden: Tensor) -> bool:
         """Put the activation of [tokens, units] in their place, so that no second tensor of that size is there: by one
         kernel, or piece by piece. False: it comes in another dtype (autocast), and nothing is done."""
         if self.in_place is not None:
@@ -93,7 +81,7 @@ class FeedForward:
             return True
         rows = max(1, piece_bytes(hidden.device) // max(1, hidden.shape[-1] * hidden.element_size()))
         for piece in torch.split(hidden, rows):
-            result = activation(piece)
+            result = self.activation(piece)
             if result.dtype != hidden.dtype:
                 return False
             piece.copy_(result)
@@ -108,36 +96,19 @@ class FeedForward:
 
 
 def piece_bytes(device: torch.device) -> int:
-    """How much is activated at a time: on the CPU what fits its caches, on a card what keeps it busy."""
+    """How much is activated at a time: on the CPU what fits its caches, on a GPU what keeps it busy."""
     return 128 << 10 if device.type == "cpu" else 64 << 20
 
 
 def find_feed_forward(module: nn.Module) -> FeedForward | None:
-    """How `module` computes, if it is a feed-forward; None if not, or if it cannot be made out."""
-    layers = _own_linears(module)
-    if layers is None:
+    """How `module` computes, if its class is in the table; None if not, or if its layers are not plain Linear ones."""
+    read = READINGS.get(_name_of(type(module)))
+    found = None if read is None else read(module)
+    if found is None:
         return None
-    paths = tuple(layers)
-    bypassed = tuple(path for path, _ in module.named_modules() if path and _holds_any(path, paths))
-    with _aside():
-        for activated, factor, down, hidden in _roles(layers):
-            double, drops = _double(module, layers, (activated, factor, down, hidden))
-            for activation in _activations(module, paths):
-                small = FeedForward(activated, factor, down, TINY_HIDDEN, activation, (), (), bypassed)
-                found = _verified(_scaled_down(small, hidden), double, drops)
-                if found is not None:
-                    return replace(found, activated=activated, factor=factor, hidden=hidden)
-    return None
-
-
-@contextmanager
-def _aside() -> Iterator[None]:
-    """Under which doubles run: on the CPU, without gradients, in float32, leaving the random state alone."""
-    with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        yield
-
-
-# -- candidates --------------------------------------------------------------------------------------------------------
+    rows = [found.activated] if found.factor is None else [found.activated, found.factor]
+    paths = [*(each.path for each in rows), found.down]
+    return found if all(is_plain_linear(module.get_submodule(path)) for path in paths) else None
 
 
 def is_plain_linear(layer: nn.Module) -> bool:
@@ -147,90 +118,21 @@ def is_plain_linear(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Linear) and own.forward is nn.Linear.forward
 
 
-def _own_linears(module: nn.Module) -> dict[str, nn.Linear] | None:
-    """The Linear layers below `module`, if they are two or three and nothing else there has numbers."""
-    layers: dict[str, nn.Linear] = {}
-    if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Linear)):
-        return None
-    for path, child in module.named_modules(remove_duplicate=False):
-        if isinstance(child, nn.Linear):
-            if len(layers) == 3 or not is_plain_linear(child):
-                return None
-            layers[path] = child
-        elif any(True for _ in (*child._parameters.values(), *child._buffers.values())):
-            return None
-    return layers if len(layers) in (2, 3) and len({id(layer) for layer in layers.values()}) == len(layers) else None
+# -- activations -------------------------------------------------------------------------------------------------------
 
 
-def _holds_any(path: str, layers: tuple[str, ...]) -> bool:
-    return any(layer == path or layer.startswith(f"{path}.") for layer in layers)
+@dataclass(frozen=True)
+class Kernel:
+    """An activation as it is used: `buffers` and `in_place` as in `FeedForward`."""
+
+    function: Activation
+    in_place: Activation | None = None
+    buffers: int = 2
 
 
-Role = tuple[Rows, Rows | None, str, int]
-
-
-def _roles(layers: dict[str, nn.Linear]) -> Iterator[Role]:
-    """Every way in which the layers' shapes fit together, likely ones first: (activated, factor, down, hidden)."""
-    for order in permutations(layers):
-        *ups, down = order
-        hidden, widths = layers[down].in_features, [layers[path].out_features for path in ups]
-        if len({layers[path].in_features for path in ups}) != 1:
-            continue
-        if len(ups) == 2 and widths == [hidden, hidden]:
-            yield Rows(ups[0]), Rows(ups[1]), down, hidden
-        elif len(ups) == 1 and widths == [2 * hidden]:
-            yield Rows(ups[0], hidden), Rows(ups[0], 0), down, hidden
-            yield Rows(ups[0], 0), Rows(ups[0], hidden), down, hidden
-        elif len(ups) == 1 and widths == [hidden]:
-            yield Rows(ups[0]), None, down, hidden
-
-
-def _activations(module: nn.Module, layers: tuple[str, ...]) -> Iterator[FindActivation]:
-    """What may stand in the middle: the module's own parts first, so that its very kernels are used, then others."""
-    for path, child in module.named_modules():
-        if path and not isinstance(child, (nn.Linear, nn.ModuleList, *DROPOUTS)) and not _holds_any(path, layers):
-            yield partial(_submodule, path)
-    for path, child in module.named_modules():
-        if isinstance(child, nn.Linear):
-            continue
-        for name, value in child.__dict__.items():
-            if callable(value) and not name.startswith("_") and name != "forward":
-                yield partial(_attribute, path, name)
-        for name in ("gelu", "activation", "act"):
-            if callable(getattr(type(child), name, None)):
-                yield partial(_attribute, path, name)
-    for function in USUAL:
-        yield partial(_constant, function)
-
-
-def _submodule(path: str, module: nn.Module) -> Activation:
-    return module.get_submodule(path)
-
-
-def _attribute(path: str, name: str, module: nn.Module) -> Activation:
-    found: Activation = getattr(module.get_submodule(path), name)
-    return found
-
-
-def _constant(function: Activation, module: nn.Module) -> Activation:
-    return function
-
-
-def _quick_gelu(x: Tensor) -> Tensor:
+def quick_gelu(x: Tensor) -> Tensor:
     """Hendrycks and Gimpel 2016 (arXiv:1606.08415), section 2."""
     return x * torch.sigmoid(1.702 * x)
-
-
-def _tanh_gelu(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-def _squared_relu(x: Tensor) -> Tensor:
-    return F.relu(x).square()
-
-
-def _none(x: Tensor) -> Tensor:
-    return x
 
 
 def _gelu_over(x: Tensor) -> Tensor:
@@ -243,154 +145,134 @@ def _tanh_gelu_over(x: Tensor) -> Tensor:
     return result
 
 
-OVER: tuple[Activation, ...] = (
-    _gelu_over,
-    _tanh_gelu_over,
-    partial(F.silu, inplace=True),
-    partial(F.mish, inplace=True),
-    torch.relu_,
-    torch.sigmoid_,
-    torch.tanh_,
-)
-"""Activations that overwrite their argument."""
-
-USUAL: tuple[Activation, ...] = (F.gelu, _tanh_gelu, F.silu, F.relu, _quick_gelu, F.mish, torch.sigmoid, torch.tanh)
-USUAL = (*USUAL, _squared_relu, _none)
-
-
-# -- trying ------------------------------------------------------------------------------------------------------------
-
-
-class _Marker(nn.Module):
-    """Stands in for dropout in a double: stretches and shifts by numbers of its own, notes how wide its input was."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-        self.widths: list[int] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.widths.append(x.shape[-1])
-        return x * self.factor + 0.1
+_GELU = Kernel(F.gelu, _gelu_over)
+_TANH_GELU = Kernel(partial(F.gelu, approximate="tanh"), _tanh_gelu_over)
+_SILU = Kernel(F.silu, partial(F.silu, inplace=True))
+_MISH = Kernel(F.mish, partial(F.mish, inplace=True))
+_RELU = Kernel(F.relu, torch.relu_)
+_TANH = Kernel(torch.tanh, torch.tanh_)
+_QUICK_GELU = Kernel(quick_gelu, buffers=3)
+_BY_CLASS = {
+    "torch.nn.modules.activation.GELU": _GELU,
+    "torch.nn.modules.activation.SiLU": _SILU,
+    "torch.nn.modules.activation.Mish": _MISH,
+    "torch.nn.modules.activation.ReLU": _RELU,
+    "torch.nn.modules.activation.Tanh": _TANH,
+    "transformers.activations.GELUActivation": _GELU,
+    "transformers.activations.GELUTanh": _TANH_GELU,
+    "transformers.activations.QuickGELUActivation": _QUICK_GELU,
+    "transformers.activations.SiLUActivation": _SILU,
+}
 
 
-class _Steps(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the kernels that run while it is open."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
+def _kernel_of(activation: Any) -> Kernel:
+    """The activation of a module: one of the table, else the module's own call, in several steps."""
+    known = _BY_CLASS.get(_name_of(type(activation)))
+    if known is _GELU and getattr(activation, "approximate", "none") == "tanh":
+        return _TANH_GELU
+    return known or Kernel(activation, buffers=3)
 
 
-def _double(module: nn.Module, layers: dict[str, nn.Linear], role: Role) -> tuple[nn.Module, dict[str, _Marker]]:
-    """A copy of the module whose Linear layers are tiny and random, and whose dropouts are markers."""
-    activated, _, down, hidden = role
-    generator = torch.Generator().manual_seed(0)
-    drops: dict[str, _Marker] = {}
-    narrow = layers[down].out_features == layers[activated.path].in_features
-    tiny_out = TINY_IN if narrow else TINY_OUT
-
-    def numbers(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float32)
-
-    def tiny(path: str, layer: nn.Linear) -> nn.Linear:
-        inputs, outputs = (TINY_HIDDEN, tiny_out) if path == down else (TINY_IN, TINY_HIDDEN)
-        if path != down and layer.out_features == 2 * hidden:
-            outputs = 2 * TINY_HIDDEN
-        copy = nn.Linear(1, 1, bias=layer._parameters.get("bias") is not None, device="meta")
-        copy.in_features, copy.out_features = inputs, outputs
-        copy._parameters["weight"] = nn.Parameter(
-            torch.randn(outputs, inputs, generator=generator, dtype=torch.float32), False
-        )
-        if copy._parameters["bias"] is not None:
-            copy._parameters["bias"] = nn.Parameter(
-                torch.randn(outputs, generator=generator, dtype=torch.float32), False
-            )
-        return copy
-
-    def copied(path: str, original: nn.Module) -> nn.Module:
-        if isinstance(original, nn.Linear):
-            return tiny(path, original)
-        if isinstance(original, DROPOUTS):
-            drops[path] = _Marker(1.25 + 0.125 * len(drops))
-            return drops[path]
-        double: nn.Module = type(original).__new__(type(original))
-        double.__dict__.update(original.__dict__)
-        double.__dict__.pop("forward", None)
-        double.__dict__.update({name: type(value)() for name, value in original.__dict__.items() if _is_hooks(name)})
-        double.__dict__["training"] = True  # dropout by a function shows, as numbers that do not repeat
-        double.__dict__["_modules"] = {
-            name: None if child is None else copied(f"{path}.{name}" if path else name, child)
-            for name, child in original._modules.items()
-        }
-        return double
-
-    return copied("", module), drops
+# -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _is_hooks(name: str) -> bool:
-    return name.endswith("_hooks") or "_hooks_" in name
+def _reading(
+    kernel: Kernel,
+    activated: Rows,
+    factor: Rows | None,
+    down: str,
+    hidden: int,
+    dropouts: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    around: tuple[str, ...] = (),
+) -> FeedForward:
+    """`around`: modules between the feed-forward and its Linear layers, whose forward is not called either."""
+    bypassed = (*around, activated.path, *(() if factor is None else (factor.path,)), down)
+    return FeedForward(
+        activated,
+        factor,
+        down,
+        hidden,
+        kernel.function,
+        dropouts,
+        after,
+        tuple(dict.fromkeys(bypassed)),
+        kernel.buffers,
+        kernel.in_place,
+    )
 
 
-def _scaled_down(found: FeedForward, hidden: int) -> FeedForward:
-    """The same reading for the double: rows begin at its own middle."""
-
-    def scaled(rows: Rows | None) -> Rows | None:
-        return rows and replace(rows, first=TINY_HIDDEN if rows.first == hidden else 0)
-
-    activated = scaled(found.activated)
-    assert activated is not None
-    return replace(found, activated=activated, factor=scaled(found.factor))
-
-
-def _verified(reading: FeedForward, double: nn.Module, drops: dict[str, _Marker]) -> FeedForward | None:
-    """The reading with its dropouts, if the double computes what its slices add up to."""
-    for marker in drops.values():
-        marker.widths.clear()
-    x = torch.randn(2, TINY_TOKENS, TINY_IN, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
-    try:
-        expected = double(x.clone())
-        reading = replace(
-            reading,
-            dropouts=tuple(path for path, marker in drops.items() if TINY_HIDDEN in marker.widths),
-            after=tuple(path for path, marker in drops.items() if marker.widths and marker.widths[-1] != TINY_HIDDEN),
-        )
-        added = _in_slices(reading, double, x)
-    except PROBE_ERRORS:
+def _diffusers(module: Any) -> FeedForward | None:
+    """`diffusers.models.attention.FeedForward`: net = [projection with activation, dropout, linear, maybe dropout]."""
+    first, hidden, proj = module.net[0], module.net[2].in_features, "net.0.proj"
+    name = type(first).__name__
+    value, gate = Rows(proj), Rows(proj, hidden)
+    if name == "GEGLU":
+        kernel, activated, factor = _GELU, gate, value
+    elif name == "SwiGLU":
+        kernel, activated, factor = _kernel_of(first.activation), gate, value
+    elif name == "GELU":
+        kernel, activated, factor = _TANH_GELU if first.approximate == "tanh" else _GELU, value, None
+    elif name == "ApproximateGELU":
+        kernel, activated, factor = _QUICK_GELU, value, None
+    elif name == "LinearActivation":
+        kernel, activated, factor = _kernel_of(first.activation), value, None
+    else:
         return None
-    some, steps = torch.linspace(-8, 8, 4 * TINY_HIDDEN, dtype=torch.float32).view(4, -1), _Steps()
-    with steps:
-        activated = reading.activation(double)(some)
-    in_place = next((over for over in OVER if torch.equal(over(some.clone()), activated)), None)
-    reading = replace(reading, buffers=2 if steps.count <= 1 else 3, in_place=in_place)
-    same = isinstance(expected, Tensor) and expected.shape == added.shape
-    return reading if same and torch.allclose(expected, added, rtol=1e-4, atol=1e-4) else None
+    after = ("net.3",) if len(module.net) > 3 else ()
+    own = ("net.0.activation",) if hasattr(first, "activation") else ()
+    return _reading(kernel, activated, factor, "net.2", hidden, ("net.1",), after, ("net", "net.0", *own))
 
 
-def _in_slices(reading: FeedForward, double: nn.Module, x: Tensor) -> Tensor:
-    """Two tokens and two or four hidden units at a time."""
-    down: Any = double.get_submodule(reading.down)
-    results = []
-    for tokens in x.flatten(0, 1).chunk(TINY_TOKENS):
-        total = tokens.new_zeros(tokens.shape[0], down.out_features)
-        for start, stop in ((0, 2), (2, TINY_HIDDEN)):
-            parts = [
-                None if rows is None else _project(double.get_submodule(rows.path), tokens, rows.first, start, stop)
-                for rows in (reading.activated, reading.factor)
-            ]
-            assert parts[0] is not None
-            hidden = reading.activate(double, parts[0], parts[1])
-            total = total + F.linear(hidden, down.weight[:, start:stop])
-        if down.bias is not None:
-            total = total + down.bias
-        results.append(reading.finish(double, total))
-    return torch.cat(results).view(*x.shape[:-1], -1)
+def _clip(module: Any) -> FeedForward:
+    """`CLIPMLP`: fc1, activation, fc2."""
+    kernel = _kernel_of(module.activation_fn)
+    return _reading(kernel, Rows("fc1"), None, "fc2", module.fc2.in_features, around=("activation_fn",))
 
 
-def _project(layer: Any, x: Tensor, first: int, start: int, stop: int) -> Tensor:
-    bias = None if layer.bias is None else layer.bias[first + start : first + stop]
-    return F.linear(x, layer.weight[first + start : first + stop], bias)
+def _t5(module: Any) -> FeedForward:
+    """`T5DenseActDense`: wi, activation, dropout, wo."""
+    return _reading(
+        _kernel_of(module.act), Rows("wi"), None, "wo", module.wo.in_features, ("dropout",), around=("act",)
+    )
+
+
+def _t5_gated(module: Any) -> FeedForward:
+    """`T5DenseGatedActDense`: activation of wi_0 times wi_1, dropout, wo."""
+    kernel, hidden = _kernel_of(module.act), module.wo.in_features
+    return _reading(kernel, Rows("wi_0"), Rows("wi_1"), "wo", hidden, ("dropout",), around=("act",))
+
+
+def _llama(module: Any) -> FeedForward:
+    """`LlamaMLP`: activation of gate_proj times up_proj, down_proj."""
+    kernel, hidden = _kernel_of(module.act_fn), module.down_proj.in_features
+    return _reading(kernel, Rows("gate_proj"), Rows("up_proj"), "down_proj", hidden, around=("act_fn",))
+
+
+def _sequential(module: Any) -> FeedForward | None:
+    """`nn.Sequential` of a Linear, an activation of the table, maybe a dropout, and a Linear, as in open_clip."""
+    names, parts = zip(*module._modules.items(), strict=True) if len(module) else ((), ())
+    if len(parts) not in (3, 4) or not isinstance(parts[0], nn.Linear) or not isinstance(parts[-1], nn.Linear):
+        return None
+    dropouts = names[2:-1]
+    if _name_of(type(parts[1])) not in _BY_CLASS or not all(isinstance(part, nn.Dropout) for part in parts[2:-1]):
+        return None
+    if parts[0].out_features != parts[-1].in_features or parts[0] is parts[-1]:
+        return None
+    kernel, hidden = _kernel_of(parts[1]), parts[-1].in_features
+    return _reading(kernel, Rows(names[0]), None, names[-1], hidden, dropouts, around=(names[1],))
+
+
+READINGS: dict[str, Callable[[nn.Module], FeedForward | None]] = {
+    "torch.nn.modules.container.Sequential": _sequential,
+    "diffusers.models.attention.FeedForward": _diffusers,
+    "transformers.models.clip.modeling_clip.CLIPMLP": _clip,
+    "transformers.models.llama.modeling_llama.LlamaMLP": _llama,
+    "transformers.models.t5.modeling_t5.T5DenseActDense": _t5,
+    "transformers.models.t5.modeling_t5.T5DenseGatedActDense": _t5_gated,
+}
+"""By the class's full name, so that neither library is imported for a model of the other."""
+
+
+def _name_of(of: type) -> str:
+    return f"{of.__module__}.{of.__qualname__}"

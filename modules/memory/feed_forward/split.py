@@ -8,12 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from modules.errors import InvalidValueError
-from modules.memory.feed_forward.computing import Resolved, compute
-from modules.memory.feed_forward.options import SplitOptions, pieces_for
+from modules.memory.feed_forward.computing import compute
+from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.pattern import FeedForward, find_feed_forward
-from modules.memory.feed_forward.weights import cast_input
-from modules.memory.hook_chain import HookOrder, Patch, register_hook
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 
 @dataclass
@@ -23,23 +21,13 @@ class SplitHandle:
     root: nn.Module
     found: dict[str, FeedForward]
     options: SplitOptions
-    patches: list[Patch] = field(default_factory=list)
+    hooks: list[HookHandle] = field(default_factory=list)
 
     def remove(self) -> None:
         """Every feed-forward computes as before. Safe to call twice; what others registered them stays."""
-        for patch in self.patches:
-            patch.remove()
-        self.patches.clear()
-
-    def predicted_bytes(self, path: str, x: Tensor) -> int:
-        """What the feed-forward at `path` will take at its peak for an input like `x`, beside input and output; without
-        gradients less than with."""
-        module = self.root.get_submodule(path)
-        parts = Resolved.of(self.found[path], module)
-        if parts is None:
-            raise InvalidValueError(f"{path or 'This module'} has hooks on it or was changed, and is computed whole.")
-        size = parts.size(cast_input(parts.activated, x))
-        return size.peak_bytes(pieces_for(self.options, size, x.device))
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
 
     def __enter__(self) -> SplitHandle:
         return self
@@ -59,7 +47,7 @@ def split_feed_forward(root: nn.Module, options: SplitOptions) -> SplitHandle:
     handle = SplitHandle(root, find_feed_forwards(root), options)
     for path, pattern in handle.found.items():
         module = root.get_submodule(path)
-        handle.patches.append(register_hook(module, _Split(pattern, options), HookOrder.COMPUTE))
+        handle.hooks.append(register_hook(module, _Split(pattern, options), HookOrder.COMPUTE))
     return handle
 
 
@@ -85,7 +73,7 @@ def find_feed_forwards(root: nn.Module) -> dict[str, FeedForward]:
 
 @dataclass(frozen=True)
 class _Split:
-    """Stands in place of a feed-forward's forward."""
+    """Replaces the forward of a feed-forward."""
 
     pattern: FeedForward
     options: SplitOptions

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from modules.memory.changes import AllBranches, Branches
 from modules.memory.feed_forward.pattern import is_plain_linear
-from modules.memory.hook_chain import has_foreign_forward, patches_of
+from modules.memory.hook_chain import has_foreign_forward, hooks_of
 from modules.memory.layer import Kept, Part, SideBranches, read_part, read_weight, stored_state
 
 
@@ -28,7 +28,7 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether somebody waits for this module to be called."""
     hooks: Any = module
     waiting = (hooks._forward_hooks, hooks._forward_pre_hooks, hooks._backward_hooks, hooks._backward_pre_hooks)
-    return any(waiting) or has_foreign_forward(module) or bool(patches_of(module))
+    return any(waiting) or has_foreign_forward(module) or bool(hooks_of(module))
 
 
 def has_gradients(layer: nn.Module) -> bool:

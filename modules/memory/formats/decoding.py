@@ -3,7 +3,7 @@
 PyTorch's own cast from 8-bit floats runs one number at a time on the CPU. Here the bits are moved: widen to 16
 bits with the sign, shift exponent and mantissa to where float16 has them, clear what the sign left in between. That is
 the number divided by the power of two between the two exponent biases, and exact, subnormal numbers included. From
-float16 every processor widens to float32 at full speed, where one multiplication puts the power of two, and the row's
+float16 every CPU widens to float32 at full speed, where one multiplication puts the power of two, and the row's
 scale with it, back. (Moving the bits to float32 or bfloat16 at once would start that multiplication from numbers that
 are subnormal there, for every weight below 0.016: half of a usual layer, and many times slower. An integer addition of
 the biases in place of the multiplication is wrong for zero and subnormal numbers.)

@@ -27,7 +27,7 @@ class Encoded:
 
 
 class Rows(Protocol):
-    """A floating-point weight that can be had in slices of its first dimension, wherever it lies.
+    """A floating-point weight that can be read in slices of its first dimension, wherever it is.
 
     One that is read from a file need never be in memory as a whole then.
     """
@@ -117,7 +117,7 @@ def wide_slice(rows: Rows) -> Tensor:
 
 
 def slices(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
-    """Where each slice stands among the rows, and the slice; none of a weight without elements."""
+    """Where each slice is among the rows, and the slice; none of a weight without elements."""
     count, step = row_count(rows.shape), slice_rows(rows)
     if not row_width(rows.shape):
         return
@@ -147,7 +147,7 @@ def finite_peak(weight: Tensor) -> float:
     peak = max(abs(float(low)), abs(float(high)))
     if not peak < float("inf"):
         raise InvalidValueError(
-            "it holds NaN or infinite numbers. The file is damaged, or was trained to pieces: use another copy."
+            "it holds NaN or infinite values. The file is damaged, or its training diverged: use another copy."
         )
     return peak
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from modules.errors import InvalidValueError
 from modules.memory.streaming.source import Source, size_bytes
 
+MAX_BLOCK_BYTES = 96 << 20  # a larger block is split in half, again and again, so that two fit beside activations
 ALIGNMENT = 64  # bytes: kernels take the same path as for a tensor of its own
-PIECE_BYTES = 64 << 20  # large groups move in pieces, so that nothing as large as a group must be in one row
+PIECE_BYTES = 64 << 20  # large groups move in pieces, so that nothing as large as a group must be contiguous
 
 
 class Level(StrEnum):
@@ -42,7 +43,7 @@ class Slot:
 
 @dataclass(eq=False)
 class Piece:
-    """Weights that lie in one row of memory when they are there; `offsets` in bytes."""
+    """Weights that are contiguous in memory when they are there; `offsets` in bytes."""
 
     slots: list[Slot]
     offsets: list[int]
@@ -114,8 +115,8 @@ def make_groups(
     """Groups of all weights below `components` that have a source (by id of the layer, and name).
 
     A block is an element of a ModuleList or Sequential, the outermost ones; `blocks_per_group` neighbours share a
-    group. With `max_block_bytes` a larger one is taken apart, into the blocks and layers in it. What stands
-    outside of blocks, and a module that stands in several, moves layer by layer. Raises `InvalidValueError` for
+    group. With `max_block_bytes` a larger one is taken apart, into the blocks and layers in it. What is
+    outside of blocks, and a module that is in several, moves layer by layer. Raises `InvalidValueError` for
     numbers below 1.
     """
     if blocks_per_group < 1 or (max_block_bytes is not None and max_block_bytes < 1):

@@ -35,7 +35,7 @@ class OffloadStorage:
         return torch.Size(shape).numel() * dtype.itemsize >= self.small_bytes
 
     def take(self, layer: nn.Module, name: str, is_sure: bool = False) -> bool:
-        """Take a parameter as it lies in its layer; False for small ones, for what is not there, for an embedding that
+        """Take a parameter as it is in its layer; False for small ones, for what is not there, for an embedding that
         is looked up in a file, and (unless `is_sure`) for what its layer could not be given in another way."""
         parameter = layer._parameters.get(name)
         if parameter is None or parameter.is_meta or ROW_TABLE in layer.__dict__:
@@ -67,7 +67,7 @@ class OffloadStorage:
         return self._files[key]
 
     def keep(self, tensor: Tensor) -> Source:
-        """A tensor's bytes at rest: in the store, or in main memory."""
+        """A tensor's offloaded bytes: in the store, or in main memory."""
         if self.store is not None:
             return self.store.keep(tensor)
         return RamSource(tensor.detach().to("cpu", copy=tensor.device.type == "cpu").contiguous())

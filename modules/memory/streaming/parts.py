@@ -42,7 +42,7 @@ class PartGroups:
         return group
 
     def remove_overlapping(self, parts: Parts) -> list[Group]:
-        """Forget groups that have numbers in common with these parts; returns them."""
+        """Forget groups that have values in common with these parts; returns them."""
         return self._remove([known for known in self._known if any(_overlap(a, b) for a in known for b in parts)])
 
     def remove_of(self, layer: nn.Module, name: str) -> list[Group]:
@@ -58,7 +58,7 @@ class PartGroups:
 
 
 def _overlap(first: Part, second: Part) -> bool:
-    """Whether two parts of one parameter have numbers in common."""
+    """Whether two parts of one parameter have values in common."""
     if first.layer is not second.layer or first.name != second.name:
         return False
     return first.dimension != second.dimension or max(first.start, second.start) < min(first.stop, second.stop)

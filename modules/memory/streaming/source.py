@@ -16,7 +16,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 
-SEPARATE_BYTES = 1 << 12  # runs of so many bytes are read one by one, shorter ones with what lies between them
+SEPARATE_BYTES = 1 << 12  # runs of so many bytes are read one by one, shorter ones with what is between them
 BLOCK_BYTES = 1 << 20  # at a time
 
 
@@ -222,7 +222,7 @@ class WatchedFile:
 
 @dataclass(frozen=True)
 class FileRegion:
-    """A weight that lies in one row in a file, from the byte `begin` on."""
+    """A weight that is contiguous in a file, from the byte `begin` on."""
 
     file: WatchedFile
     begin: int

@@ -37,7 +37,7 @@ class StreamOptions:
 
     `blocks_per_group` and `max_block_bytes`: see `make_groups`. `ahead_bytes` may be under way beside the group
     in use (None: as much as the largest group has; 0: nothing). Groups of `kept_bytes` in all stay on the device.
-    On cards: `pinned_bytes` of weights rest in page-locked memory and are copied without the CPU's help
+    On GPUs: `pinned_bytes` of weights rest in page-locked memory and are copied without the CPU's help
     (None: all; the rest goes through two pinned buffers), `own_stream` copies while the device computes,
     `record_stream` is for several threads that compute in streams of their own.
     """
@@ -141,7 +141,9 @@ class StreamHandle:
             state = stored_state(layer)
             if state is not None and state.fetch is self.streamer:
                 state.fetch, state.device = None, None
-                if id(layer) in self._only_streamed and not state.changes and state.branches is None:
+                is_8_bit = any(storage.dtype.itemsize == 1 for storage in state.formats.values())  # stored meanwhile
+                is_needed = is_8_bit or bool(state.changes) or state.branches is not None
+                if id(layer) in self._only_streamed and not is_needed:
                     layer.__class__ = state.own_class
                     del layer.__dict__[STATE]
         self.streamer.close()

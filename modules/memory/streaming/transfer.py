@@ -128,7 +128,7 @@ class DeviceModule(Protocol):
 
 
 def pinned_memory(count: int) -> Tensor:
-    """Page-locked main memory, uint8, from which a card copies by itself. Raises RuntimeError where there is none."""
+    """Page-locked main memory, uint8, from which a GPU copies by itself. Raises RuntimeError where there is none."""
     return torch.empty(count, dtype=torch.uint8, pin_memory=True)
 
 
@@ -136,7 +136,7 @@ class StreamCopyEngine:
     """Copies on a stream of its own, while the present stream computes; the host waits for neither.
 
     Pieces that rest in pinned memory (`Piece.host`) are copied at once; others are read into one of two pinned
-    buffers by a thread first. Memory on the card is asked for by the thread that computes, and the copy into it waits
+    buffers by a thread first. Memory on the GPU is asked for by the thread that computes, and the copy into it waits
     for all work queued up to then: so memory that was let go a moment ago can be used again without the host waiting.
     `record_stream` tells PyTorch's allocator about the present stream in addition, which is needed where several
     threads compute with one module on streams of their own; it lets memory go a little later.
@@ -149,7 +149,7 @@ class StreamCopyEngine:
         backend: DeviceModule | None = None,
         pin: Callable[[int], Tensor] = pinned_memory,
     ) -> None:
-        """`backend` and `pin` stand for the card in tests."""
+        """`backend` and `pin` stand for the GPU in tests."""
         self.device = device
         self._record_stream = record_stream
         self._backend: DeviceModule = backend or torch.get_device_module(device)
@@ -246,7 +246,7 @@ class _Staging:
 
 
 def _pinned_or_not(count: int, pin: Callable[[int], Tensor]) -> Tensor:
-    """Without page-locked memory a card copies with the CPU's help: slower, and right all the same."""
+    """Without page-locked memory a GPU copies with the CPU's help: slower, and right all the same."""
     try:
         return pin(count)
     except RuntimeError as error:  # systems allow a share of main memory only; some (WSL, containers) very little

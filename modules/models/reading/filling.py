@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import Encoded, StorageFormat
-from modules.memory.layer import manage, put
 from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
-from modules.memory.storage import CASTABLE, StorageRules
+from modules.memory.storage import CASTABLE, StorageRules, StoredLayers
 from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import Component
 from modules.models.layouts.keymaps.keymap import KeyMap
@@ -101,31 +100,29 @@ def fill(
     every other weight of a component that is to be stored in 8 bits.
     """
     report = FillReport()
-    managed: dict[int, tuple[nn.Module, dict[str, StorageFormat], Placement]] = {}
     assignments = list(assignments)
     components = {item.component.name: item.component for item in assignments}
     targets = {name: placement(component) for name, component in components.items()}
+    stored = {name: StoredLayers() for name in components}
     ahead = None if all(target.rest is None for target in targets.values()) else MAX_AHEAD
     with Preparation() as preparation:
         steps = _steps(file, _slots(file, assignments, targets), preparation)
         for (slot, storage), ready in preparation.in_order(steps, ahead):
-            layer, name, rest = slot.layer, slot.name, slot.target.rest
             if ready is None:
-                storage = _place_as_read(file, slot, storage, report)
-            elif storage is None:
-                set_tensor(layer, name, ready.data)
+                storage, ready = _read_and_encode(file, slot, storage)
+            if storage is None:
+                set_tensor(slot.layer, slot.name, ready.data)
             else:
-                _put(slot, ready, report)
-            if storage is not None:
-                managed.setdefault(id(layer), (layer, {}, slot.target))[1][name] = storage
-            if rest is not None:
-                rest.take(file, slot.key, slot.shape_in_file, layer, name)
+                stored[slot.assignment.component.name].put(slot.layer, slot.name, storage, ready, slot.key)
+            if slot.target.rest is not None:
+                slot.target.rest.take(file, slot.key, slot.shape_in_file, slot.layer, slot.name)
     release_scratch()
-    for layer, formats, target in managed.values():
-        casts = target.cast_inputs and not isinstance(layer, nn.Embedding)
-        manage(layer, formats, target.compute_dtype, cast_inputs=casts)
-        if target.fp8_matmul:
-            multiply_in_8_bits(layer)
+    for name, layers in stored.items():
+        target = targets[name]
+        for layer in layers.manage(target.compute_dtype, target.cast_inputs):
+            if target.fp8_matmul:
+                multiply_in_8_bits(layer)
+        report.saturated |= layers.saturated
     return report
 
 
@@ -211,10 +208,10 @@ def _format_of(file: TensorSource, slot: _Slot) -> StorageFormat | None:
     )
 
 
-def _place_as_read(
-    file: TensorSource, slot: _Slot, storage: StorageFormat | None, report: FillReport
-) -> StorageFormat | None:
-    """Read, encode and place a tensor of any kind; returns the format it is stored in: `storage`, or the file's."""
+def _read_and_encode(
+    file: TensorSource, slot: _Slot, storage: StorageFormat | None
+) -> tuple[StorageFormat | None, Encoded]:
+    """A tensor of any kind, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
     target = slot.target
     tensor = _read(file, slot, storage)
     if tensor.element_size() == 1:
@@ -223,17 +220,14 @@ def _place_as_read(
     tensor, scale = tensor.to(target.device), scale.to(target.device) if scale is not None else None
     as_it_is = STORED_AS.get((tensor.dtype, scale is not None))
     if as_it_is is not None and isinstance(slot.layer, CASTABLE):
-        put(slot.layer, slot.name, tensor, scale)
-        return as_it_is
+        return as_it_is, Encoded(tensor, scale)
     if as_it_is is not None or scale is not None:
         tensor = _widened(tensor, scale)
     if storage is None:
         if target.rules is not None:
             refuse_non_finite(file, slot.key, tensor)
-        set_tensor(slot.layer, slot.name, tensor.to(target.dtype if tensor.is_floating_point() else tensor.dtype))
-        return None
-    _put(slot, _named_errors(file, slot, storage.name, partial(storage.encode, tensor)), report)
-    return storage
+        return None, Encoded(tensor.to(target.dtype if tensor.is_floating_point() else tensor.dtype))
+    return storage, _named_errors(file, slot, storage.name, partial(storage.encode, tensor))
 
 
 def _read(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> Tensor:
@@ -272,12 +266,6 @@ def _named_errors(file: TensorSource, slot: _Slot, storage: str, work: Work) -> 
         return work()
     except InvalidValueError as error:
         raise CheckpointError(f"{file.path.name}: {slot.key} cannot be stored as {storage}: {error}") from error
-
-
-def _put(slot: _Slot, encoded: Encoded, report: FillReport) -> None:
-    if encoded.saturated:
-        report.saturated[slot.key] = encoded.saturated
-    put(slot.layer, slot.name, encoded.data, encoded.scale)
 
 
 def _widened(tensor: Tensor, scale: Tensor | None) -> Tensor:

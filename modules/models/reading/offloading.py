@@ -16,13 +16,13 @@ from modules.devices import memory_info
 from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
 from modules.memory.streaming.blobs import BlobStore
+from modules.memory.streaming.groups import MAX_BLOCK_BYTES
 from modules.memory.streaming.offload_storage import SMALL_BYTES, OffloadStorage
 from modules.memory.streaming.source import FileRegion, WatchedFile
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.reading.tensor_source import TensorSource
 from modules.models.stream_layout import StreamLayout
 
-MAX_BLOCK_BYTES = 96 << 20
 PINNED_SHARE = 3  # a third of the free main memory may be page-locked
 
 

@@ -1,4 +1,7 @@
-"""How a VAE is run: in one piece or in tiles, and again in a wider dtype when 16 bits gave NaN."""
+"""How a VAE is run: in one piece or in tiles, and again in a wider dtype when 16 bits gave NaN.
+
+A call that runs out of memory raises; `modules.processing.engine.recovery` makes it again in tiles.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,13 @@ from modules.models.vae.tiling import decode_tiled, encode_tiled
 
 log = logging.getLogger(__name__)
 
-TILE_AFTER_OOM_PX = 512
-
 
 @dataclass(frozen=True)
 class VaeRules:
-    """`tile_px`: area of a tile, by its side in the image; 0: one piece. `after_nan`: the dtypes to try in turn.
-    `tiles_after_oom`: once more in tiles when memory does not last; False where the caller sees to that."""
+    """`tile_px`: side of a tile in the image; 0: the image in one piece. `after_nan`: the dtypes to try in turn."""
 
     tile_px: int = 0
     after_nan: tuple[torch.dtype, ...] = ()
-    tiles_after_oom: bool = True
 
 
 @dataclass
@@ -58,30 +57,16 @@ class VaeRunner:
         return moments.float()
 
     def _finite(self, vae: Any, run: Callable[[int], Tensor], did: str) -> Tensor:
-        result = self._within_memory(run)
+        result = run(self.rules.tile_px // self.downscale)
         for dtype in self.rules.after_nan:
             if torch.isfinite(result).all() or self.dtype in (dtype, torch.float32):
                 continue
             log.warning("The VAE gave NaN in %s; it computes in %s from now on.", self.dtype, dtype)
             vae.to(dtype)
             self.dtype = dtype
-            result = self._within_memory(run)
+            result = run(self.rules.tile_px // self.downscale)
         if not torch.isfinite(result).all():
             raise NumericalError(
                 f"The VAE {did} NaN. Start with --no-half-vae to compute it in 32 bit, or choose another VAE."
             )
         return result
-
-    def _within_memory(self, run: Callable[[int], Tensor]) -> Tensor:
-        """In tiles as the rules say; once more in tiles where the device's memory did not last."""
-        tile = self.rules.tile_px // self.downscale
-        try:
-            return run(tile)
-        except torch.OutOfMemoryError as error:
-            smaller = TILE_AFTER_OOM_PX // self.downscale
-            if 0 < tile <= smaller or not self.rules.tiles_after_oom:
-                raise
-            log.warning("Not enough memory for the VAE in one piece, it runs in tiles: %s", error)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        return run(smaller)

@@ -32,7 +32,7 @@ AUTOMATIC = "Automatic"
 
 @dataclass(frozen=True)
 class EffectKept:
-    """How much of a network arrived in the weights when it was last used: 1 is all of it.
+    """How much of the effect of an adapter the weights kept when it was last used: 1 is all of it.
 
     `noise` and the `worst` layers are those of all networks of that image together, see `Retention`.
     """
@@ -218,13 +218,13 @@ class Adapters:
         return found
 
     def _note_retention(self, infos: list[AdapterInfo], retention: Retention | None, mode: LoraMode) -> None:
-        """Keep for lists how much of each network arrived, and log what is new."""
+        """Keep for lists how much of each effect was kept, and log what is new."""
         measured = retention.adapters if retention is not None else ()
         for info, (name, kept) in zip(infos, measured, strict=True):
             assert retention is not None
             effect_kept = EffectKept(kept, mode.value, retention.noise, retention.worst)
             if self.effect_kept.get(info.path) != effect_kept:
-                log.info("LoRA %s: %.1f %% arrived (%s).", name, kept * 100, mode.value)
+                log.info("LoRA %s: applied, %.1f %% of its effect kept (%s).", name, kept * 100, mode.value)
             self.effect_kept[info.path] = effect_kept
 
     def _load(self, info: AdapterInfo, content: str) -> None:
@@ -274,7 +274,7 @@ def _weak(retention: Retention) -> str:
     name, share = min(retention.adapters, key=lambda item: item[1])
     least = f", of {name} {share:.0%}" if len(retention.adapters) > 1 else ""
     return (
-        f"{retention.retention:.0%} of the networks' effect survived rounding into 8 bits{least} "
+        f"{retention.retention:.0%} of the adapters' effect is kept after rounding to 8 bits{least} "
         f"(noise {retention.noise:.0%}). "
         "LoRA mode exact keeps all of it."
     )

@@ -1,10 +1,17 @@
-"""Which way of attention a job uses, by setting, flags and machine, and how a diffusers network is told to use it."""
+"""Which way of attention a job uses, by setting, flags and machine, and how diffusers' models are told to use it.
+
+While it is in use a way is a backend of diffusers' attention dispatch, so every transformer whose processors call the
+dispatch has it. Processors that call PyTorch's attention themselves (those of UNets and VAEs, and of joint attention
+over image and text) are replaced by ours, which call the dispatch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
+from math import isclose
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +19,10 @@ from torch import Tensor, nn
 
 from modules.memory.attention import ATTENTIONS, Attention, AttentionOptions, upcast, xformers_problem
 from modules.processing.engine.attention_options import AUTOMATIC, AttentionFlags
-from modules.processing.engine.joint_attention import JointProcessor
 
 if TYPE_CHECKING:
+    from diffusers.models.attention_dispatch import AttentionBackendName
+
     from modules.models.loaded import LoadedModel
     from modules.processing.engine.precision import Machine
     from modules.settings.values import Settings
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """`attention` None: the networks keep their own, PyTorch's scaled dot product attention."""
+    """`attention` None: the models keep their own, PyTorch's scaled dot product attention."""
 
     name: str
     attention: Attention | None
@@ -67,44 +75,102 @@ def attention_of(settings: Settings, machine: Machine, model: LoadedModel) -> At
 
 @contextmanager
 def using_attention(modules: Iterable[nn.Module], attention: Attention | None) -> Iterator[None]:
-    """While open, every attention layer of diffusers' usual kind in `modules` computes by `attention`.
+    """While open, every attention layer of diffusers in `modules` computes by `attention`; None changes nothing.
 
-    Afterwards, also after an exception, each has the CPU object that it had. None touches nothing.
+    Afterwards, also after an exception, each layer has the processor, and each processor the backend, that it had.
+    Processors that are neither in the table nor call the dispatch are left alone.
     """
-    layers: list[Any] = []
-    if attention is not None:
-        layers = [layer for module in modules for layer in module.modules() if is_replaceable(layer)]
-    before = [layer.processor for layer in layers]
-    try:
-        for layer in layers:
-            assert attention is not None
-            kind = JointProcessor if is_joint(layer) else Processor
-            layer.processor = kind(attention, layer.processor)
+    if attention is None:
         yield
+        return
+    with ExitStack() as undo:
+        backend = undo.enter_context(_registered(attention))
+        for layer in [layer for module in modules for layer in module.modules()]:
+            own: Any = getattr(layer, "processor", None)
+            ours = _replacements().get(type(own))
+            if ours is not None:
+                undo.callback(setattr, layer, "processor", own)
+                layer.processor = ours(backend, own)  # type: ignore[assignment] # not a module
+            elif hasattr(own, "_attention_backend"):
+                undo.callback(setattr, own, "_attention_backend", own._attention_backend)
+                own._attention_backend = backend
+        yield
+
+
+@contextmanager
+def _registered(attention: Attention) -> Iterator[AttentionBackendName]:
+    """A backend of diffusers' dispatch that computes by `attention`, registered while open.
+
+    The dispatch has no public way to register one: it takes members of an enum, so this makes one of its own.
+    """
+    from diffusers.models import attention_dispatch
+    from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
+
+    def attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """[B,T,H,D] to [B,T,H,D]; with a mask, dropout, another scale or shared heads by PyTorch's own attention."""
+        is_plain = attn_mask is None and dropout_p == 0 and not is_causal and key.shape[2] == query.shape[2]
+        if not is_plain or (scale is not None and not isclose(scale, query.shape[-1] ** -0.5)):
+            result: Tensor = attention_dispatch.dispatch_attention_fn(
+                *(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa),
+                backend=AttentionBackendName.NATIVE,
+            )
+            return result
+        return attention(*(tensor.transpose(1, 2) for tensor in (query, key, value))).transpose(1, 2)
+
+    registry: Any = _AttentionBackendRegistry
+    backend: Any = str.__new__(AttentionBackendName, f"attention-{id(attend)}")
+    backend._name_ = backend._value_ = str.__str__(backend)
+    registry.register(backend)(attend)
+    try:
+        yield backend
     finally:
-        for layer, processor in zip(layers, before, strict=True):
-            layer.processor = processor
+        for table in (registry._backends, registry._constraints, registry._supported_arg_names):
+            del table[backend]
 
 
-def is_replaceable(layer: nn.Module) -> bool:
-    """Whether the layer is an attention of diffusers' with a plain processor: others mean something by theirs."""
-    processor = getattr(layer, "processor", None)
-    known = isinstance(processor, Processor) or type(processor).__name__ in ("AttnProcessor", "AttnProcessor2_0")
-    return known or is_joint(layer)
+@cache
+def _replacements() -> Mapping[type, type[Processor | JointProcessor]]:
+    """Which processor of ours does the work of which of diffusers'. Ours are in it too: the innermost use counts."""
+    from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0, JointAttnProcessor2_0
+
+    return {
+        AttnProcessor: Processor,
+        AttnProcessor2_0: Processor,
+        Processor: Processor,
+        JointAttnProcessor2_0: JointProcessor,
+        JointProcessor: JointProcessor,
+    }
 
 
-def is_joint(layer: nn.Module) -> bool:
-    """Whether it is an attention over image and text together."""
-    processor = getattr(layer, "processor", None)
-    return isinstance(processor, JointProcessor) or type(processor).__name__ == "JointAttnProcessor2_0"
+def _dispatched(query: Tensor, key: Tensor, value: Tensor, backend: AttentionBackendName) -> Tensor:
+    """Attention over [B,T,H,D] by a backend of the dispatch, [B,T,H*D]."""
+    from diffusers.models.attention_dispatch import dispatch_attention_fn
+
+    result: Tensor = dispatch_attention_fn(query, key, value, backend=backend)
+    return result.flatten(2)
+
+
+def _heads(tokens: Tensor, count: int, norm: Any = None) -> Tensor:
+    """[B,T,C] to [B,T,H,D], normed over D."""
+    split = tokens.view(*tokens.shape[:-1], count, -1)
+    normed: Tensor = split if norm is None else norm(split)
+    return normed
 
 
 class Processor:
     """Projects, attends, projects back; calls that need a mask or a spatial norm go to the layer's own processor."""
 
-    def __init__(self, attention: Attention | None, own: Any) -> None:
-        assert attention is not None
-        self.attention = attention
+    def __init__(self, backend: AttentionBackendName, own: Any) -> None:
+        self.backend = backend
         self.own = own
 
     def __call__(
@@ -128,14 +194,8 @@ class Processor:
         context = x if encoder_hidden_states is None else encoder_hidden_states
         if encoder_hidden_states is not None and attn.norm_cross:
             context = attn.norm_encoder_hidden_states(context)
-
-        def heads(tokens: Tensor) -> Tensor:
-            return tokens.view(*tokens.shape[:-1], attn.heads, -1).transpose(1, 2)
-
-        query, key, value = heads(attn.to_q(x)), heads(attn.to_k(context)), heads(attn.to_v(context))
-        query = query if attn.norm_q is None else attn.norm_q(query)
-        key = key if attn.norm_k is None else attn.norm_k(key)
-        x = self.attention(query, key, value).transpose(1, 2).flatten(2)
+        query, key = _heads(attn.to_q(x), attn.heads, attn.norm_q), _heads(attn.to_k(context), attn.heads, attn.norm_k)
+        x = _dispatched(query, key, _heads(attn.to_v(context), attn.heads), self.backend)
         x = attn.to_out[1](attn.to_out[0](x))
         if hidden_states.ndim == 4:
             x = x.transpose(1, 2).reshape(hidden_states.shape)
@@ -143,3 +203,33 @@ class Processor:
             x = x + hidden_states
         output: Tensor = x / attn.rescale_output_factor
         return output
+
+
+class JointProcessor:
+    """Attention in which the tokens of image and text see each other (Esser et al. 2024, arXiv:2403.03206): projects
+    both, attends over all, projects back."""
+
+    def __init__(self, backend: AttentionBackendName, own: Any) -> None:
+        self.backend = backend
+        self.own = own
+
+    def __call__(
+        self, attn: Any, hidden_states: Tensor, encoder_hidden_states: Tensor | None = None, **rest: Any
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Tokens of the image [B,T,C], and of the text [B,S,C] where those are given, to the same shapes."""
+        if rest.get("attention_mask") is not None:
+            result: Tensor | tuple[Tensor, Tensor] = self.own(attn, hidden_states, encoder_hidden_states, **rest)
+            return result
+        x, text, count = hidden_states, encoder_hidden_states, attn.heads
+        query, key = _heads(attn.to_q(x), count, attn.norm_q), _heads(attn.to_k(x), count, attn.norm_k)
+        value = _heads(attn.to_v(x), count)
+        if text is not None:
+            query = torch.cat([query, _heads(attn.add_q_proj(text), count, attn.norm_added_q)], dim=1)
+            key = torch.cat([key, _heads(attn.add_k_proj(text), count, attn.norm_added_k)], dim=1)
+            value = torch.cat([value, _heads(attn.add_v_proj(text), count)], dim=1)
+        out = _dispatched(query, key, value, self.backend)
+        image: Tensor = attn.to_out[1](attn.to_out[0](out[:, : x.shape[1]]))
+        if text is None:
+            return image
+        words = out[:, x.shape[1] :]
+        return image, words if attn.context_pre_only else attn.to_add_out(words)

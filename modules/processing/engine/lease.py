@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
-from torch import nn
-
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.attention import attention_of, using_attention
 from modules.processing.engine.engine import Engine
@@ -16,15 +14,13 @@ from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.engine.tag_types import ActiveAdapters
 from modules.processing.engine.tiny_vae import circular_padding, using_tiny_vae
+from modules.processing.engine.token_merging import merged_tokens
 from modules.processing.engine.vae_options import vae_rules_of
 from modules.processing.pipeline.conditioning import Conditioner
 from modules.processing.pipeline.stages import Stage
 from modules.processing.request import GenerationRequest
 from modules.prompting.extra_networks import PromptTags
 from modules.upscalers.limits import UpscalerLimits
-
-MERGEABLE = "BasicTransformerBlock"
-"""Blocks that `tomesd` knows; transformers of image and text have others."""
 
 
 class ModelInUse:
@@ -156,28 +152,3 @@ def _note_on_optional(model: LoadedModel) -> list[str]:
     if optional is None or not model.plan.with_optional or model.has_optional:
         return []
     return [f"Enable {optional.field} has no effect: {model.info.name} {optional.missing}"]
-
-
-@contextmanager
-def merged_tokens(unet: nn.Module, ratio: float) -> Iterator[bool]:
-    """While open, the UNet's self-attention merges `ratio` (0 to 0.9) of its tokens at the finest resolution (Bolya
-    and Hoffman 2023, arXiv:2303.17604, by `tomesd`).
-
-    Deterministic: which tokens are merged is not drawn at random. With 0, and for a UNet without such blocks, nothing
-    is touched; gives whether something is.
-    """
-    if ratio <= 0 or not can_merge_tokens(unet):
-        yield False
-        return
-    import tomesd
-
-    tomesd.apply_patch(unet, ratio=ratio, use_rand=False, merge_attn=True, merge_crossattn=False, merge_mlp=False)
-    try:
-        yield True
-    finally:
-        tomesd.remove_patch(unet)
-
-
-def can_merge_tokens(unet: nn.Module) -> bool:
-    """Whether merging has an effect on this UNet."""
-    return any(kind.__name__ == MERGEABLE for module in unet.modules() for kind in type(module).__mro__)

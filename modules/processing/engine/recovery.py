@@ -1,6 +1,6 @@
-"""What a job does when memory runs out: the fallbacks for a diffusion model, and what is said about those it climbed.
+"""What a job does when memory runs out: the fallbacks for a diffusion model, and what is said about those applied.
 
-In the order of what they cost: the other networks wait in main memory, attention in slices, feed-forwards in slices,
+In the order of what they cost: the other components wait in main memory, attention in slices, feed-forwards in slices,
 the batch in pieces, the VAE and the upscaler in tiles, weights streamed by blocks and then by layers, and in the end
 the CPU. None of them changes what is computed, only in which pieces and where.
 """
@@ -22,7 +22,7 @@ from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.moving import move
 from modules.memory.query_slices import in_slices
 from modules.memory.recovery import FREED, Fallback, Recovery, Step
-from modules.memory.streaming.groups import Level
+from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.attention import using_attention
@@ -32,7 +32,6 @@ from modules.upscalers.limits import UpscalerLimits
 CPU = torch.device("cpu")
 SLICES = 64  # of images, heads and queries together
 TOKENS_AT_ONCE = 512
-MAX_BLOCK_BYTES = 256 << 20
 TILE_SIDES_PX = (512, 256, 128)
 UPSCALER_TILES_PX = (256, 128, 64)
 ADVICE = (
@@ -52,7 +51,7 @@ def recovering(
     `upscaling` what its upscalers are held to.
 
     `leave_device` says whether networks may go to main memory and compute there; by default on everything but the
-    processor. Afterwards the model is as it was.
+    CPU. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
     turns, streams, upscaling = _Turns(model), _Streams(model, leave), upscaling or UpscalerLimits()
@@ -70,7 +69,6 @@ def recovering(
     if leave:
         fallbacks += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
     before = (model.recovery, model.vae_runner.rules)
-    model.vae_runner.rules = replace(model.vae_runner.rules, tiles_after_oom=False)
     recovery = Recovery(fallbacks, free, turns.begin, ADVICE)
     model.recovery = recovery
     try:
@@ -118,7 +116,7 @@ def _slices(model: LoadedModel, attention: Attention | None) -> Fallback:
 
 
 def _chunks(model: LoadedModel) -> Fallback:
-    """Feed-forwards some tokens at a time, which changes no number."""
+    """Feed-forwards on some tokens at a time, which changes no value."""
     is_on = False
 
     def apply() -> Step | None:
@@ -237,7 +235,7 @@ def _unet_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:
 
         return Step("on the CPU", undo)
 
-    return Fallback("processor", frozenset({Stage.SAMPLE}), apply)
+    return Fallback("UNet on the CPU", frozenset({Stage.SAMPLE}), apply)
 
 
 def _vae_on_cpu(model: LoadedModel, streams: _Streams) -> Fallback:

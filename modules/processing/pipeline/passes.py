@@ -181,7 +181,7 @@ def _run(
     tools: BatchTools,
 ) -> PassResult:
     """One pass, with the refiner where one takes part. The refiner gets no adapters."""
-    request, in_use, options = passes.request, tools.passing.in_use, passes.request.settings
+    request, in_use = passes.request, tools.passing.in_use
 
     def refine() -> GuidedDenoiser:
         tools.events.stage(Stage.LOAD)

@@ -1,4 +1,4 @@
-// The retention meter: how much of each LoRA arrived in the weights of the image that was just made.
+// The retention meter: how much of the effect of each LoRA is kept in the weights of the image that was just made.
 (() => {
   const fw = window.featherweight;
   const PLENTY = 0.9;
@@ -13,9 +13,9 @@
     for (const [name, share] of retention.networks) {
       const meter = fw.element("meter", { min: 0, max: 1, low: LITTLE, high: PLENTY, optimum: 1 });
       meter.value = Math.max(0, Math.min(share, 1));
-      meter.setAttribute("aria-label", `How much of ${name} arrived`);
+      meter.setAttribute("aria-label", `How much of the effect of ${name} was kept`);
       box.append(
-        fw.element("span", { textContent: `LoRA ${name}: ${fw.percent(share)} arrived` }),
+        fw.element("span", { textContent: `LoRA ${name}: applied, ${fw.percent(share)} of its effect kept` }),
         meter,
         fw.element("span", { textContent: retention.noise >= 0.005 ? `noise ${fw.percent(retention.noise)}` : "" }),
       );

@@ -56,7 +56,6 @@ def test_only_the_chosen_blocks_run_twice_and_only_with_gradients(name: str) -> 
     handle = enable_gradient_checkpointing(model, STRATEGIES[name])
     gradients(model, x)
     assert model.runs == [2 if i in handle.chosen else 1 for i in range(6)]
-    assert handle.chosen_names == tuple(f"layers.{i}" for i in sorted(handle.chosen))
     with torch.no_grad():
         model(x)
     assert sum(model.runs) == 6 + len(handle.chosen) + 6
@@ -379,10 +378,9 @@ def test_pairs_in_either_order_and_either_removal(first: str, second: str, tmp_p
     for _ in range(2):
         same(gradients(model, x), expected)
     for handle in handles:
-        if not (stored and handle is handles[0]):
+        if hasattr(handle, "remove"):  # weights stay stored
             handle.remove()
             same(gradients(model, x), expected)
-    handles[0].remove()
     assert not any("forward" in module.__dict__ for module in model.modules())
 
 

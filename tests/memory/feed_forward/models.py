@@ -1,4 +1,4 @@
-"""Feed-forwards of many libraries, tiny, and things that only look like them."""
+"""Feed-forwards of the classes in the table, tiny, and modules that only look like them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,18 +13,6 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 from transformers.models.t5.modeling_t5 import T5DenseActDense, T5DenseGatedActDense
 
 DIFFUSERS = ("gelu", "gelu-approximate", "geglu", "geglu-approximate", "swiglu", "linear-silu")
-
-
-class Gate(nn.Module):
-    """The gated projection of the original latent diffusion code, with the gate in the second half."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.proj = nn.Linear(width, hidden * 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        value, gate = self.proj(x).chunk(2, dim=-1)
-        return torch.as_tensor(value * F.gelu(gate))
 
 
 class GateFirst(nn.Module):
@@ -69,8 +57,6 @@ FEED_FORWARDS: dict[str, Callable[[], nn.Module]] = {
     **{f"diffusers {act}": lambda act=act: diffusers(act) for act in DIFFUSERS},  # type: ignore[misc]
     "diffusers geglu final": lambda: diffusers("geglu", final=True),
     "diffusers gelu without bias": lambda: diffusers("gelu", bias=False),
-    "latent diffusion": lambda: nn.Sequential(Gate(32, 72), nn.Dropout(0.1), nn.Linear(72, 32)),
-    "gate first": GateFirst,
     "clip quick_gelu": lambda: clip("quick_gelu"),
     "clip gelu": lambda: clip("gelu"),
     "open_clip": open_clip,
@@ -115,6 +101,7 @@ class Backwards(nn.Module):
 
 
 NONE: dict[str, Callable[[], nn.Module]] = {
+    "unknown class": GateFirst,
     "softmax in the middle": lambda: nn.Sequential(nn.Linear(32, 72), nn.Softmax(-1), nn.Linear(72, 32)),
     "norm in the middle": lambda: nn.Sequential(nn.Linear(32, 72), nn.LayerNorm(72), nn.Linear(72, 32)),
     "learnt activation": lambda: nn.Sequential(nn.Linear(32, 72), nn.PReLU(72), nn.Linear(72, 32)),

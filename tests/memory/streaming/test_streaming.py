@@ -257,11 +257,9 @@ def test_storage_may_change_while_streamed(place: OffloadStorage) -> None:
     apply_storage(plain, rules, torch.float32)
     with stream(module, CPU, place=place):
         outputs(module)
-        storage = apply_storage(module, rules, torch.float32)
+        apply_storage(module, rules, torch.float32)
         assert equal(outputs(module), outputs(plain))
-        storage.remove()
-        assert not module.first.weight.is_meta
-        outputs(module)
+    assert equal(outputs(module), outputs(plain))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modules.memory.hook_chain import HookOrder, Patch, has_foreign_forward, patches_of, register_hook
+from modules.memory.hook_chain import HookHandle, HookOrder, has_foreign_forward, hooks_of, register_hook
 from modules.memory.storage import StorageRules, apply_storage
 
 
@@ -41,7 +41,7 @@ def test_the_order_of_calls_is_that_of_the_layering(order: tuple[str, ...], remo
         seen.clear()
         assert torch.equal(layer(x), expected)
         assert seen == [name for name in ("RECOMPUTE", "WEIGHTS", "COMPUTE") if name in patches]
-    assert "forward" not in layer.__dict__ and not patches_of(layer)
+    assert "forward" not in layer.__dict__ and not hooks_of(layer)
 
 
 def test_equals_lie_around_each_other() -> None:
@@ -49,7 +49,7 @@ def test_equals_lie_around_each_other() -> None:
     patches = [register_hook(layer, noting(str(i), seen), HookOrder.WEIGHTS) for i in range(3)]
     layer(torch.zeros(1, 3))
     assert seen == ["2", "1", "0"]
-    assert patches_of(layer) == patches
+    assert hooks_of(layer) == patches
 
 
 def test_what_others_put_there_comes_back() -> None:
@@ -78,20 +78,20 @@ def test_a_copy_has_a_pile_of_its_own() -> None:
     patch.remove()
     seen.clear()
     copied(torch.ones(1, 3))
-    assert len(patches_of(copied)) == 1 and not patches_of(layer)
+    assert len(hooks_of(copied)) == 1 and not hooks_of(layer)
 
 
 def test_the_class_may_change_meanwhile() -> None:
     model = nn.Sequential(nn.Linear(64, 64))
     x = torch.randn(2, 64)
-    patch: Patch = register_hook(model[0], noting("", []), HookOrder.WEIGHTS)
-    storage = apply_storage(model, StorageRules("fp8_e4m3fn_row"), torch.float32, keep_original=True)
+    patch: HookHandle = register_hook(model[0], noting("", []), HookOrder.WEIGHTS)
+    plain = model(x)
+    apply_storage(model, StorageRules("fp8_e4m3fn_row"), torch.float32)
     stored = model(x)
     patch.remove()
     assert torch.equal(model(x), stored)
     patch = register_hook(model[0], noting("", []), HookOrder.WEIGHTS)
-    storage.remove()
-    assert not torch.equal(model(x), stored)
+    assert not torch.equal(plain, stored)
     patch.remove()
     assert "forward" not in model[0].__dict__
 

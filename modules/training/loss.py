@@ -1,0 +1,52 @@
+"""The loss of diffusion training: noise, timesteps, their weights, and the learning rate over the run.
+
+With SD1's schedule and classifier-free guidance, the colours of large areas are decided in the first steps, at the
+highest noise. There the plain eps loss is `SNR` times the error in the image, so a wrong background hardly counts.
+`weight_limit` above 1 weights as velocity prediction does, 1 / alpha_bar (Salimans and Ho 2022, arXiv:2202.00512), up
+to that limit; min-SNR bounds the weight at the other end (Hang et al. 2023, arXiv:2303.09556).
+"""
+
+from math import cos, pi
+
+import torch
+from torch import Tensor
+
+
+def loss_weights(alphas_cumprod: Tensor, weight_limit: float = 50.0, min_snr: float = 5.0) -> Tensor:
+    """The eps loss weight of every timestep: min(1 / alpha_bar, limit) * min(1, min_snr / SNR); shape as given."""
+    snr = alphas_cumprod / (1 - alphas_cumprod)
+    return (1 / alphas_cumprod).clamp(max=weight_limit) * (min_snr / snr).clamp(max=1.0)
+
+
+def draw_timesteps(count: int, high_noise_share: float, generator: torch.Generator, timesteps: int = 1000) -> Tensor:
+    """`count` timesteps, int64: a share from the upper half, the rest from all."""
+    low = torch.where(torch.rand(count, generator=generator) < high_noise_share, timesteps // 2, 0)
+    return low + (torch.rand(count, generator=generator) * (timesteps - low)).long()
+
+
+def draw_noise(shape: torch.Size, offset_noise: float, generator: torch.Generator) -> Tensor:
+    """Unit normal noise [n, 4, h, w], with an offset per channel on half of the images.
+
+    Without it the mean of a noisy latent betrays the image's mean even at the last timestep (SD1's signal is not
+    zero there), and the model learns to read the background off it instead of from the prompt; in sampling there is
+    nothing to read.
+    """
+    noise = torch.randn(shape, generator=generator)
+    chosen = torch.rand(shape[0], 1, 1, 1, generator=generator) < 0.5
+    return noise + offset_noise * chosen * torch.randn(shape[0], shape[1], 1, 1, generator=generator)
+
+
+def diffusion_loss(error: Tensor, weights: Tensor, flat_weight: float) -> Tensor:
+    """Weighted mean square of the error of the predicted noise [n, 4, h, w]; `weights` [n].
+
+    The error's mean over each image counts `flat_weight` times more: it is one of many components there, but it is
+    the colour of the background. The minimum stays the same.
+    """
+    square = error.square().mean(dim=(1, 2, 3)) + flat_weight * error.mean(dim=(2, 3)).square().mean(dim=1)
+    return (weights * square).mean()
+
+
+def rate_factor(step: int, progress: float, warmup_steps: int, final_rate: float) -> float:
+    """The learning rate over its maximum, at `step` and `progress` (0 to 1) of the run."""
+    warmup = min(1.0, (step + 1) / warmup_steps)
+    return warmup * (final_rate + (1 - final_rate) * 0.5 * (1 + cos(pi * min(1.0, progress))))

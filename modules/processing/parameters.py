@@ -1,8 +1,8 @@
 """What a row of the table of parameters says, and how rows are read from the dataclasses of a request.
 
-A row stands at the field that it describes: `steps: Annotated[int, Parameter(...)] = 20`. Name, type and default are the
-field's own, the rest is the row's. The form, the API's schema, the script object, the command line, pasting, infotexts
-and the axes of grids are made from the rows; nothing else has to be changed for a new parameter but the code that uses
+A row stands at the field that it describes: `steps: Annotated[int, Parameter(...)] = 20`. Name, type and default are
+the field's own, the rest is the row's. The form, the API's schema, the script object, the command line, pasting,
+infotexts and the axes of grids are made from the rows; for a new parameter nothing else changes but the code that uses
 it. The rows themselves are in `modules.processing.request`. No torch and no Gradio in here: all edges import it.
 """
 
@@ -71,8 +71,8 @@ class Slider:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same `line`
-    of a section stand beside each other."""
+    """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same
+    `line` of a section stand beside each other."""
 
     elem_id: str
     label: str
@@ -187,6 +187,8 @@ class Parameter:
 
     def from_text(self, text: InfotextValue) -> Any:
         """What an infotext says. Raises ValueError and TypeError for text that is no value."""
+        if self.is_optional and text in ("", self.nothing):
+            return None
         return number_of(str(text)) if self.type is float else self._typed(text)
 
     def _typed(self, value: Any) -> Any:
@@ -250,8 +252,6 @@ def pasted_fields(parsed: Mapping[str, InfotextValue], rows: Iterable[Parameter]
     for row in rows:
         if row.infotext is not None and row.infotext.is_pasted and row.infotext.key in parsed:
             text = parsed[row.infotext.key]
-            if row.is_optional and text in ("", row.nothing):
-                continue
             try:
                 values[row.name] = row.from_text(text)
             except (TypeError, ValueError):

@@ -1,7 +1,7 @@
 """What a caller asks for: frozen, checked for what one object can know about itself, and nothing computed.
 
-The fields carry the rows of the table of parameters (see `modules.processing.parameters`): everything that the form, the
-API, scripts, the command line and infotexts know about a parameter stands here, once.
+The fields carry the rows of the table of parameters (see `modules.processing.parameters`): everything that the form,
+the API, scripts, the command line and infotexts know about a parameter stands here, once.
 Settings are read once at the edge and travel inside the request, so a job keeps what it began with.
 """
 

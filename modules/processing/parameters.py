@@ -127,7 +127,8 @@ class Parameter:
     choices: Choices | None = None
     control: Control | None = None
     api: str = ""  # the name of the API's field, and of the attribute of the reference UI's StableDiffusionProcessing
-    api_default: object = UNSET  # where it differs from the field's
+    api_default: Any = UNSET  # as the API's schema says it, where it is not the field's
+    api_null: Any = UNSET  # what null means where null is the default; the field's default, unless it says another one
     is_clamped: bool = False  # the API raises values below `low` to it
     infotext: Infotext | None = None
     option: Option | None = None
@@ -179,17 +180,19 @@ class Parameter:
 
     def from_api(self, value: Any) -> Any:
         """What the API was sent, already of the right type; null has the API's default."""
-        if value is None:
-            value = self.default if self.api_default is UNSET else self.api_default
         if self.is_optional:
             return None if value in (None, "", self.nothing) else value
+        if value is None:
+            value = self.api_null if self.api_default is None else self.api_default
+        if self.type is tuple:
+            return tuple(value)
         return max(value, self.low) if self.is_clamped and self.low is not None else value
 
     def from_text(self, text: InfotextValue) -> Any:
         """What an infotext says. Raises ValueError and TypeError for text that is no value."""
         if self.is_optional and text in ("", self.nothing):
             return None
-        return number_of(str(text)) if self.type is float else self._typed(text)
+        return number(str(text)) if self.type is float else self._typed(text)
 
     def _typed(self, value: Any) -> Any:
         if self.type is tuple:
@@ -199,7 +202,7 @@ class Parameter:
         return self.type(value)
 
 
-def number_of(text: str) -> int | float:
+def number(text: str) -> int | float:
     """A number as it is written: 7 is whole and 7.0 is not. Raises ValueError for other text."""
     try:
         return int(text)
@@ -217,10 +220,15 @@ def rows_of(owner: type, prefix: str = "") -> tuple[Parameter, ...]:
         row = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Parameter)), None)
         if row is not None:
             kind, is_optional = _kind_of(get_args(hint)[0])
-            rows.append(
-                replace(row, name=field.name, prefix=prefix, type=kind, is_optional=is_optional, default=field.default)
-            )
+            row = replace(row, name=field.name, prefix=prefix, type=kind, is_optional=is_optional)
+            rows.append(_with_default(row, field.default))
     return tuple(rows)
+
+
+def _with_default(row: Parameter, default: Any) -> Parameter:
+    api_default = default if row.api_default is UNSET else row.api_default
+    api_null = default if row.api_null is UNSET else row.api_null
+    return replace(row, default=default, api_default=api_default, api_null=api_null)
 
 
 def check_values(owner: Any, rows: Iterable[Parameter]) -> None:

@@ -161,7 +161,8 @@ class HiresRequest:
                 slider=Slider(lowest=0, highest=1, step=0.01),
             ),
             api="denoising_strength",
-            api_default=0.75,
+            api_default=None,
+            api_null=0.75,
             infotext=Infotext(key="Denoising strength", written=_always),
             option=Option(name="--denoising-strength", metavar="SHARE", help="0 to 1, default: 0.7"),
             axis=ParameterAxis(label="Denoising"),
@@ -212,6 +213,7 @@ class HiresRequest:
             choices=Choices.UPSCALERS,
             control=Control(elem_id="{tab}_hr_upscaler", label="Upscaler", section=Section.HIRES),
             api="hr_upscaler",
+            api_default=None,
             infotext=Infotext(key="Hires upscaler", written=_always),
             option=Option(name="--hires-upscaler", metavar="NAME"),
             axis=ParameterAxis(label="Hires upscaler", shows_label=False),
@@ -269,6 +271,7 @@ class GenerationRequest:
             choices=Choices.STYLES,
             control=Control(elem_id="{tab}_styles", label="Styles", section=Section.PROMPTS),
             api="styles",
+            api_default=None,
         ),
     ] = ()
     sampler: Annotated[

@@ -6,7 +6,7 @@ from typing import Any
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
-from modules.processing.parameters import Choices, Parameter
+from modules.processing.parameters import Choices, Parameter, number
 from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, GenerationRequest, HiresRequest
 from modules.prompting.styles import StyleBook
@@ -93,7 +93,7 @@ def _typed(key: str, text: str) -> object:
             return text == "True"
         if isinstance(default, int):
             return int(text)
-        return float(text) if isinstance(default, float) else text
+        return number(text) if isinstance(default, float) else text
     except ValueError:
         return text
 

@@ -81,6 +81,8 @@ if TYPE_CHECKING:
 
     class Txt2ImgBody(GenerationBody):
         """As below; mypy cannot read a class that is made."""
+
+        def __init__(self, **fields: object) -> None: ...
 else:
     Txt2ImgBody = create_model(
         "Txt2ImgBody",

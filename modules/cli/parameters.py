@@ -18,14 +18,14 @@ def add_parameter_options(
     parser: argparse.ArgumentParser, rows: Sequence[Parameter] = ROWS, required: Iterable[str] = ()
 ) -> None:
     """An option for each parameter that has one; those of hires fix and of the refiner in groups of their own."""
-    groups = {}
+    groups: dict[Section | None, argparse.ArgumentParser | argparse._ArgumentGroup] = {}
     for row in rows:
         if row.option is None:
             continue
         section = row.control.section if row.control else None
-        if section in GROUPS and section not in groups:
+        if section is not None and section in GROUPS and section not in groups:
             groups[section] = parser.add_argument_group(*GROUPS[section])
-        (groups.get(section) or parser).add_argument(
+        groups.get(section, parser).add_argument(
             row.option.name,
             dest=row.key,
             type=number if row.type is float else row.type,

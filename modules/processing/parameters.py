@@ -144,7 +144,7 @@ class Parameter:
 
     @property
     def key(self) -> str:
-        """A name that no other parameter has: `steps` of the second pass is `hires_steps`."""
+        """A name that no other parameter has: `scale` of the second pass is `hires_scale`."""
         return self.prefix + self.name
 
     @property
@@ -165,10 +165,10 @@ class Parameter:
         """Raise `InvalidValueError` for a value that no model could serve."""
         if self.is_text and isinstance(value, str):
             _check_text(self.message_name, value)
-        if self.low is not None and self.high is not None:
-            is_number = isinstance(value, int | float) and math.isfinite(value)
-            if not (is_number and self.low <= value <= self.high):  # type: ignore[operator]
-                raise InvalidValueError(f"{self.message_name} is {value!r}; allowed is {self.low} to {self.high}.")
+        if self.low is None or self.high is None:
+            return
+        if not (isinstance(value, int | float) and math.isfinite(value) and self.low <= value <= self.high):
+            raise InvalidValueError(f"{self.message_name} is {value!r}; allowed is {self.low} to {self.high}.")
 
     def from_form(self, value: Any) -> Any:
         """What a control gives, in the type of the field; an emptied one has the default. Raises ValueError."""
@@ -210,9 +210,13 @@ def number(text: str) -> int | float:
         return float(text)
 
 
-@cache
 def rows_of(owner: type, prefix: str = "") -> tuple[Parameter, ...]:
     """The rows at the fields of a dataclass, in their order, with name, type and default filled in."""
+    return _rows_of(owner, prefix)
+
+
+@cache
+def _rows_of(owner: type, prefix: str) -> tuple[Parameter, ...]:
     hints = get_type_hints(owner, include_extras=True)
     rows = []
     for field in fields(owner):
@@ -231,9 +235,9 @@ def _with_default(row: Parameter, default: Any) -> Parameter:
     return replace(row, default=default, api_default=api_default, api_null=api_null)
 
 
-def check_values(owner: Any, rows: Iterable[Parameter]) -> None:
+def check_values(owner: Any, prefix: str = "") -> None:
     """Check the fields of an object. Raises `InvalidValueError` for the first that is not allowed."""
-    for row in rows:
+    for row in rows_of(type(owner), prefix):
         row.check(getattr(owner, row.name))
 
 

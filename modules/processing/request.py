@@ -223,7 +223,7 @@ class HiresRequest:
     ] = "Latent"
 
     def __post_init__(self) -> None:
-        check_values(self, rows_of(type(self), HIRES_PREFIX))
+        check_values(self, HIRES_PREFIX)
 
     @property
     def has_size(self) -> bool:
@@ -543,7 +543,7 @@ class GenerationRequest:
     settings: Settings = field(default_factory=Settings)  # overrides already applied
 
     def __post_init__(self) -> None:
-        check_values(self, rows_of(type(self)))
+        check_values(self)
 
     @property
     def size_px(self) -> tuple[int, int]:

@@ -29,6 +29,12 @@ SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER = (
 )
 
 
+def memory_fields(tab: str) -> dict[str, dict[str, str]]:
+    """What the page asks the memory estimate with: API name -> id of the control, those of hires fix apart."""
+    parts = {"always": REQUEST_ROWS, "hires": HIRES_ROWS}
+    return {part: {row.api: row.elem_id(tab) for row in rows if row.needs_memory} for part, rows in parts.items()}
+
+
 def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest:
     """The request of a filled form; styles are applied, override settings go into the snapshot.
 

@@ -161,7 +161,7 @@ def _build_hires(services: Services, controls: Controls) -> None:
         with gr.Row():
             controls.build("hires_upscaler")
             refresh = gr.Button("↻", elem_id="refresh_txt2img_hr_upscaler", scale=0, min_width=44)
-            controls.build("hires_steps")
+            controls.build_rest(Section.HIRES, lines=(0,))
         controls.build_rest(Section.HIRES)
 
     def look() -> Any:

@@ -43,7 +43,7 @@ def request_of(payload: dict[str, Any]) -> GenerationRequest:
         width=payload["width"],
         height=payload["height"],
         steps=payload["steps"],
-        cfg_scale=payload["cfg_scale"],
+        cfg_scale=float(payload["cfg_scale"]),  # as the API reads it
         sampler=name,
         scheduler=payload.get("scheduler") or suffix or "Automatic",
         seed=payload["seed"],

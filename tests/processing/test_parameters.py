@@ -13,6 +13,7 @@ from modules.api.schemas import GenerationBody, Txt2ImgBody, parameter_fields
 from modules.cli.parameters import add_parameter_options, request_values
 from modules.images.infotext import parse_infotext
 from modules.processing.parameters import (
+    Choices,
     Control,
     Infotext,
     Option,
@@ -75,11 +76,10 @@ def other_value(row: Parameter) -> Any:
         low, high = max(row.low, 0), min(row.high, 64)
         halves = (row.type((low + high) / 2), row.type((low + 3 * high) / 4))
         return next(value for value in halves if value != row.default)
-    if row.choices is not None and row.choices.name == "SAMPLERS":
-        return "DDIM"
-    if row.choices is not None and row.choices.name == "SCHEDULES":
-        return "Karras"
-    return ("oil",) if row.type is tuple else "other"
+    names = {Choices.SAMPLERS: ("DDIM", "Euler"), Choices.SCHEDULES: ("Karras", "Exponential")}
+    first, second = names.get(row.choices, ("first", "second")) if row.choices else ("first", "second")
+    word = second if row.prefix else first
+    return (word,) if row.type is tuple else word
 
 
 def of_request(rows: Sequence[Parameter]) -> GenerationRequest:
@@ -187,7 +187,7 @@ def test_every_axis_sets_its_attribute() -> None:
 
 def test_a_row_alone_makes_an_api_field() -> None:
     fields = parameter_fields(WARM_ROWS)
-    body = create_model("WarmBody", __base__=GenerationBody, **fields)(warmth=0.5)
+    body = create_model("WarmBody", __base__=GenerationBody, **fields).model_validate({"warmth": 0.5})
     assert WARMTH.from_api(body.value("warmth")) == 0.5
     assert WARMTH.from_api(None) == 1.0
 

@@ -81,7 +81,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             settings=settings,
             **script,
         )
-        check_names(request, services.catalogue)
+        check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
         services.queue.start()
         job = services.queue.submit(request)
         _watch(job, quiet=flags.disable_console_progressbars)

@@ -62,11 +62,11 @@ def request_of(payload: dict[str, Any]) -> GenerationRequest:
 def _hires(payload: dict[str, Any]) -> HiresRequest:
     return HiresRequest(
         upscaler=payload["hr_upscaler"],
-        scale=payload.get("hr_scale", 2.0),
+        scale=float(payload.get("hr_scale", 2.0)),
         resize_width=payload.get("hr_resize_x", 0),
         resize_height=payload.get("hr_resize_y", 0),
         steps=payload.get("hr_second_pass_steps", 0),
-        denoising_strength=payload["denoising_strength"],
+        denoising_strength=float(payload["denoising_strength"]),
         sampler=payload.get("hr_sampler_name"),
         scheduler=payload.get("hr_scheduler"),
         prompt=payload.get("hr_prompt", ""),

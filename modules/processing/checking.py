@@ -17,9 +17,10 @@ def check_names(request: GenerationRequest, catalogue: CheckpointCatalogue, upsc
     check_names_of(request)
     for name in _chosen(request, Choices.UPSCALERS):
         check_upscaler(name, upscalers)
-    for name in (request.checkpoint, *_chosen(request, Choices.CHECKPOINTS)):
-        if name:
-            catalogue.get(name)
+    if request.checkpoint:
+        catalogue.get(request.checkpoint)
+    for name in _chosen(request, Choices.CHECKPOINTS):
+        catalogue.get(name)
 
 
 def check_names_of(request: GenerationRequest) -> None:

@@ -33,10 +33,10 @@ def request_of(payload: dict[str, Any]) -> GenerationRequest:
     settings = settings.with_changes({"sd_model_checkpoint": "tiny-sd1.safetensors"})
     settings = settings.with_changes(payload.get("override_settings", {}))
     per_call: dict[str, object] = {
-        key: payload[key] for key in ("s_churn", "s_tmin", "s_tmax", "s_noise", "s_min_uncond") if key in payload
+        key: float(payload[key]) for key in ("s_churn", "s_tmin", "s_tmax", "s_noise", "s_min_uncond") if key in payload
     }
     if payload.get("eta") is not None:
-        per_call[SAMPLERS.get(name).eta.value or "eta_ancestral"] = payload["eta"]
+        per_call[SAMPLERS.get(name).eta.value or "eta_ancestral"] = float(payload["eta"])
     return GenerationRequest(
         prompt=payload["prompt"],
         negative_prompt=payload.get("negative_prompt", ""),
@@ -48,7 +48,7 @@ def request_of(payload: dict[str, Any]) -> GenerationRequest:
         scheduler=payload.get("scheduler") or suffix or "Automatic",
         seed=payload["seed"],
         subseed=payload.get("subseed", 0),
-        subseed_strength=payload.get("subseed_strength", 0),
+        subseed_strength=float(payload.get("subseed_strength", 0)),
         seed_resize_from_width=max(payload.get("seed_resize_from_w", 0), 0),
         seed_resize_from_height=max(payload.get("seed_resize_from_h", 0), 0),
         batch_size=payload.get("batch_size", 1),

@@ -185,7 +185,9 @@ def test_every_axis_sets_its_attribute() -> None:
         assert getattr(job, row.api) == value, row.key
 
 
-def test_a_row_alone_makes_an_api_field() -> None:
+def test_a_row_alone_makes_a_control_and_an_api_field() -> None:
+    assert WARMTH.elem_id("txt2img") == "txt2img_warmth"
+    assert (WARMTH.from_form(None), WARMTH.from_form(2)) == (1.0, 2)
     fields = parameter_fields(WARM_ROWS)
     body = create_model("WarmBody", __base__=GenerationBody, **fields).model_validate({"warmth": 0.5})
     assert WARMTH.from_api(body.value("warmth")) == 0.5

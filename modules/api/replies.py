@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from modules.api.schemas import Txt2ImgBody
+from modules.api.schemas import GenerationBody
 from modules.images.encode import Quality, to_base64
 from modules.processing.record.result import ImageRole, Result
 from modules.settings.values import Settings
@@ -11,7 +11,7 @@ from modules.settings.values import Settings
 REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG
 
 
-def txt2img_reply(result: Result, body: Txt2ImgBody, settings: Settings) -> dict[str, Any]:
+def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> dict[str, Any]:
     """images (base64, grid first), parameters (the request echoed), info (a JSON text)."""
     extension = settings.text("samples_format").lower()
     extension = extension if extension in REPLY_FORMATS else "png"

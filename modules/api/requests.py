@@ -1,16 +1,16 @@
 """From a body to a `GenerationRequest`: names of the API to ours, settings snapshot, styles, the `infotext` field."""
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from modules.api.schemas import Txt2ImgBody
+from modules.api.schemas import GenerationBody
 from modules.errors import InvalidValueError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
+from modules.processing.parameters import Parameter
 from modules.processing.pasting import pasted_hires, pasted_values
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest, HiresRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource, split_legacy_name
 from modules.scripts.callbacks import Moment
@@ -19,30 +19,9 @@ from modules.services import Services
 from modules.settings.values import Settings
 
 PER_CALL_SETTINGS = ("s_min_uncond", "s_churn", "s_tmin", "s_tmax", "s_noise")
-# our field -> the API's, where they differ
-API_NAMES = {
-    "batch_count": "n_iter",
-    "seed_resize_from_width": "seed_resize_from_w",
-    "seed_resize_from_height": "seed_resize_from_h",
-}
-HIRES_API_NAMES = {
-    "upscaler": "hr_upscaler",
-    "scale": "hr_scale",
-    "steps": "hr_second_pass_steps",
-    "resize_width": "hr_resize_x",
-    "resize_height": "hr_resize_y",
-    "sampler": "hr_sampler_name",
-    "scheduler": "hr_scheduler",
-    "checkpoint": "hr_checkpoint_name",
-    "prompt": "hr_prompt",
-    "negative_prompt": "hr_negative_prompt",
-    "denoising_strength": "denoising_strength",
-}
-DEFAULT_HIRES_STRENGTH = 0.75
-SAME_AS_FIRST = {"Use same sampler", "Use same scheduler", "Use same checkpoint", ""}
 
 
-def request_from(body: Txt2ImgBody, services: Services) -> GenerationRequest:
+def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     """The request of a body, all of its names checked.
 
     The `infotext` field fills only what the caller did not set. Raises `FeatherweightError` for values and names
@@ -51,38 +30,30 @@ def request_from(body: Txt2ImgBody, services: Services) -> GenerationRequest:
     _refuse_unbuilt(body)
     current = services.settings.current
     overrides = dict(body.override_settings or {})
-    values = {name: body.value(API_NAMES.get(name, name)) for name in _plain_fields()}
+    values = _values(body, REQUEST_ROWS)
     values["sampler"], values["scheduler"] = _sampler(body)
-    if (values["refiner_checkpoint"] or "None") == "None":
-        values["refiner_checkpoint"] = None
     hires = _hires_values(body) if body.enable_hr else None
     parsed: Mapping[str, Any] = {}
     if body.infotext:
         parsed = parse_infotext(body.infotext, backward_compatible=current.flag("auto_backcompat"))
         services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, body.infotext, parsed)
         given = body.given()
-        for name, value in pasted_values(parsed).items():
-            if not given & _names_of(name):
-                values[name] = value
-        pasted = pasted_hires(parsed)
-        if pasted is not None and "enable_hr" not in given:
-            kept = {name: v for name, v in _hires_values(body).items() if HIRES_API_NAMES[name] in given}
-            hires = {**pasted, **kept}
+        pasted = pasted_values(parsed)
+        values |= {row.name: pasted[row.name] for row in _left_out(REQUEST_ROWS, given) if row.name in pasted}
+        pasted_pass = pasted_hires(parsed)
+        if pasted_pass is not None and "enable_hr" not in given:
+            left_out = {row.name for row in _left_out(HIRES_ROWS, given)}
+            hires = pasted_pass | {name: value for name, value in _hires_values(body).items() if name not in left_out}
         overrides = {**override_settings_from(parsed, current), **overrides}
     settings = _settings(body, current, overrides, values["sampler"])
     book = StyleBook.read(services.paths.styles_files)
-    styles = tuple(body.styles or ())
-    values["prompt"] = book.apply_to_prompt(values["prompt"], styles)
-    values["negative_prompt"] = book.apply_to_negative(values["negative_prompt"], styles)
-    for name in ("seed_resize_from_width", "seed_resize_from_height"):
-        values[name] = max(values[name], 0)
-    for name in ("seed", "subseed"):
-        values[name] = max(values[name], -1)
+    values["prompt"] = book.apply_to_prompt(values["prompt"], values["styles"])
+    values["negative_prompt"] = book.apply_to_negative(values["negative_prompt"], values["styles"])
+    if body.value("tiling") is None:
+        values["tiling"] = settings.flag("tiling")
     request = GenerationRequest(
         **values,
-        styles=styles,
         hires=HiresRequest(**hires) if hires is not None else None,
-        tiling=settings.flag("tiling") if body.tiling is None else body.tiling,
         checkpoint=str(overrides["sd_model_checkpoint"]) if overrides.get("sd_model_checkpoint") else None,
         save_images=bool(body.save_images) and not body.do_not_save_samples,
         save_grid=not body.do_not_save_grid,
@@ -94,7 +65,7 @@ def request_from(body: Txt2ImgBody, services: Services) -> GenerationRequest:
     return request
 
 
-def _scripts(body: Txt2ImgBody, services: Services, parsed: Mapping[str, Any]) -> dict[str, Any]:
+def _scripts(body: GenerationBody, services: Services, parsed: Mapping[str, Any]) -> dict[str, Any]:
     """The selected script and the arguments of always-on ones, defaults filled in; of those that the caller does not
     name, what the infotext `parsed` gives."""
     values: dict[str, Any] = {}
@@ -115,41 +86,33 @@ def _scripts(body: Txt2ImgBody, services: Services, parsed: Mapping[str, Any]) -
     return {**values, "alwayson_args": given} if given else values
 
 
-def _plain_fields() -> tuple[str, ...]:
-    known = set(Txt2ImgBody.model_fields)
-    skipped = ("tiling", "styles", "save_images", "override_settings", "script_args")
-    return tuple(
-        f.name
-        for f in fields(GenerationRequest)
-        if API_NAMES.get(f.name, f.name) in known and f.name not in (*skipped, "scheduler")
-    )
+def _values(body: GenerationBody, rows: Iterable[Parameter]) -> dict[str, Any]:
+    """What the body says of these parameters, by the names of the request's fields."""
+    return {row.name: row.from_api(body.value(row.api)) for row in rows if row.api}
 
 
-def _names_of(name: str) -> set[str]:
-    """The API fields through which a caller may have set one of ours."""
-    return {"sampler_name", "sampler_index"} if name == "sampler" else {API_NAMES.get(name, name)}
+def _left_out(rows: Iterable[Parameter], given: Collection[str]) -> list[Parameter]:
+    """The parameters that the caller did not set; an old client names the sampler in `sampler_index`."""
+    names = {*given, *(["sampler_name"] if "sampler_index" in given else [])}
+    return [row for row in rows if row.api not in names]
 
 
-def _sampler(body: Txt2ImgBody) -> tuple[str, str]:
+def _sampler(body: GenerationBody) -> tuple[str, str]:
     """Sampler and schedule; the newer field wins, and old names carry the schedule as a suffix."""
-    name, suffix = split_legacy_name(body.sampler_name or body.value("sampler_index"))
-    return name, body.scheduler or suffix or "Automatic"
+    name, suffix = split_legacy_name(body.value("sampler_name") or body.value("sampler_index"))
+    return name, body.value("scheduler") or suffix or "Automatic"
 
 
-def _hires_values(body: Txt2ImgBody) -> dict[str, Any]:
-    values = {name: body.value(api_name) for name, api_name in HIRES_API_NAMES.items()}
-    if values["denoising_strength"] is None:
-        values["denoising_strength"] = DEFAULT_HIRES_STRENGTH
+def _hires_values(body: GenerationBody) -> dict[str, Any]:
+    values = _values(body, HIRES_ROWS)
     values["upscaler"] = values["upscaler"] or "Latent"
-    for name in ("sampler", "scheduler", "checkpoint"):
-        values[name] = None if (values[name] or "") in SAME_AS_FIRST else values[name]
     if values["sampler"]:
         values["sampler"], suffix = split_legacy_name(values["sampler"])
         values["scheduler"] = values["scheduler"] or suffix
     return values
 
 
-def _settings(body: Txt2ImgBody, current: Settings, overrides: dict[str, Any], sampler: str) -> Settings:
+def _settings(body: GenerationBody, current: Settings, overrides: dict[str, Any], sampler: str) -> Settings:
     """The snapshot that the job keeps; the stored settings stay as they are."""
     settings = current.with_changes(overrides)
     changes: dict[str, object] = {
@@ -161,7 +124,7 @@ def _settings(body: Txt2ImgBody, current: Settings, overrides: dict[str, Any], s
     return settings.with_changes(changes)
 
 
-def _refuse_unbuilt(body: Txt2ImgBody) -> None:
+def _refuse_unbuilt(body: GenerationBody) -> None:
     """What would silently change the image if it were ignored."""
     if body.firstphase_width or body.firstphase_height:
         raise InvalidValueError("firstphase_width and firstphase_height are no longer used: set hr_scale instead.")

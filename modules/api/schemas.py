@@ -1,8 +1,12 @@
 """Bodies of requests, with the reference UI's field names. Unknown fields are tolerated: clients send many."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from modules.processing.parameters import Parameter, Tab
+from modules.processing.request import PARAMETERS
 
 EXAMPLE: dict[str, Any] = {
     "prompt": "a large red circle on a blue background",
@@ -23,33 +27,15 @@ class Tolerant(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
 
-class Txt2ImgBody(Tolerant):
-    """POST /sdapi/v1/txt2img. A field that is null or left out has its default."""
+class GenerationBody(Tolerant):
+    """What is no parameter of an image but of the call. A field that is null or left out has its default."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=(), json_schema_extra={"example": EXAMPLE})
 
-    prompt: str | None = ""
-    negative_prompt: str | None = ""
-    styles: list[str] | None = None
-    seed: int | None = -1
-    subseed: int | None = -1
-    subseed_strength: float | None = 0.0
-    seed_resize_from_h: int | None = -1
-    seed_resize_from_w: int | None = -1
-    sampler_name: str | None = None
-    scheduler: str | None = None
-    batch_size: int | None = 1
-    n_iter: int | None = 1
-    steps: int | None = 50
-    cfg_scale: float | None = 7.0
-    width: int | None = 512
-    height: int | None = 512
     restore_faces: bool | None = None
-    tiling: bool | None = None
     do_not_save_samples: bool | None = False
     do_not_save_grid: bool | None = False
     eta: float | None = None
-    denoising_strength: float | None = None
     s_min_uncond: float | None = None
     s_churn: float | None = None
     s_tmax: float | None = None
@@ -57,23 +43,11 @@ class Txt2ImgBody(Tolerant):
     s_noise: float | None = None
     override_settings: dict[str, Any] | None = None
     override_settings_restore_afterwards: bool | None = True
-    refiner_checkpoint: str | None = None
-    refiner_switch_at: float | None = 0.8
     disable_extra_networks: bool | None = False
     comments: dict[str, Any] | None = None
     enable_hr: bool | None = False
     firstphase_width: int | None = 0
     firstphase_height: int | None = 0
-    hr_scale: float | None = 2.0
-    hr_upscaler: str | None = None
-    hr_second_pass_steps: int | None = 0
-    hr_resize_x: int | None = 0
-    hr_resize_y: int | None = 0
-    hr_checkpoint_name: str | None = None
-    hr_sampler_name: str | None = None
-    hr_scheduler: str | None = None
-    hr_prompt: str | None = ""
-    hr_negative_prompt: str | None = ""
     force_task_id: str | None = None
     sampler_index: str | None = "Euler"
     script_name: str | None = None
@@ -91,6 +65,31 @@ class Txt2ImgBody(Tolerant):
         """The field's value, or its default where the caller sent null."""
         found = getattr(self, name)
         return type(self).model_fields[name].default if found is None else found
+
+
+def parameter_fields(rows: Iterable[Parameter]) -> dict[str, Any]:
+    """The fields of a body as pydantic's `create_model` takes them: type and default by the API's name."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        if row.api:
+            hint = list[str] if row.type is tuple else row.type
+            found[row.api] = (hint | None, row.api_default)
+    return found
+
+
+if TYPE_CHECKING:
+
+    class Txt2ImgBody(GenerationBody):
+        """As below; mypy cannot read a class that is made."""
+
+        def __init__(self, **fields: object) -> None: ...
+else:
+    Txt2ImgBody = create_model(
+        "Txt2ImgBody",
+        __base__=GenerationBody,
+        __doc__="POST /sdapi/v1/txt2img. A field that is null or left out has its default.",
+        **parameter_fields(row for row in PARAMETERS if Tab.TXT2IMG in row.tabs),
+    )
 
 
 class PngInfoBody(Tolerant):

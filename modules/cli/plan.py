@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from modules.assembly import build_services
-from modules.cli.passes import add_pass_words, passes_of
+from modules.cli.parameters import add_parameter_options, request_values
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
@@ -40,12 +40,8 @@ def report(plan: MemoryEstimate, proposals: Sequence[Proposal]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="launch.py plan", description="Predict the memory that an image needs.")
-    parser.add_argument("--prompt", default="", help="matters for the networks that it names")
-    parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--height", type=int, default=512)
-    parser.add_argument("--batch-size", type=int, default=1)
+    add_parameter_options(parser)
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
-    add_pass_words(parser)
     add_settings_words(parser)
     parser.add_argument("--available-gb", type=float, default=None, help="what if the device had so much")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -61,13 +57,9 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         if stored.notice and not checkpoint:
             print(stored.notice, file=sys.stderr)
         request = GenerationRequest(
-            prompt=arguments.prompt,
-            width=arguments.width,
-            height=arguments.height,
-            batch_size=arguments.batch_size,
+            **request_values(arguments),
             checkpoint=checkpoint or stored.name,
             settings=settings,
-            **passes_of(arguments),
         )
         free = None if arguments.available_gb is None else _bytes(arguments.available_gb)
         plan = services.estimator.plan(request, free)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from modules.assembly import build_services
 from modules.atomic_files import output_error, write_atomic
-from modules.cli.passes import add_pass_words, passes_of
+from modules.cli.parameters import add_parameter_options, request_values
 from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
@@ -40,18 +40,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="launch.py txt2img", description="Make images from a prompt.")
-    parser.add_argument("--prompt", required=True)
-    parser.add_argument("--negative-prompt", default="")
+    add_parameter_options(parser, required=("prompt",))
     parser.add_argument("--output", type=Path, help="file to write; with several images a number is added")
-    parser.add_argument("--width", type=int, help="pixels (default: what the model was trained on)")
-    parser.add_argument("--height", type=int)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--cfg-scale", type=float, default=7.0)
-    parser.add_argument("--sampler", default="DPM++ 2M")
-    parser.add_argument("--scheduler", default="Automatic")
-    parser.add_argument("--seed", type=int, default=-1)
-    parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--batch-count", type=int, default=1)
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
     parser.add_argument("--script", help='the title of a script, such as "X/Y/Z plot"')
     parser.add_argument(
@@ -59,7 +49,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="JSON",
         help='its arguments: by their labels {"X type": "Seed", "X values": "1-4"}, or a list in their order',
     )
-    add_pass_words(parser)
     add_settings_words(parser)
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
     return parser
@@ -83,26 +72,16 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         checkpoint = named_checkpoint(arguments)
         wanted = checkpoint or stored_checkpoint(settings, services.catalogue).name
         side = services.engine.model(wanted, PrecisionOptions.of(settings))
+        values = {"width": side.default_size_px, "height": side.default_size_px, **request_values(arguments)}
         request = GenerationRequest(
-            prompt=arguments.prompt,
-            negative_prompt=arguments.negative_prompt,
-            width=arguments.width or side.default_size_px,
-            height=arguments.height or side.default_size_px,
-            steps=arguments.steps,
-            cfg_scale=arguments.cfg_scale,
-            sampler=arguments.sampler,
-            scheduler=arguments.scheduler,
-            seed=arguments.seed,
-            batch_size=arguments.batch_size,
-            batch_count=arguments.batch_count,
+            **values,
             checkpoint=checkpoint,
             save_images=arguments.output is None,
             save_grid=bool(script) and arguments.output is None,
             settings=settings,
-            **passes_of(arguments),
             **script,
         )
-        check_names(request, services.catalogue)
+        check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
         services.queue.start()
         job = services.queue.submit(request)
         _watch(job, quiet=flags.disable_console_progressbars)

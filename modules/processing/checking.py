@@ -1,10 +1,11 @@
 """Names in a request that must exist; edges call this before a job is queued, so that a typo is answered at once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from modules.models.reading.catalogue import CheckpointCatalogue
+from modules.processing.parameters import Choices
 from modules.processing.pipeline.upscaling import check_upscaler
-from modules.processing.request import GenerationRequest
+from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 
 
@@ -14,18 +15,26 @@ def check_names(request: GenerationRequest, catalogue: CheckpointCatalogue, upsc
     `upscalers` are the names of upscaler files. The checkpoint in the settings may be gone, see `wanted_checkpoint`.
     """
     check_names_of(request)
-    if request.hires is not None:
-        check_upscaler(request.hires.upscaler, upscalers)
-    second = request.hires.checkpoint if request.hires else None
-    for name in (request.checkpoint, request.refiner_checkpoint, second):
-        if name:
-            catalogue.get(name)
+    for name in _chosen(request, Choices.UPSCALERS):
+        check_upscaler(name, upscalers)
+    if request.checkpoint:
+        catalogue.get(request.checkpoint)
+    for name in _chosen(request, Choices.CHECKPOINTS):
+        catalogue.get(name)
 
 
 def check_names_of(request: GenerationRequest) -> None:
     """The names that need no list of files."""
-    SAMPLERS.canonical(request.sampler)
-    SCHEDULES.canonical(request.scheduler)
-    if request.hires is not None:
-        SAMPLERS.canonical(request.hires.sampler or request.sampler)
-        SCHEDULES.canonical(request.hires.scheduler or request.scheduler)
+    for name in _chosen(request, Choices.SAMPLERS):
+        SAMPLERS.canonical(name)
+    for name in _chosen(request, Choices.SCHEDULES):
+        SCHEDULES.canonical(name)
+
+
+def _chosen(request: GenerationRequest, choices: Choices) -> Iterator[str]:
+    """The names that a request has of a list, those of the second pass last."""
+    for part, rows in ((request, REQUEST_ROWS), (request.hires, HIRES_ROWS)):
+        for row in rows:
+            name = getattr(part, row.name) if part is not None and row.choices is choices else None
+            if name or not (name is None or row.is_optional):  # an empty one that may be empty is none
+                yield name

@@ -1,14 +1,28 @@
 """What a caller asks for: frozen, checked for what one object can know about itself, and nothing computed.
 
+The fields carry the rows of the table of parameters (see `modules.processing.parameters`): everything that the form,
+the API, scripts, the command line and infotexts know about a parameter stands here, once.
 Settings are read once at the edge and travel inside the request, so a job keeps what it began with.
 """
 
-import math
+import types
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from modules.errors import InvalidValueError
+from modules.processing.parameters import (
+    Choices,
+    Control,
+    Infotext,
+    Option,
+    Parameter,
+    ParameterAxis,
+    Section,
+    Slider,
+    Tab,
+    check_values,
+    rows_of,
+)
 from modules.processing.start import FromNoise, RequestStart
 from modules.settings.values import Settings
 
@@ -17,46 +31,205 @@ MAX_SIDE_PX = 8192
 MAX_STEPS = 1000
 MAX_BATCH_SIZE = 64
 MAX_BATCH_COUNT = 1000
-MAX_PROMPT_CHARS = 200_000
 MAX_SEED = 2**64 - 1
+HIRES_PREFIX = "hires_"
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and low <= value <= high):
-        raise InvalidValueError(f"{name} is {value!r}; allowed is {low} to {high}.")
-
-
-def _check_text(name: str, text: str) -> None:
-    if "\0" in text:
-        raise InvalidValueError(f"{name} holds a null character at position {text.index(chr(0))}; remove it.")
-    if len(text) > MAX_PROMPT_CHARS:
-        raise InvalidValueError(f"{name} is {len(text)} characters long; allowed are {MAX_PROMPT_CHARS}. Shorten it.")
+def _always(_: object) -> bool:
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiresRequest:
-    """The second pass of "hires fix". Empty or None means: as in the first pass."""
+    """The second pass of "hires fix". Empty or None means: as in the first pass.
 
-    upscaler: str = "Latent"
-    scale: float = 2.0
-    resize_width: int = 0  # pixels; 0: from `scale`, or from the other side with the same aspect
-    resize_height: int = 0  # pixels; see resize_width
-    steps: int = 0  # 0: as many as the first pass
-    denoising_strength: float = 0.7
-    sampler: str | None = None
-    scheduler: str | None = None
-    checkpoint: str | None = None
-    prompt: str = ""
-    negative_prompt: str = ""
+    The order of the fields is their order in an infotext.
+    """
+
+    checkpoint: Annotated[
+        str | None,
+        Parameter(
+            nothing="Use same checkpoint",
+            choices=Choices.CHECKPOINTS,
+            control=Control(elem_id="hr_checkpoint", label="Hires checkpoint", section=Section.HIRES, line=3),
+            api="hr_checkpoint_name",
+            infotext=Infotext(key="Hires checkpoint"),
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = None
+    sampler: Annotated[
+        str | None,
+        Parameter(
+            nothing="Use same sampler",
+            choices=Choices.SAMPLERS,
+            control=Control(elem_id="hr_sampler", label="Hires sampling method", section=Section.HIRES, line=3),
+            api="hr_sampler_name",
+            infotext=Infotext(key="Hires sampler"),
+            axis=ParameterAxis(label="Hires sampler"),
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = None
+    prompt: Annotated[
+        str,
+        Parameter(
+            control=Control(
+                elem_id="hires_prompt",
+                label="Hires prompt",
+                section=Section.HIRES,
+                line=4,
+                text_lines=2,
+                placeholder="Empty: the prompt above",
+            ),
+            api="hr_prompt",
+            infotext=Infotext(key="Hires prompt"),
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = ""
+    negative_prompt: Annotated[
+        str,
+        Parameter(
+            control=Control(
+                elem_id="hires_neg_prompt",
+                label="Hires negative prompt",
+                section=Section.HIRES,
+                line=5,
+                text_lines=2,
+                placeholder="Empty: as above",
+            ),
+            api="hr_negative_prompt",
+            infotext=Infotext(key="Hires negative prompt"),
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = ""
+    scheduler: Annotated[
+        str | None,
+        Parameter(
+            nothing="Use same scheduler",
+            choices=Choices.SCHEDULES,
+            control=Control(elem_id="hr_scheduler", label="Hires schedule type", section=Section.HIRES, line=3),
+            api="hr_scheduler",
+            infotext=Infotext(key="Hires schedule type"),
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = None
+    resize_width: Annotated[
+        int,  # pixels; 0: from `scale`, or from the other side with the same aspect
+        Parameter(
+            low=0,
+            high=MAX_SIDE_PX,
+            control=Control(
+                elem_id="{tab}_hr_resize_x",
+                label="Resize width to",
+                section=Section.HIRES,
+                line=2,
+                slider=Slider(lowest=0, highest=MAX_SIDE_PX, step=8),
+            ),
+            api="hr_resize_x",
+            infotext=Infotext(key="Hires resize-1", written=lambda hires: hires.has_size),
+            needs_memory=True,
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = 0
+    resize_height: Annotated[
+        int,  # pixels; see resize_width
+        Parameter(
+            low=0,
+            high=MAX_SIDE_PX,
+            control=Control(
+                elem_id="{tab}_hr_resize_y",
+                label="Resize height to",
+                section=Section.HIRES,
+                line=2,
+                slider=Slider(lowest=0, highest=MAX_SIDE_PX, step=8),
+            ),
+            api="hr_resize_y",
+            infotext=Infotext(key="Hires resize-2", written=lambda hires: hires.has_size),
+            needs_memory=True,
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = 0
+    denoising_strength: Annotated[
+        float,
+        Parameter(
+            low=0.0,
+            high=1.0,
+            title="denoising strength",
+            control=Control(
+                elem_id="{tab}_denoising_strength",
+                label="Denoising strength",
+                section=Section.HIRES,
+                line=1,
+                slider=Slider(lowest=0, highest=1, step=0.01),
+            ),
+            api="denoising_strength",
+            api_default=None,
+            api_null=0.75,
+            infotext=Infotext(key="Denoising strength", written=_always),
+            option=Option(name="--denoising-strength", metavar="SHARE", help="0 to 1, default: 0.7"),
+            axis=ParameterAxis(label="Denoising"),
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = 0.7
+    scale: Annotated[
+        float,
+        Parameter(
+            low=1.0,
+            high=16.0,
+            control=Control(
+                elem_id="{tab}_hr_scale",
+                label="Upscale by",
+                section=Section.HIRES,
+                line=1,
+                slider=Slider(lowest=1, highest=4, step=0.05),
+            ),
+            api="hr_scale",
+            infotext=Infotext(key="Hires upscale", written=lambda hires: not hires.has_size),
+            option=Option(name="--hires-scale", metavar="FACTOR", help="such as 2", default=None),
+            needs_memory=True,
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = 2.0
+    steps: Annotated[
+        int,  # 0: as many as the first pass
+        Parameter(
+            low=0,
+            high=MAX_STEPS,
+            control=Control(
+                elem_id="{tab}_hires_steps",
+                label="Hires steps",
+                section=Section.HIRES,
+                hint="0: as many as above",
+                slider=Slider(lowest=0, highest=150, step=1),
+            ),
+            api="hr_second_pass_steps",
+            infotext=Infotext(key="Hires steps", written=lambda hires: hires.steps > 0),
+            option=Option(name="--hires-steps", help="default: as many as the first pass"),
+            axis=ParameterAxis(label="Hires steps"),
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = 0
+    upscaler: Annotated[
+        str,
+        Parameter(
+            choices=Choices.UPSCALERS,
+            control=Control(elem_id="{tab}_hr_upscaler", label="Upscaler", section=Section.HIRES),
+            api="hr_upscaler",
+            api_default=None,
+            infotext=Infotext(key="Hires upscaler", written=_always),
+            option=Option(name="--hires-upscaler", metavar="NAME"),
+            axis=ParameterAxis(label="Hires upscaler", shows_label=False),
+            needs_memory=True,
+            tabs=Tab.TXT2IMG,
+        ),
+    ] = "Latent"
 
     def __post_init__(self) -> None:
-        _check_range("hires scale", self.scale, 1.0, 16.0)
-        _check_range("hires resize width", self.resize_width, 0, MAX_SIDE_PX)
-        _check_range("hires resize height", self.resize_height, 0, MAX_SIDE_PX)
-        _check_range("hires steps", self.steps, 0, MAX_STEPS)
-        _check_range("denoising strength", self.denoising_strength, 0.0, 1.0)
-        _check_text("hires prompt", self.prompt)
-        _check_text("hires negative prompt", self.negative_prompt)
+        check_values(self, HIRES_PREFIX)
+
+    @property
+    def has_size(self) -> bool:
+        """Whether the size is given in pixels; otherwise `scale` says it."""
+        return self.resize_width > 0 or self.resize_height > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,27 +237,303 @@ class GenerationRequest:
     """One job that makes images. Raises `InvalidValueError` for a value that no model could serve."""
 
     start: RequestStart = field(default_factory=FromNoise)
-    prompt: str = ""
-    negative_prompt: str = ""
-    styles: tuple[str, ...] = ()
-    width: int = 512  # pixels, cut down to a multiple of 8: see size_px
-    height: int = 512
-    steps: int = 20
-    cfg_scale: float = 7.0
-    sampler: str = "DPM++ 2M"  # a name or alias in SAMPLERS
-    scheduler: str = "Automatic"  # a label, name or alias in SCHEDULES
-    seed: int = -1  # -1: drawn when the job is submitted, and reported in the result
-    subseed: int = -1
-    subseed_strength: float = 0.0  # 0 to 1
-    seed_resize_from_width: int = 0  # pixels; 0: off
-    seed_resize_from_height: int = 0
-    batch_size: int = 1  # images computed together
-    batch_count: int = 1  # batches one after the other
-    tiling: bool = False
+    prompt: Annotated[
+        str,
+        Parameter(
+            control=Control(
+                elem_id="{tab}_prompt",
+                label="Prompt",
+                section=Section.PROMPTS,
+                text_lines=3,
+                placeholder="What should be in the image",
+            ),
+            api="prompt",
+            infotext=Infotext(key="Prompt"),
+            option=Option(name="--prompt"),
+        ),
+    ] = ""
+    negative_prompt: Annotated[
+        str,
+        Parameter(
+            control=Control(
+                elem_id="{tab}_neg_prompt",
+                label="Negative prompt",
+                section=Section.PROMPTS,
+                text_lines=2,
+                placeholder="What should not",
+            ),
+            api="negative_prompt",
+            infotext=Infotext(key="Negative prompt"),
+            option=Option(name="--negative-prompt"),
+        ),
+    ] = ""
+    styles: Annotated[
+        tuple[str, ...],
+        Parameter(
+            choices=Choices.STYLES,
+            control=Control(elem_id="{tab}_styles", label="Styles", section=Section.PROMPTS),
+            api="styles",
+            api_default=None,
+        ),
+    ] = ()
+    sampler: Annotated[
+        str,  # a name or alias in SAMPLERS
+        Parameter(
+            choices=Choices.SAMPLERS,
+            control=Control(elem_id="{tab}_sampling", label="Sampling method", section=Section.SAMPLING),
+            api="sampler_name",
+            api_default=None,
+            infotext=Infotext(key="Sampler"),
+            option=Option(name="--sampler"),
+            axis=ParameterAxis(label="Sampler", shows_label=False),
+        ),
+    ] = "DPM++ 2M"
+    scheduler: Annotated[
+        str,  # a label, name or alias in SCHEDULES
+        Parameter(
+            choices=Choices.SCHEDULES,
+            control=Control(elem_id="{tab}_scheduler", label="Schedule type", section=Section.SAMPLING),
+            api="scheduler",
+            api_default=None,
+            infotext=Infotext(key="Schedule type"),
+            option=Option(name="--scheduler"),
+            axis=ParameterAxis(label="Schedule type"),
+        ),
+    ] = "Automatic"
+    steps: Annotated[
+        int,
+        Parameter(
+            low=1,
+            high=MAX_STEPS,
+            control=Control(
+                elem_id="{tab}_steps",
+                label="Sampling steps",
+                section=Section.SAMPLING,
+                line=1,
+                slider=Slider(lowest=1, highest=150, step=1),
+            ),
+            api="steps",
+            api_default=50,
+            infotext=Infotext(key="Steps", written=_always),
+            option=Option(name="--steps"),
+            axis=ParameterAxis(label="Steps"),
+        ),
+    ] = 20
+    width: Annotated[
+        int,  # pixels, cut down to a multiple of 8: see size_px
+        Parameter(
+            low=MIN_SIDE_PX,
+            high=MAX_SIDE_PX,
+            control=Control(
+                elem_id="{tab}_width",
+                label="Width",
+                section=Section.SAMPLING,
+                line=2,
+                slider=Slider(lowest=64, highest=2048, step=8),
+            ),
+            api="width",
+            infotext=Infotext(key="Size-1"),
+            option=Option(name="--width", help="pixels (default: what the model was trained on)", default=None),
+            needs_memory=True,
+        ),
+    ] = 512
+    height: Annotated[
+        int,
+        Parameter(
+            low=MIN_SIDE_PX,
+            high=MAX_SIDE_PX,
+            control=Control(
+                elem_id="{tab}_height",
+                label="Height",
+                section=Section.SAMPLING,
+                line=2,
+                slider=Slider(lowest=64, highest=2048, step=8),
+            ),
+            api="height",
+            infotext=Infotext(key="Size-2"),
+            option=Option(name="--height", default=None),
+            needs_memory=True,
+        ),
+    ] = 512
+    batch_count: Annotated[
+        int,  # batches one after the other
+        Parameter(
+            low=1,
+            high=MAX_BATCH_COUNT,
+            control=Control(
+                elem_id="{tab}_batch_count",
+                label="Batch count",
+                section=Section.SAMPLING,
+                line=2,
+                slider=Slider(lowest=1, highest=100, step=1),
+            ),
+            api="n_iter",
+            option=Option(name="--batch-count"),
+            needs_memory=True,
+        ),
+    ] = 1
+    batch_size: Annotated[
+        int,  # images computed together
+        Parameter(
+            low=1,
+            high=MAX_BATCH_SIZE,
+            control=Control(
+                elem_id="{tab}_batch_size",
+                label="Batch size",
+                section=Section.SAMPLING,
+                line=2,
+                slider=Slider(lowest=1, highest=8, step=1),
+            ),
+            api="batch_size",
+            option=Option(name="--batch-size"),
+            needs_memory=True,
+        ),
+    ] = 1
+    cfg_scale: Annotated[
+        float,
+        Parameter(
+            low=-100.0,
+            high=100.0,
+            title="CFG scale",
+            control=Control(
+                elem_id="{tab}_cfg_scale",
+                label="CFG Scale",
+                section=Section.SAMPLING,
+                line=3,
+                slider=Slider(lowest=1, highest=30, step=0.5),
+            ),
+            api="cfg_scale",
+            infotext=Infotext(key="CFG scale", written=_always),
+            option=Option(name="--cfg-scale"),
+            axis=ParameterAxis(label="CFG Scale"),
+        ),
+    ] = 7.0
+    seed: Annotated[
+        int,  # -1: drawn when the job is submitted, and reported in the result
+        Parameter(
+            low=-1,
+            high=MAX_SEED,
+            control=Control(elem_id="{tab}_seed", label="Seed", section=Section.SEED, hint="-1: a new one each time"),
+            api="seed",
+            is_clamped=True,
+            infotext=Infotext(key="Seed", written=_always),
+            option=Option(name="--seed"),
+            axis=ParameterAxis(label="Seed"),
+        ),
+    ] = -1
+    subseed: Annotated[
+        int,
+        Parameter(
+            low=-1,
+            high=MAX_SEED,
+            title="variation seed",
+            control=Control(elem_id="{tab}_subseed", label="Variation seed", section=Section.SEED_EXTRAS),
+            api="subseed",
+            is_clamped=True,
+            infotext=Infotext(key="Variation seed", written=lambda request: request.subseed_strength > 0),
+            axis=ParameterAxis(label="Var. seed"),
+        ),
+    ] = -1
+    subseed_strength: Annotated[
+        float,
+        Parameter(
+            low=0.0,
+            high=1.0,
+            title="variation strength",
+            control=Control(
+                elem_id="{tab}_subseed_strength",
+                label="Variation strength",
+                section=Section.SEED_EXTRAS,
+                slider=Slider(lowest=0, highest=1, step=0.01),
+            ),
+            api="subseed_strength",
+            infotext=Infotext(key="Variation seed strength", written=lambda request: request.subseed_strength > 0),
+            axis=ParameterAxis(label="Var. strength"),
+        ),
+    ] = 0.0
+    seed_resize_from_width: Annotated[
+        int,  # pixels; 0: off
+        Parameter(
+            low=0,
+            high=MAX_SIDE_PX,
+            title="seed resize width",
+            control=Control(
+                elem_id="{tab}_seed_resize_from_w",
+                label="Resize seed from width",
+                section=Section.SEED_EXTRAS,
+                line=1,
+                slider=Slider(lowest=0, highest=2048, step=8),
+            ),
+            api="seed_resize_from_w",
+            api_default=-1,
+            is_clamped=True,
+            infotext=Infotext(key="Seed resize from-1", written=lambda request: request.resizes_seed),
+        ),
+    ] = 0
+    seed_resize_from_height: Annotated[
+        int,
+        Parameter(
+            low=0,
+            high=MAX_SIDE_PX,
+            title="seed resize height",
+            control=Control(
+                elem_id="{tab}_seed_resize_from_h",
+                label="Resize seed from height",
+                section=Section.SEED_EXTRAS,
+                line=1,
+                slider=Slider(lowest=0, highest=2048, step=8),
+            ),
+            api="seed_resize_from_h",
+            api_default=-1,
+            is_clamped=True,
+            infotext=Infotext(key="Seed resize from-2", written=lambda request: request.resizes_seed),
+        ),
+    ] = 0
+    tiling: Annotated[
+        bool,  # images whose edges fit together; form and infotext: through the setting
+        Parameter(
+            api="tiling",
+            api_default=None,
+            infotext=Infotext(key="Tiling", written=lambda request: request.tiling, is_pasted=False),
+        ),
+    ] = False
     hires: HiresRequest | None = None
     checkpoint: str | None = None  # title, name or hash; None: the one in the settings
-    refiner_checkpoint: str | None = None  # takes over in the middle; None: no refiner
-    refiner_switch_at: float = 0.8  # share of the way that is behind when it does
+    refiner_checkpoint: Annotated[
+        str | None,  # takes over in the middle; None: no refiner
+        Parameter(
+            nothing="None",
+            choices=Choices.CHECKPOINTS,
+            control=Control(
+                elem_id="{tab}_checkpoint",
+                label="Checkpoint",
+                section=Section.REFINER,
+                hint="Finishes the image that the first began",
+            ),
+            api="refiner_checkpoint",
+            infotext=Infotext(key="Refiner"),
+            option=Option(name="--refiner", metavar="CHECKPOINT", help="name, title or hash"),
+            axis=ParameterAxis(label="Refiner checkpoint", shows_label=False),
+        ),
+    ] = None
+    refiner_switch_at: Annotated[
+        float,  # share of the sampling that is done when the refiner takes over
+        Parameter(
+            low=0.0,
+            high=1.0,
+            control=Control(
+                elem_id="{tab}_switch_at",
+                label="Switch at",
+                section=Section.REFINER,
+                hint="Share of the way that is behind when it takes over",
+                slider=Slider(lowest=0.01, highest=1, step=0.01),
+            ),
+            api="refiner_switch_at",
+            infotext=Infotext(key="Refiner switch at"),
+            option=Option(name="--refiner-switch-at", metavar="SHARE", help="default: 0.8 of the way"),
+            axis=ParameterAxis(label="Refiner switch at"),
+        ),
+    ] = 0.8
     save_images: bool = True
     save_grid: bool = True
     user: str = ""  # who is logged in; empty without users
@@ -96,46 +545,61 @@ class GenerationRequest:
     settings: Settings = field(default_factory=Settings)  # overrides already applied
 
     def __post_init__(self) -> None:
-        _check_text("prompt", self.prompt)
-        _check_text("negative prompt", self.negative_prompt)
-        _check_range("width", self.width, MIN_SIDE_PX, MAX_SIDE_PX)
-        _check_range("height", self.height, MIN_SIDE_PX, MAX_SIDE_PX)
-        _check_range("steps", self.steps, 1, MAX_STEPS)
-        _check_range("CFG scale", self.cfg_scale, -100.0, 100.0)
-        _check_range("seed", self.seed, -1, MAX_SEED)
-        _check_range("variation seed", self.subseed, -1, MAX_SEED)
-        _check_range("variation strength", self.subseed_strength, 0.0, 1.0)
-        _check_range("seed resize width", self.seed_resize_from_width, 0, MAX_SIDE_PX)
-        _check_range("seed resize height", self.seed_resize_from_height, 0, MAX_SIDE_PX)
-        _check_range("refiner switch at", self.refiner_switch_at, 0.0, 1.0)
-        _check_range("batch size", self.batch_size, 1, MAX_BATCH_SIZE)
-        _check_range("batch count", self.batch_count, 1, MAX_BATCH_COUNT)
+        check_values(self)
 
     @property
     def size_px(self) -> tuple[int, int]:
         """Width and height of the image that is made: the asked ones cut down to multiples of 8."""
         return self.width // 8 * 8, self.height // 8 * 8
 
+    @property
+    def resizes_seed(self) -> bool:
+        """Whether the noise is drawn for another size and fitted to this one."""
+        return self.seed_resize_from_width > 0 and self.seed_resize_from_height > 0
+
+
+REQUEST_ROWS = rows_of(GenerationRequest)
+HIRES_ROWS = rows_of(HiresRequest, HIRES_PREFIX)
+PARAMETERS = (*REQUEST_ROWS, *HIRES_ROWS)
+"""The table."""
+
 
 def request_to_json(request: GenerationRequest) -> dict[str, Any]:
     """A JSON-ready record of the request, settings included as their differences from the defaults."""
-    record = {f.name: getattr(request, f.name) for f in fields(request) if f.name not in ("settings", "hires", "start")}
-    record["styles"] = list(request.styles)
-    record["override_settings"] = dict(request.override_settings)
-    record["script_args"] = list(request.script_args)
-    record["alwayson_args"] = {title: list(args) for title, args in request.alwayson_args.items()}
-    record["extra_params"] = dict(request.extra_params)
-    record["hires"] = asdict(request.hires) if request.hires else None
-    record["settings"] = request.settings.differences()
+    record: dict[str, Any] = _to_json(request)
     return record
 
 
 def request_from_json(record: Mapping[str, Any]) -> GenerationRequest:
-    """The inverse of `request_to_json`."""
-    values = dict(record)
-    values["styles"] = tuple(values.get("styles", ()))
-    values["script_args"] = tuple(values.get("script_args", ()))
-    values["alwayson_args"] = {title: tuple(args) for title, args in values.get("alwayson_args", {}).items()}
-    values["hires"] = HiresRequest(**values["hires"]) if values.get("hires") else None
-    values["settings"] = Settings().with_changes(values.get("settings", {}))
-    return GenerationRequest(**values)
+    """The inverse of `request_to_json`; fields that an older record does not have get their defaults."""
+    request: GenerationRequest = _from_json(GenerationRequest, record)
+    return request
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.differences()
+    if is_dataclass(value):
+        return {f.name: _to_json(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _to_json(item) for key, item in value.items()}
+    return [_to_json(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def _from_json(hint: Any, value: Any) -> Any:
+    """JSON data as the type of a field."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _from_json(get_args(hint)[0], value)
+    if origin in (Union, types.UnionType):
+        return None if value is None else _from_json(next(p for p in get_args(hint) if p is not type(None)), value)
+    if hint is Settings:
+        return Settings().with_changes(value)
+    if isinstance(hint, type) and is_dataclass(hint):
+        hints = get_type_hints(hint, include_extras=True)
+        return hint(**{name: _from_json(hints[name], item) for name, item in value.items()})
+    if origin is tuple:
+        return tuple(_from_json(get_args(hint)[0], item) for item in value)
+    if hasattr(origin, "keys"):
+        return {key: _from_json(get_args(hint)[1], item) for key, item in value.items()}
+    return value

@@ -12,6 +12,8 @@ from io import StringIO
 from typing import Any
 
 from modules.errors import InvalidValueError
+from modules.processing.parameters import Choices, Parameter
+from modules.processing.request import PARAMETERS
 from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.scripts.loading import loading_now
@@ -211,16 +213,6 @@ def _known_styles(value: tuple[str, ...], program: Program) -> tuple[str, ...]:
     return tuple(one_of("Styles", name, known) for name in value)
 
 
-def _known_upscaler(value: str, program: Program) -> str:
-    known = program.upscalers()
-    return one_of("Hires upscaler", value, known) if known else value
-
-
-def _known_vae(value: str, program: Program) -> str:
-    known = program.vaes()
-    return one_of("VAE", value, known) if known else value
-
-
 class PromptOrder(Axis):
     """All orders of the given words."""
 
@@ -231,51 +223,71 @@ class PromptOrder(Axis):
         return list(itertools.permutations(words))
 
 
+def parameter_axis(row: Parameter) -> Axis:
+    """The axis over a parameter: its names where it has a list of them, else numbers, switches or texts."""
+    assert row.axis is not None, f"{row.key} has no axis"
+    label = row.axis.label
+    axis = Axis(label, str, _field(row.api), shows_label=row.axis.shows_label)
+    match row.choices:
+        case Choices.SAMPLERS | Choices.SCHEDULES:
+            names = list(SAMPLERS) if row.choices is Choices.SAMPLERS else [spec.label for _, spec in SCHEDULES.items()]
+            return replace(axis, read=_one_of(label, lambda: names), choices=lambda program: names)
+        case Choices.CHECKPOINTS:
+            return _checkpoint_axis(axis, row.nothing)
+        case Choices.UPSCALERS:
+            return replace(
+                axis,
+                choices=lambda program: program.upscalers(),
+                check=_known(label, lambda program: program.upscalers()),
+            )
+    if row.type is bool:
+        return replace(axis, read=_switch, choices=lambda program: ["True", "False"])
+    if row.type in (int, float):
+        return replace(axis, read=_whole if row.type is int else _number, is_number=True)
+    return axis
+
+
+def _checkpoint_axis(axis: Axis, nothing: str = "") -> Axis:
+    """Loading costs the most: it is the outer loop. `nothing` is the word for no checkpoint; empty: one is needed."""
+    first = [nothing] if nothing else []
+    return replace(
+        axis,
+        cost=1.0,
+        choices=lambda program: [*first, *program.checkpoints()],
+        check=lambda name, program: None if nothing and name == nothing else program.checkpoint(name),
+    )
+
+
+def _known(label: str, names: Callable[[Program], list[str]]) -> Callable[[Any, Program], Any]:
+    def check(value: str, program: Program) -> str:
+        known = names(program)
+        return one_of(label, value, known) if known else value
+
+    return check
+
+
+MENU = (
+    *("Nothing", "Seed", "Var. seed", "Var. strength", "Steps", "Hires steps", "CFG Scale", "Prompt S/R"),
+    *("Prompt order", "Sampler", "Hires sampler", "Checkpoint name", "Refiner checkpoint", "Refiner switch at"),
+    *("Negative Guidance minimum sigma", "Sigma Churn", "Sigma min", "Sigma max", "Sigma noise", "Schedule type"),
+    *("Schedule min sigma", "Schedule max sigma", "Schedule rho", "Beta schedule alpha", "Beta schedule beta", "Eta"),
+    *("Clip skip", "Denoising", "Extra noise", "Hires upscaler", "VAE", "Styles", "UniPC Order"),
+    *("Token merging ratio", "Token merging ratio high-res", "Always discard next-to-last sigma"),
+    *("SGM noise multiplier", "RNG source", "Emphasis", "FP8 mode", "FP8 format", "FP8 skip", "FP8 text encoder"),
+    *("Compute dtype", "Compute mode", "Cross attention optimization", "VAE type for encode", "VAE type for decode"),
+    "Size",
+)
+"""The order of the list, because callers of the API choose an axis by its number. New ones come behind."""
+
+
 def _register() -> None:
-    def samplers(program: Program | None = None) -> list[str]:
-        return list(SAMPLERS)
-
-    def schedules(program: Program | None = None) -> list[str]:
-        return [spec.label for _, spec in SCHEDULES.items()]
-
-    text: Callable[[str], str] = str
-    for axis in (
-        Axis("Nothing", text, lambda p, value, values: None),
-        Axis("Seed", _whole, _field("seed"), is_number=True),
-        Axis("Var. seed", _whole, _field("subseed"), is_number=True),
-        Axis("Var. strength", _number, _field("subseed_strength"), is_number=True),
-        Axis("Steps", _whole, _field("steps"), is_number=True),
-        Axis("Hires steps", _whole, _field("hr_second_pass_steps"), is_number=True),
-        Axis("CFG Scale", _number, _field("cfg_scale"), is_number=True),
-        Axis("Prompt S/R", text, _replace_in_prompts, shows_label=False),
-        PromptOrder("Prompt order", text, _reorder, show=", ".join, shows_label=False),
-        Axis("Sampler", _one_of("Sampler", samplers), _field("sampler_name"), choices=samplers, shows_label=False),
-        Axis("Hires sampler", _one_of("Hires sampler", samplers), _field("hr_sampler_name"), choices=samplers),
-        Axis(
-            "Checkpoint name",
-            text,
-            override("sd_model_checkpoint"),
-            cost=1.0,
-            choices=lambda program: program.checkpoints(),
-            shows_label=False,
-            check=lambda value, program: program.checkpoint(value),
-        ),
-        Axis(
-            "Refiner checkpoint",
-            text,
-            _field("refiner_checkpoint"),
-            cost=1.0,
-            choices=lambda program: ["None", *program.checkpoints()],
-            shows_label=False,
-            check=lambda value, program: None if value == "None" else program.checkpoint(value),
-        ),
-        Axis("Refiner switch at", _number, _field("refiner_switch_at"), is_number=True),
+    of_parameters = [parameter_axis(row) for row in PARAMETERS if row.axis is not None]
+    of_settings = [
         setting_axis("Negative Guidance minimum sigma", "s_min_uncond"),
         setting_axis("Sigma Churn", "s_churn"),
         setting_axis("Sigma min", "s_tmin"),
         setting_axis("Sigma max", "s_tmax"),
         setting_axis("Sigma noise", "s_noise"),
-        Axis("Schedule type", _one_of("Schedule type", schedules), _field("scheduler"), choices=schedules),
         setting_axis("Schedule min sigma", "sigma_min"),
         setting_axis("Schedule max sigma", "sigma_max"),
         setting_axis("Schedule rho", "rho"),
@@ -283,33 +295,7 @@ def _register() -> None:
         setting_axis("Beta schedule beta", "beta_dist_beta"),
         setting_axis("Eta", "eta_ancestral"),
         setting_axis("Clip skip", "CLIP_stop_at_last_layers"),
-        Axis("Denoising", _number, _field("denoising_strength"), is_number=True),
         setting_axis("Extra noise", "img2img_extra_noise"),
-        Axis(
-            "Hires upscaler",
-            text,
-            _field("hr_upscaler"),
-            choices=lambda program: program.upscalers(),
-            shows_label=False,
-            check=_known_upscaler,
-        ),
-        Axis(
-            "VAE",
-            text,
-            override("sd_vae"),
-            cost=0.7,
-            choices=lambda program: program.vaes(),
-            shows_label=False,
-            check=_known_vae,
-        ),
-        Axis(
-            "Styles",
-            _styles,
-            _add_styles,
-            choices=lambda program: list(program.styles().styles),
-            show=lambda names: ", ".join(names) or "None",
-            check=_known_styles,
-        ),
         setting_axis("UniPC Order", "uni_pc_order", cost=0.5),
         setting_axis("Token merging ratio", "token_merging_ratio"),
         setting_axis("Token merging ratio high-res", "token_merging_ratio_hr"),
@@ -319,16 +305,41 @@ def _register() -> None:
         setting_axis("Emphasis", "emphasis"),
         setting_axis("FP8 mode", "fp8_storage", cost=0.9),
         setting_axis("FP8 format", "fp8_format", cost=0.9),
-        Axis("FP8 skip", text, override("fp8_skip"), cost=0.9),
         setting_axis("FP8 text encoder", "fp8_text_encoder", cost=0.9),
         setting_axis("Compute dtype", "compute_dtype", cost=0.9),
         setting_axis("Compute mode", "compute_mode", cost=0.9),
         setting_axis("Cross attention optimization", "cross_attention_optimization"),
         setting_axis("VAE type for encode", "sd_vae_encode_method"),
         setting_axis("VAE type for decode", "sd_vae_decode_method"),
+    ]
+    others = [
+        Axis("Nothing", str, lambda p, value, values: None),
+        Axis("Prompt S/R", str, _replace_in_prompts, shows_label=False),
+        PromptOrder("Prompt order", str, _reorder, show=", ".join, shows_label=False),
+        _checkpoint_axis(Axis("Checkpoint name", str, override("sd_model_checkpoint"), shows_label=False)),
+        Axis(
+            "VAE",
+            str,
+            override("sd_vae"),
+            cost=0.7,
+            choices=lambda program: program.vaes(),
+            shows_label=False,
+            check=_known("VAE", lambda program: program.vaes()),
+        ),
+        Axis(
+            "Styles",
+            _styles,
+            _add_styles,
+            choices=lambda program: list(program.styles().styles),
+            show=lambda names: ", ".join(names) or "None",
+            check=_known_styles,
+        ),
+        Axis("FP8 skip", str, override("fp8_skip"), cost=0.9),
         Axis("Size", _size, _resize, show=lambda size: f"{size[0]}x{size[1]}"),
-    ):
-        AXES.add(axis.label, axis)
+    ]
+    found = {axis.label: axis for axis in (*of_parameters, *of_settings, *others)}
+    for label in (*MENU, *(label for label in found if label not in MENU)):
+        AXES.add(label, found[label])
 
 
 _register()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from PIL import Image
 
+from modules.processing.parameters import Parameter, rows_of
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
 from modules.prompting.styles import StyleBook
 
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
@@ -19,45 +20,12 @@ Make = Callable[["StableDiffusionProcessing"], "Processed"]
 SaveGrid = Callable[[GeneratedImage, GenerationRequest, Result], GeneratedImage]
 """Saves a grid and gives it back with its path."""
 
-# attribute -> field of `GenerationRequest`, where the names differ
-FIELDS = {
-    "prompt": "prompt",
-    "negative_prompt": "negative_prompt",
-    "styles": "styles",
-    "seed": "seed",
-    "subseed": "subseed",
-    "subseed_strength": "subseed_strength",
-    "seed_resize_from_w": "seed_resize_from_width",
-    "seed_resize_from_h": "seed_resize_from_height",
-    "sampler_name": "sampler",
-    "scheduler": "scheduler",
-    "batch_size": "batch_size",
-    "n_iter": "batch_count",
-    "steps": "steps",
-    "cfg_scale": "cfg_scale",
-    "width": "width",
-    "height": "height",
-    "tiling": "tiling",
-    "refiner_checkpoint": "refiner_checkpoint",
-    "refiner_switch_at": "refiner_switch_at",
-}
-HIRES_FIELDS = {
-    "hr_scale": "scale",
-    "hr_upscaler": "upscaler",
-    "hr_second_pass_steps": "steps",
-    "hr_resize_x": "resize_width",
-    "hr_resize_y": "resize_height",
-    "hr_sampler_name": "sampler",
-    "hr_scheduler": "scheduler",
-    "hr_checkpoint_name": "checkpoint",
-    "hr_prompt": "prompt",
-    "hr_negative_prompt": "negative_prompt",
-    "denoising_strength": "denoising_strength",
-}
-
 
 class StableDiffusionProcessing:
-    """One job; change it, then give it to `process_images`. `override_settings` hold for this job only."""
+    """One job; change it, then give it to `process_images`. `override_settings` hold for this job only.
+
+    Every parameter with a name in the API is an attribute of that name; below are those that the program itself uses.
+    """
 
     prompt: str
     negative_prompt: str
@@ -65,8 +33,6 @@ class StableDiffusionProcessing:
     seed: int
     subseed: int
     subseed_strength: float
-    seed_resize_from_w: int
-    seed_resize_from_h: int
     sampler_name: str
     scheduler: str
     batch_size: int
@@ -75,9 +41,6 @@ class StableDiffusionProcessing:
     cfg_scale: float
     width: int
     height: int
-    refiner_checkpoint: str | None
-    refiner_switch_at: float
-    tiling: bool
     hr_prompt: str
     hr_negative_prompt: str
 
@@ -103,16 +66,21 @@ class StableDiffusionProcessing:
         self.all_negative_prompts: list[str] = []
         self.all_seeds: list[int] = []
         self.all_subseeds: list[int] = []
-        for name, field in FIELDS.items():
-            setattr(self, name, getattr(request, field))
-        hires = request.hires or HiresRequest()
         self.enable_hr = request.hires is not None
-        for name, field in HIRES_FIELDS.items():
-            setattr(self, name, getattr(hires, field))
+        self._take(request, rows_of(type(request)))
+        self._take(request.hires or HiresRequest(), HIRES_ROWS)
         self.override_settings: dict[str, Any] = {}
         self.extra_generation_params: dict[str, Any] = dict(request.extra_params)
         self.do_not_save_samples = not request.save_images
         self.do_not_save_grid = not request.save_grid
+
+    def _take(self, part: object, rows: Iterable[Parameter]) -> None:
+        for row in rows:
+            if row.api:
+                setattr(self, row.api, getattr(part, row.name))
+
+    def _values(self, rows: Iterable[Parameter]) -> dict[str, Any]:
+        return {row.name: getattr(self, row.api) for row in rows if row.api}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a job has no {name!r}; known: {', '.join(sorted(vars(self)))}")
@@ -170,9 +138,9 @@ class StableDiffusionProcessing:
 
     def to_request(self) -> GenerationRequest:
         """The frozen request. Raises `InvalidValueError` and `SettingsError` for values that are not allowed."""
-        values = {field: getattr(self, name) for name, field in FIELDS.items()}
+        values = self._values(rows_of(type(self._request)))
         values["styles"] = tuple(values["styles"] or ())
-        hires = {field: getattr(self, name) for name, field in HIRES_FIELDS.items()} if self.enable_hr else None
+        hires = self._values(HIRES_ROWS) if self.enable_hr else None
         checkpoint = self.override_settings.get("sd_model_checkpoint") or self._request.checkpoint
         return replace(
             self._request,

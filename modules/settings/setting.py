@@ -1,6 +1,7 @@
 """What one setting is: its key in config.json, how the page shows it, and which values it takes."""
 
 import math
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -8,6 +9,9 @@ from typing import TypeAlias
 
 SettingValue: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 """Immutable on purpose: a running job keeps the values it began with. Lists of JSON become tuples."""
+
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
 class Kind(StrEnum):
@@ -93,7 +97,7 @@ class Setting:
                 number = float(stripped)
             except ValueError as error:
                 raise self._bad(text, "a number") from error
-            return self.check(number)
+            return self.check(int(stripped) if _WHOLE.fullmatch(stripped) else number)
         return self.check(text)
 
     def _bad(self, value: object, allowed: str) -> ValueError:
@@ -117,7 +121,7 @@ class Setting:
         too_large = self.maximum is not None and value > self.maximum
         if too_small or too_large:
             raise self._bad(value, allowed)
-        return int(value) if whole else float(value)
+        return int(value) if whole else value  # 10 stays 10, as it is written into the image
 
     def _range_text(self) -> str:
         if self.minimum is not None and self.maximum is not None:

@@ -14,6 +14,7 @@ from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
+from modules.ui.form import memory_fields
 from modules.ui.header import build_header
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.png_info_tab import build_png_info_tab
@@ -101,5 +102,6 @@ def _head(services: Services) -> str:
     theme = services.flags.theme
     forced = f"window.featherweightTheme = {theme!r};" if theme else ""
     forced += f"window.featherweightCards = {json.dumps(list(services.cards.pages))};"
+    forced += f"window.featherweightMemoryFields = {json.dumps(memory_fields('txt2img'))};"
     scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return f'<meta name="viewport" content="width=device-width, initial-scale=1"><script>{forced}\n{scripts}</script>'

@@ -1,13 +1,14 @@
 """The values of the txt2img form as a request, and pasted parameters as values of the form. No Gradio in here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
+from modules.processing.parameters import Choices, Parameter, number
 from modules.processing.pasting import pasted_hires, pasted_values
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, GenerationRequest, HiresRequest
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SCHEDULES
 from modules.scripts.callbacks import Moment
@@ -15,33 +16,23 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.setting import Setting
 
-SAME_SAMPLER = "Use same sampler"
-SAME_SCHEDULER = "Use same scheduler"
-SAME_CHECKPOINT = "Use same checkpoint"
-NO_REFINER = "None"
+ROWS = {row.key: row for row in PARAMETERS if row.control is not None}
+"""The parameters that the form shows, by the names of their fields."""
 
-# The form's fields in the order in which their values arrive.
-FIELDS = (
-    *("prompt", "negative_prompt", "styles", "sampler", "scheduler", "steps", "width", "height"),
-    *("batch_count", "batch_size", "cfg_scale", "seed", "subseed", "subseed_strength"),
-    *("seed_resize_from_width", "seed_resize_from_height"),
-    *("hires_enabled", "hires_upscaler", "hires_steps", "hires_strength", "hires_scale", "hires_width", "hires_height"),
-    *("hires_checkpoint", "hires_sampler", "hires_scheduler", "hires_prompt", "hires_negative_prompt"),
-    *("refiner_checkpoint", "refiner_switch_at", "overrides"),
+FIELDS = (*(row.key for row in REQUEST_ROWS if row.key in ROWS), "hires_enabled")
+FIELDS += (*(row.key for row in HIRES_ROWS if row.key in ROWS), "overrides")
+"""The form's fields in the order in which their values arrive."""
+
+NO_REFINER = ROWS["refiner_checkpoint"].nothing
+SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER = (
+    ROWS[f"hires_{name}"].nothing for name in ("checkpoint", "sampler", "scheduler")
 )
-PASTED_HIRES = {
-    "upscaler": "hires_upscaler",
-    "steps": "hires_steps",
-    "denoising_strength": "hires_strength",
-    "scale": "hires_scale",
-    "resize_width": "hires_width",
-    "resize_height": "hires_height",
-    "checkpoint": "hires_checkpoint",
-    "sampler": "hires_sampler",
-    "scheduler": "hires_scheduler",
-    "prompt": "hires_prompt",
-    "negative_prompt": "hires_negative_prompt",
-}
+
+
+def memory_fields(tab: str) -> dict[str, dict[str, str]]:
+    """What the page asks the memory estimate with: API name -> id of the control, those of hires fix apart."""
+    parts = {"always": REQUEST_ROWS, "hires": HIRES_ROWS}
+    return {part: {row.api: row.elem_id(tab) for row in rows if row.needs_memory} for part, rows in parts.items()}
 
 
 def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest:
@@ -51,63 +42,35 @@ def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest
     """
     overrides = parse_overrides(form["overrides"] or [])
     settings = services.settings.current.with_changes(overrides)
-    styles = tuple(form["styles"] or ())
+    values = _values(form, REQUEST_ROWS)
+    styles: tuple[str, ...] = values["styles"]
     book = StyleBook.read(services.paths.styles_files)
-    numbers: dict[str, Any] = {name: _whole(form[name], default) for name, default in WHOLE_NUMBERS.items()}
+    values["prompt"] = book.apply_to_prompt(values["prompt"], styles)
+    values["negative_prompt"] = book.apply_to_negative(values["negative_prompt"], styles)
     request = GenerationRequest(
-        prompt=book.apply_to_prompt(form["prompt"] or "", styles),
-        negative_prompt=book.apply_to_negative(form["negative_prompt"] or "", styles),
-        styles=styles,
-        sampler=form["sampler"],
-        scheduler=form["scheduler"],
-        cfg_scale=float(form["cfg_scale"]),
-        subseed_strength=float(form["subseed_strength"] or 0),
+        **values,
         tiling=settings.flag("tiling"),
         hires=_hires(form, book, styles) if form["hires_enabled"] else None,
-        refiner_checkpoint=None if form["refiner_checkpoint"] in (NO_REFINER, "", None) else form["refiner_checkpoint"],
-        refiner_switch_at=float(form["refiner_switch_at"]),
         checkpoint=str(overrides["sd_model_checkpoint"]) if "sd_model_checkpoint" in overrides else None,
         override_settings=overrides,
         settings=settings,
-        **numbers,
     )
     check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
     return request
 
 
-WHOLE_NUMBERS = {
-    "steps": 20,
-    "width": 512,
-    "height": 512,
-    "batch_count": 1,
-    "batch_size": 1,
-    "seed": -1,
-    "subseed": -1,
-    "seed_resize_from_width": 0,
-    "seed_resize_from_height": 0,
-}
-
-
-def _whole(value: Any, default: int) -> int:
-    """A number field's value; an emptied field has its default."""
-    return default if value is None or value == "" else int(value)
+def _values(form: Mapping[str, Any], rows: Iterable[Parameter]) -> dict[str, Any]:
+    """What the form says of these parameters, by the names of the request's fields."""
+    return {row.name: row.from_form(form[row.key]) for row in rows if row.control is not None}
 
 
 def _hires(form: Mapping[str, Any], book: StyleBook, styles: tuple[str, ...]) -> HiresRequest:
-    prompt, negative = form["hires_prompt"] or "", form["hires_negative_prompt"] or ""
-    return HiresRequest(
-        upscaler=form["hires_upscaler"],
-        steps=_whole(form["hires_steps"], 0),
-        denoising_strength=float(form["hires_strength"]),
-        scale=float(form["hires_scale"]),
-        resize_width=_whole(form["hires_width"], 0),
-        resize_height=_whole(form["hires_height"], 0),
-        checkpoint=None if form["hires_checkpoint"] in (SAME_CHECKPOINT, "", None) else form["hires_checkpoint"],
-        sampler=None if form["hires_sampler"] == SAME_SAMPLER else form["hires_sampler"],
-        scheduler=None if form["hires_scheduler"] == SAME_SCHEDULER else form["hires_scheduler"],
-        prompt=book.apply_to_prompt(prompt, styles) if prompt else "",
-        negative_prompt=book.apply_to_negative(negative, styles) if negative else "",
-    )
+    values = _values(form, HIRES_ROWS)
+    if values["prompt"]:
+        values["prompt"] = book.apply_to_prompt(values["prompt"], styles)
+    if values["negative_prompt"]:
+        values["negative_prompt"] = book.apply_to_negative(values["negative_prompt"], styles)
+    return HiresRequest(**values)
 
 
 def show_override(setting: Setting, value: object) -> str:
@@ -136,7 +99,7 @@ def _typed(key: str, text: str) -> object:
             return text == "True"
         if isinstance(default, int):
             return int(text)
-        return float(text) if isinstance(default, float) else text
+        return number(text) if isinstance(default, float) else text
     except ValueError:
         return text
 
@@ -163,13 +126,13 @@ def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]
         values["scheduler"] = SCHEDULES.get(values["scheduler"]).label
     hires = pasted_hires(parsed)
     values["hires_enabled"] = hires is not None
-    for name, value in (hires or {}).items():
-        if name in PASTED_HIRES:
-            values[PASTED_HIRES[name]] = value
-    for name, nothing in (("refiner_checkpoint", NO_REFINER), ("hires_checkpoint", SAME_CHECKPOINT)):
-        wanted = values.get(name, nothing)
-        found = services.catalogue.find(wanted) if wanted != nothing else None
-        values[name] = found.title if found else wanted
+    values |= {row.key: hires[row.name] for row in HIRES_ROWS if hires and row.name in hires}
+    for row in ROWS.values():
+        if row.choices is Choices.CHECKPOINTS:
+            found = services.catalogue.find(values.get(row.key) or "")
+            values[row.key] = found.title if found else values.get(row.key)
+        if row.is_optional and row.key in values:
+            values[row.key] = values[row.key] or row.nothing
     overrides = override_settings_from(parsed, current)
     values["overrides"] = [show_override(SETTINGS.get(key), value) for key, value in overrides.items()]
     _take_styles(values, current.text("infotext_styles"), services)

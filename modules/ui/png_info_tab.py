@@ -9,10 +9,11 @@ import gradio as gr
 from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
 from modules.services import Services
+from modules.ui.controls import Components
 from modules.ui.form import FIELDS, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
 from modules.ui.scripts_panel import ScriptFields
-from modules.ui.txt2img_tab import HIDDEN_EVENT, Components
+from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 
 def build_png_info_tab(services: Services, form: Components, scripts: ScriptFields, tabs: gr.Tabs) -> None:

@@ -11,43 +11,28 @@ from typing import Any
 import gradio as gr
 
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.processing.pipeline.upscaling import hires_upscalers
-from modules.processing.request import MAX_SIDE_PX
+from modules.processing.parameters import Section
 from modules.prompting.styles import Style, StyleBook
-from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
+from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
 from modules.ui.extra_networks import extra_networks_tabs
-from modules.ui.form import (
-    FIELDS,
-    NO_REFINER,
-    SAME_CHECKPOINT,
-    SAME_SAMPLER,
-    SAME_SCHEDULER,
-    form_values,
-    pasted_fields,
-    request_of,
-)
+from modules.ui.form import FIELDS, ROWS, form_values, pasted_fields, request_of
 from modules.ui.messages import error_box, note_box
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
 
-Components = dict[str, gr.components.Component]
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
 def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, ScriptFields]:
     """Build the tab's contents inside of the tab that is open now; returns the form's fields by name, and those of the
     scripts."""
-    form: Components = {}
+    controls = Controls(services, "txt2img")
+    form = controls.form
     with gr.Row(elem_id="txt2img_toprow"):
         with gr.Column(scale=6, elem_classes=["fw-prompts"]):
-            form["prompt"] = gr.Textbox(
-                label="Prompt", lines=3, elem_id="txt2img_prompt", placeholder="What should be in the image"
-            )
-            form["negative_prompt"] = gr.Textbox(
-                label="Negative prompt", lines=2, elem_id="txt2img_neg_prompt", placeholder="What should not"
-            )
+            controls.build("prompt", "negative_prompt")
             examples = _build_examples(services)
         with gr.Column(scale=2, min_width=240, elem_id="txt2img_actions_column"):
             task = gr.Textbox(visible="hidden", elem_id="txt2img_task")
@@ -60,15 +45,13 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, 
                 paste = gr.Button("Paste", elem_id="paste", size="sm")
                 clear = gr.Button("Clear", elem_id="txt2img_clear_prompt", size="sm")
                 gr.Button("Last job", elem_id="txt2img_restore_progress", size="sm")
-            form["styles"] = gr.Dropdown(
-                choices=_style_names(services), multiselect=True, label="Styles", elem_id="txt2img_styles"
-            )
+            controls.build("styles")
     notice = gr.HTML(elem_id="txt2img_notice")
     with extra_networks_tabs(services), gr.Row(elem_id="txt2img_body"):
         with gr.Column(scale=1, elem_id="txt2img_settings"):
-            _build_parameters(services, form)
-            _build_hires(services, form)
-            _build_refiner(services, form)
+            _build_parameters(services, controls)
+            _build_hires(services, controls)
+            _build_refiner(services, controls)
             form["overrides"] = overrides = gr.Dropdown(
                 choices=[],
                 multiselect=True,
@@ -144,28 +127,17 @@ def _build_examples(services: Services) -> list[tuple[gr.Button, str]]:
         return [(gr.Button(text, size="sm", elem_classes=["fw-example"]), text) for text in EXAMPLES]
 
 
-def _build_parameters(services: Services, form: Components) -> None:
-    side = default_size(services, wanted_checkpoint(services))
-    with gr.Row():
-        form["sampler"] = gr.Dropdown(
-            shown_samplers(services), value="DPM++ 2M", label="Sampling method", elem_id="txt2img_sampling"
-        )
-        form["scheduler"] = gr.Dropdown(
-            [spec.label for _, spec in SCHEDULES.items()],
-            value="Automatic",
-            label="Schedule type",
-            elem_id="txt2img_scheduler",
-        )
-    form["steps"] = gr.Slider(1, 150, value=20, step=1, label="Sampling steps", elem_id="txt2img_steps")
+def _build_parameters(services: Services, controls: Controls) -> None:
+    form = controls.form
+    controls.build_rest(Section.SAMPLING, lines=(0, 1))
     with gr.Row(elem_id="txt2img_dimensions"):
         with gr.Column(scale=6):
-            form["width"] = gr.Slider(64, 2048, value=side, step=8, label="Width", elem_id="txt2img_width")
-            form["height"] = gr.Slider(64, 2048, value=side, step=8, label="Height", elem_id="txt2img_height")
+            controls.build("width", "height")
         swap = gr.Button("⇅", elem_id="txt2img_res_switch_btn", scale=0, min_width=44)
         with gr.Column(scale=4):
-            form["batch_count"] = gr.Slider(1, 100, value=1, step=1, label="Batch count", elem_id="txt2img_batch_count")
-            form["batch_size"] = gr.Slider(1, 8, value=1, step=1, label="Batch size", elem_id="txt2img_batch_size")
-    form["cfg_scale"] = gr.Slider(1, 30, value=7, step=0.5, label="CFG Scale", elem_id="txt2img_cfg_scale")
+            controls.build("batch_count", "batch_size")
+    form["width"].value = form["height"].value = default_size(services, wanted_checkpoint(services))
+    controls.build_rest(Section.SAMPLING)
     swap.click(
         lambda w, h: (h, w),
         inputs=[form["width"], form["height"]],
@@ -173,116 +145,42 @@ def _build_parameters(services: Services, form: Components) -> None:
         **HIDDEN_EVENT,
     )
     with gr.Row(elem_id="txt2img_seed_row"):
-        form["seed"] = gr.Number(
-            value=-1, precision=0, label="Seed", elem_id="txt2img_seed", info="-1: a new one each time"
-        )
+        controls.build("seed")
         dice = gr.Button("⚄", elem_id="txt2img_random_seed", scale=0, min_width=44)
         gr.Button("♻", elem_id="txt2img_reuse_seed", scale=0, min_width=44)
     dice.click(lambda: -1, outputs=[form["seed"]], **HIDDEN_EVENT)
     with gr.Accordion("Extra seed settings", open=False, elem_id="txt2img_seed_extras"):
-        with gr.Row():
-            form["subseed"] = gr.Number(value=-1, precision=0, label="Variation seed", elem_id="txt2img_subseed")
-            form["subseed_strength"] = gr.Slider(
-                0, 1, value=0, step=0.01, label="Variation strength", elem_id="txt2img_subseed_strength"
-            )
-        with gr.Row():
-            form["seed_resize_from_width"] = gr.Slider(
-                0, 2048, value=0, step=8, label="Resize seed from width", elem_id="txt2img_seed_resize_from_w"
-            )
-            form["seed_resize_from_height"] = gr.Slider(
-                0, 2048, value=0, step=8, label="Resize seed from height", elem_id="txt2img_seed_resize_from_h"
-            )
+        controls.build_rest(Section.SEED_EXTRAS)
 
 
-def _build_hires(services: Services, form: Components) -> None:
+def _build_hires(services: Services, controls: Controls) -> None:
+    form = controls.form
     with gr.Accordion("Hires. fix", open=False, elem_id="txt2img_hr"):
         form["hires_enabled"] = gr.Checkbox(False, label="Make it larger in a second pass", elem_id="txt2img_enable_hr")
         gr.HTML('<p id="txt2img_hr_size" aria-live="polite"></p>')
         with gr.Row():
-            form["hires_upscaler"] = gr.Dropdown(
-                hires_upscalers(services.engine.upscalers.catalogue.names),
-                value="Latent",
-                label="Upscaler",
-                elem_id="txt2img_hr_upscaler",
-            )
+            controls.build("hires_upscaler")
             refresh = gr.Button("↻", elem_id="refresh_txt2img_hr_upscaler", scale=0, min_width=44)
-            form["hires_steps"] = gr.Slider(
-                0, 150, value=0, step=1, label="Hires steps", info="0: as many as above", elem_id="txt2img_hires_steps"
-            )
-        with gr.Row():
-            form["hires_strength"] = gr.Slider(
-                0, 1, value=0.7, step=0.01, label="Denoising strength", elem_id="txt2img_denoising_strength"
-            )
-            form["hires_scale"] = gr.Slider(1, 4, value=2, step=0.05, label="Upscale by", elem_id="txt2img_hr_scale")
-        with gr.Row():
-            form["hires_width"] = gr.Slider(
-                0, MAX_SIDE_PX, value=0, step=8, label="Resize width to", elem_id="txt2img_hr_resize_x"
-            )
-            form["hires_height"] = gr.Slider(
-                0, MAX_SIDE_PX, value=0, step=8, label="Resize height to", elem_id="txt2img_hr_resize_y"
-            )
-        with gr.Row():
-            form["hires_checkpoint"] = gr.Dropdown(
-                [SAME_CHECKPOINT, *(info.title for info in services.catalogue.entries)],
-                value=SAME_CHECKPOINT,
-                label="Hires checkpoint",
-                allow_custom_value=True,
-                elem_id="hr_checkpoint",
-            )
-            form["hires_sampler"] = gr.Dropdown(
-                [SAME_SAMPLER, *shown_samplers(services)],
-                value=SAME_SAMPLER,
-                label="Hires sampling method",
-                elem_id="hr_sampler",
-            )
-            form["hires_scheduler"] = gr.Dropdown(
-                [SAME_SCHEDULER, *(spec.label for _, spec in SCHEDULES.items())],
-                value=SAME_SCHEDULER,
-                label="Hires schedule type",
-                elem_id="hr_scheduler",
-            )
-        form["hires_prompt"] = gr.Textbox(
-            label="Hires prompt", lines=2, placeholder="Empty: the prompt above", elem_id="hires_prompt"
-        )
-        form["hires_negative_prompt"] = gr.Textbox(
-            label="Hires negative prompt", lines=2, placeholder="Empty: as above", elem_id="hires_neg_prompt"
-        )
+            controls.build_rest(Section.HIRES, lines=(0,))
+        controls.build_rest(Section.HIRES)
 
     def look() -> Any:
-        files = services.engine.upscalers.catalogue.refresh()
-        return gr.update(choices=hires_upscalers(info.name for info in files))
+        services.engine.upscalers.catalogue.refresh()
+        return gr.update(choices=choices_of(ROWS["hires_upscaler"], services))
 
     refresh.click(look, outputs=[form["hires_upscaler"]], **HIDDEN_EVENT)
 
 
-def _build_refiner(services: Services, form: Components) -> None:
-    def titles() -> list[str]:
-        return [NO_REFINER, *(info.title for info in services.catalogue.entries)]
-
+def _build_refiner(services: Services, controls: Controls) -> None:
     def look() -> Any:
         services.catalogue.refresh()
-        return gr.update(choices=titles())
+        return gr.update(choices=choices_of(ROWS["refiner_checkpoint"], services))
 
     with gr.Accordion("Refiner", open=False, elem_id="txt2img_refiner"), gr.Row():
-        form["refiner_checkpoint"] = gr.Dropdown(
-            titles(),
-            value=NO_REFINER,
-            label="Checkpoint",
-            info="Finishes the image that the first began",
-            allow_custom_value=True,
-            elem_id="txt2img_checkpoint",
-        )
+        controls.build("refiner_checkpoint")
         refresh = gr.Button("↻", elem_id="txt2img_checkpoint_refresh", scale=0, min_width=44)
-        form["refiner_switch_at"] = gr.Slider(
-            0.01,
-            1,
-            value=0.8,
-            step=0.01,
-            label="Switch at",
-            info="Share of the way that is behind when it takes over",
-            elem_id="txt2img_switch_at",
-        )
-    refresh.click(look, outputs=[form["refiner_checkpoint"]], **HIDDEN_EVENT)
+        controls.build_rest(Section.REFINER)
+    refresh.click(look, outputs=[controls.form["refiner_checkpoint"]], **HIDDEN_EVENT)
 
 
 def _build_style_editor(services: Services, form: Components) -> None:
@@ -330,12 +228,6 @@ def _build_style_editor(services: Services, form: Components) -> None:
     delete.click(remove, inputs=[name], outputs=outputs, **HIDDEN_EVENT)
 
 
-def shown_samplers(services: Services) -> list[str]:
-    """All samplers that the settings do not hide."""
-    hidden = services.settings.current.many("hide_samplers")
-    return [name for name in SAMPLERS if name not in hidden]
-
-
 def _book(services: Services) -> StyleBook:
     return StyleBook.read(services.paths.styles_files)
 
@@ -351,8 +243,8 @@ def _sizes(services: Services) -> tuple[int, int]:
 
 def _samplers(services: Services) -> tuple[Any, Any]:
     """The two lists of samplers as the settings now are."""
-    shown = shown_samplers(services)
-    return gr.update(choices=shown), gr.update(choices=[SAME_SAMPLER, *shown])
+    first, second = (gr.update(choices=choices_of(ROWS[key], services)) for key in ("sampler", "hires_sampler"))
+    return first, second
 
 
 def _pasting(services: Services, scripts: ScriptFields) -> Callable[[str], list[Any]]:

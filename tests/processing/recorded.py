@@ -33,22 +33,22 @@ def request_of(payload: dict[str, Any]) -> GenerationRequest:
     settings = settings.with_changes({"sd_model_checkpoint": "tiny-sd1.safetensors"})
     settings = settings.with_changes(payload.get("override_settings", {}))
     per_call: dict[str, object] = {
-        key: payload[key] for key in ("s_churn", "s_tmin", "s_tmax", "s_noise", "s_min_uncond") if key in payload
+        key: float(payload[key]) for key in ("s_churn", "s_tmin", "s_tmax", "s_noise", "s_min_uncond") if key in payload
     }
     if payload.get("eta") is not None:
-        per_call[SAMPLERS.get(name).eta.value or "eta_ancestral"] = payload["eta"]
+        per_call[SAMPLERS.get(name).eta.value or "eta_ancestral"] = float(payload["eta"])
     return GenerationRequest(
         prompt=payload["prompt"],
         negative_prompt=payload.get("negative_prompt", ""),
         width=payload["width"],
         height=payload["height"],
         steps=payload["steps"],
-        cfg_scale=payload["cfg_scale"],
+        cfg_scale=float(payload["cfg_scale"]),  # as the API reads it
         sampler=name,
         scheduler=payload.get("scheduler") or suffix or "Automatic",
         seed=payload["seed"],
         subseed=payload.get("subseed", 0),
-        subseed_strength=payload.get("subseed_strength", 0),
+        subseed_strength=float(payload.get("subseed_strength", 0)),
         seed_resize_from_width=max(payload.get("seed_resize_from_w", 0), 0),
         seed_resize_from_height=max(payload.get("seed_resize_from_h", 0), 0),
         batch_size=payload.get("batch_size", 1),
@@ -62,11 +62,11 @@ def request_of(payload: dict[str, Any]) -> GenerationRequest:
 def _hires(payload: dict[str, Any]) -> HiresRequest:
     return HiresRequest(
         upscaler=payload["hr_upscaler"],
-        scale=payload.get("hr_scale", 2.0),
+        scale=float(payload.get("hr_scale", 2.0)),
         resize_width=payload.get("hr_resize_x", 0),
         resize_height=payload.get("hr_resize_y", 0),
         steps=payload.get("hr_second_pass_steps", 0),
-        denoising_strength=payload["denoising_strength"],
+        denoising_strength=float(payload["denoising_strength"]),
         sampler=payload.get("hr_sampler_name"),
         scheduler=payload.get("hr_scheduler"),
         prompt=payload.get("hr_prompt", ""),

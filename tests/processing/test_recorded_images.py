@@ -80,5 +80,4 @@ RECORDS_MORE = ("size/70x65", "churn/", "unipc/")
 @pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(RECORDS_MORE)])
 def test_the_infotext_has_the_recorded_fields_in_order(name: str, made: Callable[[str], Result]) -> None:
     for image, recorded in zip(made(name).samples, CASES[name]["info"]["infotexts"], strict=True):
-        ours = image.infotext.replace(".0,", ",")
-        assert ours == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0").replace(".0,", ",")
+        assert image.infotext == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0")

@@ -92,7 +92,13 @@ def test_numbers_are_interchangeable() -> None:
     whole = GROUP.whole("w", "W", 1).check(80.0)
     assert whole == 80
     assert isinstance(whole, int)
-    assert isinstance(GROUP.number("n", "N", 1.0).check(3), float)
+
+
+@pytest.mark.parametrize(("text", "shown"), [("10", "10"), ("10.0", "10.0"), ("1e3", "1000.0")])
+def test_numbers_stay_as_they_were_given(text: str, shown: str) -> None:
+    setting = GROUP.number("n", "N", 1.0)
+    assert str(setting.from_text(text)) == shown
+    assert str(setting.check(json.loads(text))) == shown
 
 
 @pytest.mark.parametrize(

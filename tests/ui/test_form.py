@@ -31,20 +31,20 @@ FORM: dict[str, Any] = {
     "subseed_strength": 0,
     "seed_resize_from_width": 0,
     "seed_resize_from_height": 0,
-    "hires_enabled": False,
-    "hires_upscaler": "Latent",
-    "hires_steps": 0,
-    "hires_strength": 0.7,
-    "hires_scale": 2,
-    "hires_width": 0,
-    "hires_height": 0,
-    "hires_checkpoint": "Use same checkpoint",
-    "hires_sampler": "Use same sampler",
-    "hires_scheduler": "Use same scheduler",
-    "hires_prompt": "",
-    "hires_negative_prompt": "",
     "refiner_checkpoint": "None",
     "refiner_switch_at": 0.8,
+    "hires_enabled": False,
+    "hires_checkpoint": "Use same checkpoint",
+    "hires_sampler": "Use same sampler",
+    "hires_prompt": "",
+    "hires_negative_prompt": "",
+    "hires_scheduler": "Use same scheduler",
+    "hires_resize_width": 0,
+    "hires_resize_height": 0,
+    "hires_denoising_strength": 0.7,
+    "hires_scale": 2,
+    "hires_steps": 0,
+    "hires_upscaler": "Latent",
     "overrides": [],
 }
 
@@ -67,7 +67,7 @@ def test_a_filled_form_is_a_request(services: Services) -> None:
 
 
 def test_hires_fields_are_used_when_it_is_on(services: Services) -> None:
-    request = request_of({**FORM, "hires_enabled": True, "hires_sampler": "DPM2", "hires_width": 128}, services)
+    request = request_of({**FORM, "hires_enabled": True, "hires_sampler": "DPM2", "hires_resize_width": 128}, services)
     assert request.hires is not None
     assert (request.hires.sampler, request.hires.scheduler, request.hires.resize_width) == ("DPM2", None, 128)
 

@@ -14,12 +14,12 @@ from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.values import Settings
+from modules.ui.controls import shown_samplers
 from modules.ui.form import form_values, pasted_fields, sent_values
 from modules.ui.page_settings import PAGE_SETTINGS, page_settings
 from modules.ui.quicksettings import wanted_quicksettings
 from modules.ui.routes import page_routes
 from modules.ui.settings_form import choices_of
-from modules.ui.txt2img_tab import shown_samplers
 from tests.fakes import fake_services
 
 ASSETS = Path(__file__).parents[2] / "modules" / "ui" / "assets"

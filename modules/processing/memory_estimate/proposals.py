@@ -9,7 +9,7 @@ from typing import Any
 from modules.processing.engine.streaming_options import AUTOMATIC, LEVELS, OFF
 from modules.processing.memory_estimate.estimate import MemoryEstimate
 from modules.processing.pipeline.stages import Stage
-from modules.processing.request import GenerationRequest
+from modules.processing.request import REQUEST_ROWS, GenerationRequest
 
 MAX_PROPOSALS = 3
 SMALLEST_SIDE_PX = 256
@@ -48,8 +48,7 @@ class Change:
 
     def applied_to(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the change."""
-        names = {"n_iter": "batch_count"}
-        values = {names.get(name, name): value for name, value in self.fields.items()}
+        values = {row.name: self.fields[row.api] for row in REQUEST_ROWS if row.api in self.fields}
         return replace(request, settings=request.settings.with_changes(dict(self.settings)), **values)
 
 

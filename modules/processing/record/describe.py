@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from modules.images.infotext import format_infotext, order_fields
+from modules.images.infotext import FIELD_ORDER, format_infotext, order_fields
 from modules.memory.formats.names import dtype_name
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.vae.files import VaeInfo
 from modules.processing.engine.vae_options import FULL
+from modules.processing.parameters import infotext_fields, rows_of
 from modules.processing.pipeline.guidance import Used
 from modules.processing.pipeline.stages import encodes_images
-from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec, effective_schedule
@@ -55,38 +56,39 @@ def main_fields(
     """The fields that every image has, in any order; None where one does not apply."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
-    has_variation = request.subseed_strength > 0
-    resize = (request.seed_resize_from_width, request.seed_resize_from_height)
     clip_skip = settings.whole("CLIP_stop_at_last_layers")
     delta = settings.whole("eta_noise_seed_delta")
-    merge, merge_hires = settings.number("token_merging_ratio"), settings.number("token_merging_ratio_hr")
+    merge, merge_hires = settings["token_merging_ratio"], settings["token_merging_ratio_hr"]
     has_merged = Used.MERGED_TOKENS in used
     source = settings.text("randn_source")
     return {
-        "Steps": request.steps,
+        **{key: value for key, value in _own_fields(request).items() if key in FIELD_ORDER},
+        "Seed": seed,
+        "Variation seed": subseed if request.subseed_strength > 0 else None,
         "Sampler": spec.name,
         "Schedule type": schedule_label(request.sampler, request.scheduler),
-        "CFG scale": float(request.cfg_scale),
-        "Seed": seed,
         "Size": f"{size_px[0]}x{size_px[1]}",
         "Model hash": checkpoint.shorthash if settings.flag("add_model_hash_to_info") else None,
         "Model": checkpoint.model_name if settings.flag("add_model_name_to_info") else None,
         "VAE hash": vae.shorthash if vae and settings.flag("add_vae_hash_to_info") else None,
         "VAE": vae.name if vae and settings.flag("add_vae_name_to_info") else None,
         **(precision_fields(plan) if plan else {}),
-        "Variation seed": subseed if has_variation else None,
-        "Variation seed strength": request.subseed_strength if has_variation else None,
-        "Seed resize from": f"{resize[0]}x{resize[1]}" if min(resize) > 0 else None,
-        "Denoising strength": request.hires.denoising_strength if request.hires else None,
         "Clip skip": clip_skip if clip_skip > 1 else None,
         "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,
-        "Token merging ratio": merge if has_merged and merge > 0 else None,
-        "Token merging ratio hr": merge_hires if has_merged and request.hires and merge_hires > 0 else None,
+        "Token merging ratio": merge if has_merged and merge else None,
+        "Token merging ratio hr": merge_hires if has_merged and request.hires and merge_hires else None,
         "RNG": source if source != "GPU" else None,
-        "Tiling": True if request.tiling else None,
         "Version": PROGRAM_VERSION if settings.flag("add_version_to_infotext") else None,
         "User": request.user if request.user and settings.flag("add_user_name_to_info") else None,
     }
+
+
+def _own_fields(request: GenerationRequest) -> dict[str, object]:
+    """What the request's own parameters record, those of the second pass last. Numbers are as they were given."""
+    fields = infotext_fields(request, rows_of(type(request)))
+    if request.hires:
+        fields |= _hires_names(request, request.hires) | infotext_fields(request.hires, HIRES_ROWS)
+    return fields
 
 
 def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
@@ -116,9 +118,9 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
     """Everything else, only where it matters: what differs from a default and was used."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
-    fields: dict[str, object] = {}
-    if request.hires:
-        fields |= _hires_fields(request, request.hires)
+    fields = {key: value for key, value in _own_fields(request).items() if key not in FIELD_ORDER}
+    if request.hires and request.hires.prompt and settings.flag("hires_fix_use_firstpass_conds"):
+        fields["Hires conds of first pass"] = True
     texts = (prompt, negative_prompt)
     if settings.flag("use_old_scheduling") and any(
         parse_schedule(text, request.steps, None, True) != parse_schedule(text, request.steps, None, False)
@@ -133,11 +135,11 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
     fields |= _sampler_fields(spec, settings)
     fields |= _schedule_fields(spec, request.scheduler, settings)
     if Used.LATE_WITHOUT_NEGATIVE in facts.used:
-        fields["NGMS"] = settings.number("s_min_uncond")
+        fields["NGMS"] = settings["s_min_uncond"]
         if settings.flag("s_min_uncond_all"):
             fields["NGMS all steps"] = True
     if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
-        fields["Skip Early CFG"] = settings.number("skip_early_cond")
+        fields["Skip Early CFG"] = settings["skip_early_cond"]
     if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.flag("pad_cond_uncond_v0") else "Pad conds"] = True
     if settings.flag("use_downcasted_alpha_bar"):
@@ -156,7 +158,8 @@ def infotext(prompt: str, negative_prompt: str, main: Mapping[str, object], extr
     return format_infotext(prompt, negative_prompt, order_fields({**main, **extra}))
 
 
-def _hires_fields(request: GenerationRequest, hires: HiresRequest) -> dict[str, object]:
+def _hires_names(request: GenerationRequest, hires: HiresRequest) -> dict[str, object]:
+    """Names and texts of the second pass that differ from the first one's."""
     fields: dict[str, object] = {}
     if hires.sampler and SAMPLERS.canonical(hires.sampler) != SAMPLERS.canonical(request.sampler):
         fields["Hires sampler"] = SAMPLERS.canonical(hires.sampler)
@@ -166,30 +169,21 @@ def _hires_fields(request: GenerationRequest, hires: HiresRequest) -> dict[str, 
         fields["Hires negative prompt"] = hires.negative_prompt
     if hires.scheduler and SCHEDULES.canonical(hires.scheduler) != SCHEDULES.canonical(request.scheduler):
         fields["Hires schedule type"] = SCHEDULES.get(hires.scheduler).label
-    if hires.resize_width or hires.resize_height:
-        fields["Hires resize"] = f"{hires.resize_width}x{hires.resize_height}"
-    else:
-        fields["Hires upscale"] = float(hires.scale)
-    if hires.steps:
-        fields["Hires steps"] = hires.steps
-    fields["Hires upscaler"] = hires.upscaler
-    if hires.prompt and request.settings.flag("hires_fix_use_firstpass_conds"):
-        fields["Hires conds of first pass"] = True
     return fields
 
 
 def _sampler_fields(spec: SamplerSpec, settings: Settings) -> dict[str, object]:
     fields: dict[str, object] = {}
     if spec.eta is not EtaSource.NONE and eta_of(spec, settings) != spec.default_eta:
-        fields["Eta DDIM" if spec.eta is EtaSource.DDIM else "Eta"] = eta_of(spec, settings)
+        fields["Eta DDIM" if spec.eta is EtaSource.DDIM else "Eta"] = settings[spec.eta.value]
     for key, label, default in (
         ("s_churn", "Sigma churn", 0.0),
         ("s_tmin", "Sigma tmin", 0.0),
         ("s_tmax", "Sigma tmax", 0.0),
         ("s_noise", "Sigma noise", 1.0),
     ):
-        if key in spec.takes and settings.number(key) != default:
-            fields[label] = settings.number(key)
+        if key in spec.takes and settings[key] != default:
+            fields[label] = settings[key]
     if spec.name == "UniPC":
         for key, label, standard in (
             ("uni_pc_variant", "UniPC variant", "bh1"),
@@ -211,13 +205,13 @@ def _schedule_fields(spec: SamplerSpec, scheduler: str, settings: Settings) -> d
     fields: dict[str, object] = {}
     if schedule.target is not None:
         for key, label in (("sigma_min", "Schedule min sigma"), ("sigma_max", "Schedule max sigma")):
-            if settings.number(key):
+            if settings[key]:
                 fields[label] = settings[key]
         if settings.number("rho") and schedule.default_rho != -1:
-            fields["Schedule rho"] = settings.number("rho")
+            fields["Schedule rho"] = settings["rho"]
     if schedule.name == "beta":
-        fields["Beta schedule alpha"] = settings.number("beta_dist_alpha")
-        fields["Beta schedule beta"] = settings.number("beta_dist_beta")
+        fields["Beta schedule alpha"] = settings["beta_dist_alpha"]
+        fields["Beta schedule beta"] = settings["beta_dist_beta"]
     if settings.flag("always_discard_next_to_last_sigma") and not spec.discard_next_to_last_sigma:
         fields["Discard penultimate sigma"] = True
     return fields

@@ -6,10 +6,7 @@
   const STALE_MS = 60000;
   const SVG = "http://www.w3.org/2000/svg";
   const [WIDE, HIGH, TOP, BOTTOM] = [640, 150, 8, 26];
-  // field of a txt2img body -> element
-  const NUMBERS = { width: "txt2img_width", height: "txt2img_height", batch_size: "txt2img_batch_size" };
-  const COUNT = { n_iter: "txt2img_batch_count" };
-  const HIRES = { hr_scale: "txt2img_hr_scale", hr_resize_x: "txt2img_hr_resize_x", hr_resize_y: "txt2img_hr_resize_y" };
+  const FIELDS = window.featherweightMemoryFields; // field of an API body -> element, from the table of parameters
   let asked = ""; // what the last plan was asked for
   let askedAt = 0;
   let seen = "";
@@ -19,15 +16,17 @@
 
   // -- the plan ------------------------------------------------------------------------------------------------------
 
-  const number = (id) => Number(fw.field(id)?.value) || undefined;
+  const value = (id) => {
+    const text = fw.field(id)?.value;
+    return Number.isNaN(Number(text)) ? text : Number(text) || undefined;
+  };
 
   function body() {
     const found = { prompt: (fw.field("txt2img_prompt")?.value.match(/<[^<>]+>/g) || []).join(" ") };
-    for (const [name, id] of Object.entries({ ...NUMBERS, ...COUNT })) found[name] = number(id);
+    for (const [name, id] of Object.entries(FIELDS.always)) found[name] = value(id);
     if (document.querySelector("#txt2img_enable_hr input")?.checked) {
       found.enable_hr = true;
-      for (const [name, id] of Object.entries(HIRES)) found[name] = number(id);
-      found.hr_upscaler = fw.field("txt2img_hr_upscaler")?.value || undefined;
+      for (const [name, id] of Object.entries(FIELDS.hires)) found[name] = value(id);
     }
     return found;
   }
@@ -86,7 +85,7 @@
   async function take(proposal) {
     try {
       if (Object.keys(proposal.settings).length) await fw.post("sdapi/v1/options", proposal.settings);
-      for (const [name, value] of Object.entries(proposal.fields)) fw.setField({ ...NUMBERS, ...COUNT }[name], String(value));
+      for (const [name, value] of Object.entries(proposal.fields)) fw.setField(FIELDS.always[name], String(value));
       fw.clearMessages();
       fw.message(`Changed: ${proposal.title}.`, false);
     } catch (error) {

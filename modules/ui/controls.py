@@ -1,0 +1,93 @@
+"""The controls of a form that makes images, made from the rows of the table of parameters."""
+
+from collections.abc import Callable, Collection
+from itertools import groupby
+from typing import Any
+
+import gradio as gr
+
+from modules.processing.parameters import Choices, Parameter, Section
+from modules.processing.pipeline.upscaling import hires_upscalers
+from modules.prompting.styles import StyleBook
+from modules.sampling.catalog import SAMPLERS, SCHEDULES
+from modules.services import Services
+from modules.ui.form import ROWS
+
+Components = dict[str, gr.components.Component]
+
+
+def shown_samplers(services: Services) -> list[str]:
+    """All samplers that the settings do not hide."""
+    hidden = services.settings.current.many("hide_samplers")
+    return [name for name in SAMPLERS if name not in hidden]
+
+
+NAMES: dict[Choices, Callable[[Services], list[str]]] = {
+    Choices.SAMPLERS: shown_samplers,
+    Choices.SCHEDULES: lambda services: [spec.label for _, spec in SCHEDULES.items()],
+    Choices.UPSCALERS: lambda services: hires_upscalers(services.engine.upscalers.catalogue.names),
+    Choices.CHECKPOINTS: lambda services: [info.title for info in services.catalogue.entries],
+    Choices.STYLES: lambda services: list(StyleBook.read(services.paths.styles_files).styles),
+}
+"""Where the lists of names come from."""
+
+
+def choices_of(row: Parameter, services: Services) -> list[str]:
+    """The names that a parameter may have, as they are now; the word for none first, where none is allowed."""
+    assert row.choices is not None, f"{row.key} chooses from no list"
+    return [*([row.nothing] if row.is_optional else []), *NAMES[row.choices](services)]
+
+
+class Controls:
+    """Builds controls for one tab, each where the caller is in Gradio's layout; `form` has those that are built."""
+
+    def __init__(self, services: Services, tab: str) -> None:
+        self.form: Components = {}
+        self._services = services
+        self._tab = tab
+
+    def build(self, *keys: str) -> None:
+        """The controls of these parameters."""
+        for key in keys:
+            self.form[key] = self._component(ROWS[key])
+
+    def build_rest(self, section: Section, lines: Collection[int] | None = None) -> None:
+        """The controls of a section that are not built yet, those of one line beside each other."""
+        rows = [row for row in ROWS.values() if row.control is not None and row.control.section is section]
+        rows = [row for row in rows if row.key not in self.form and (lines is None or _line(row) in lines)]
+        for _, beside in groupby(sorted(rows, key=_line), _line):
+            keys = [row.key for row in beside]
+            if len(keys) == 1:
+                self.build(*keys)
+                continue
+            with gr.Row():
+                self.build(*keys)
+
+    def _component(self, row: Parameter) -> gr.components.Component:
+        control = row.control
+        assert control is not None, f"{row.key} is not shown in a form"
+        common: dict[str, Any] = {"label": control.label, "elem_id": row.elem_id(self._tab)}
+        if control.hint:
+            common["info"] = control.hint
+        if row.choices is not None:
+            return self._dropdown(row, common)
+        if row.type is bool:
+            return gr.Checkbox(row.default, **common)
+        if control.slider is not None:
+            low, high, step = control.slider.lowest, control.slider.highest, control.slider.step
+            return gr.Slider(low, high, value=row.default, step=step, **common)
+        if row.type in (int, float):
+            return gr.Number(value=row.default, precision=0 if row.type is int else None, **common)
+        return gr.Textbox(lines=control.text_lines, placeholder=control.placeholder or None, **common)
+
+    def _dropdown(self, row: Parameter, common: dict[str, Any]) -> gr.components.Component:
+        choices = choices_of(row, self._services)
+        if row.type is tuple:
+            return gr.Dropdown(choices, multiselect=True, **common)
+        is_custom = row.choices is Choices.CHECKPOINTS  # a file may come later than the page
+        value = row.nothing if row.default is None else row.default
+        return gr.Dropdown(choices, value=value, allow_custom_value=is_custom, **common)
+
+
+def _line(row: Parameter) -> int:
+    return row.control.line if row.control else 0

@@ -117,3 +117,26 @@ def test_names_with_colons_are_found_applied_and_recorded(engine: Engine, tmp_pa
     added = {"sd_lora": "col:on, [x]"}
     again = make(engine, tmp_path, {**PROMPT, "prompt": "a red cat <lora:col:on, [x]:0.8>"}, added)
     assert (pixels(again) == pixels(result)).all()
+
+
+@pytest.mark.parametrize(
+    ("setting", "tag"), [("sd_lora", "<lora:tiny-lora-a:1.0>"), ("sd_hypernetwork", "<hypernet:tiny-hyper:1.0>")]
+)
+def test_a_network_from_the_settings_is_recorded_as_its_tag(
+    engine: Engine, tmp_path: Path, setting: str, tag: str
+) -> None:
+    name = tag.split(":")[1]
+    made = make(engine, tmp_path, PROMPT, {setting: name})
+    recorded = str(parse_infotext(made.samples[0].infotext)["Prompt"])
+    assert recorded == f"{PROMPT['prompt']}{tag}" == made.info.prompts[0]
+    again = make(engine, tmp_path, {**PROMPT, "prompt": recorded}, {})
+    assert (pixels(again) == pixels(made)).all()
+    assert again.samples[0].infotext == made.samples[0].infotext
+    twice = make(engine, tmp_path, {**PROMPT, "prompt": recorded}, {setting: name})
+    assert twice.samples[0].infotext == made.samples[0].infotext
+
+
+def test_a_network_from_the_settings_that_is_missing_is_not_recorded(engine: Engine, tmp_path: Path) -> None:
+    made = make(engine, tmp_path, PROMPT, {"sd_lora": "gone"})
+    assert parse_infotext(made.samples[0].infotext)["Prompt"] == PROMPT["prompt"]
+    assert any("'gone' was not found" in notice for notice in made.notices)

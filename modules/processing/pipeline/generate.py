@@ -108,6 +108,7 @@ class _Job:
     unfinished: Tensor | None = None  # what the present batch would be if it stopped now, [B,C,h,w]
     interrupted: bool = False
     retention: Retention | None = None
+    added_tags: str = ""  # networks from the settings, as they would be typed
     titled: dict[str, CheckpointInfo] = field(default_factory=dict)  # named in the infotext, by field
 
     @property
@@ -400,7 +401,7 @@ class _Job:
         index %= len(facts.seeds)
         seed, subseed = facts.seeds[index], facts.subseeds[index]
         self.facts.extra |= self.hooks.extra_params()
-        prompt = self._prepared(facts.prompts[index]).shown
+        prompt = self._prepared(facts.prompts[index]).shown + self.added_tags
         negative = self._prepared_negative(facts.negative_prompts[index]).shown
         self._take_hashes()
         model = self.model
@@ -485,6 +486,7 @@ class _Job:
         )
         self.conditioner.adapters = active
         self.retention = active.retention
+        self.added_tags = self.added_tags or active.added_tags  # a second pass may have its own tags
         self.facts.extra |= active.fields
         self._use_embeddings(active)
         self.notices += [notice for notice in active.notices if notice not in self.notices]
@@ -519,7 +521,7 @@ class _Job:
         return Result(
             images=tuple(self.images),
             info=GenerationInfo(
-                prompts=tuple(self._prepared(text).shown for item in batches for text in item.prompts),
+                prompts=tuple(self._prepared(text).shown + self.added_tags for item in batches for text in item.prompts),
                 negative_prompts=tuple(
                     self._prepared_negative(text).shown for item in batches for text in item.negative_prompts
                 ),

@@ -9,6 +9,7 @@ import webbrowser
 import uvicorn
 from fastapi import FastAPI
 
+from modules.api.limits import SlowHeadProtocol
 from modules.assembly import build_services
 from modules.cli.browser import opens_browser
 from modules.devices import freeze_gc
@@ -64,6 +65,7 @@ def serve(services: Services, listener: socket.socket) -> int:
         uvicorn.Config(
             build_app(services, stop),
             log_level="info" if flags.api_log else "warning",
+            http=SlowHeadProtocol,
             timeout_keep_alive=flags.timeout_keep_alive,
             ssl_keyfile=flags.tls_keyfile,
             ssl_certfile=flags.tls_certfile,

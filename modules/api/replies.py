@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 from modules.api.schemas import Txt2ImgBody
 from modules.images.encode import Quality, to_base64
@@ -66,3 +67,12 @@ def info_of(result: Result) -> dict[str, Any]:
     if result.notices:
         reply["notices"] = list(result.notices)
     return reply
+
+
+def shown_as(name: str) -> str:
+    """A Content-Disposition header that shows a file and names it for saving, in any script (RFC 6266, RFC 5987).
+
+    Headers are Latin-1: `filename` has what ASCII can say of the name, `filename*` all of it.
+    """
+    plain = "".join(sign if sign.isascii() and sign.isprintable() and sign not in '"\\%' else "_" for sign in name)
+    return f"inline; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"

@@ -62,8 +62,8 @@ class JobQueue:
             known = self._jobs.get(job.task_id)
             if known is not None and not known.status.is_final:
                 raise InvalidValueError(
-                    f"A job with the task id {job.task_id!r} waits or runs; wait for it, choose another id, or leave it "
-                    "out to get one."
+                    f"A job with the task id {job.task_id!r} waits or runs; wait for it, choose another id, or leave "
+                    "it out to get one."
                 )
             self.store.add(job.task_id, "txt2img", request_to_json(job.request), job.created_at)
             self._jobs.pop(job.task_id, None)  # the new one goes to the end, where the youngest are

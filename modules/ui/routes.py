@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 
 from modules.api import examples
 from modules.api.documentation import documented
+from modules.api.replies import shown_as
 from modules.errors import FeatherweightError
 from modules.images.encode import encode_image
 from modules.images.saving import samples_folder, save_image
@@ -117,7 +118,7 @@ def page_routes(services: Services) -> APIRouter:
         headers = {
             "Cache-Control": "private, max-age=86400",
             "X-Content-Type-Options": "nosniff",
-            "Content-Disposition": f'inline; filename="{name}.png"',
+            "Content-Disposition": shown_as(f"{name}.png"),
         }
         return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
 

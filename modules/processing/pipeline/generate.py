@@ -521,7 +521,9 @@ class _Job:
         return Result(
             images=tuple(self.images),
             info=GenerationInfo(
-                prompts=tuple(self._prepared(text).shown + self.added_tags for item in batches for text in item.prompts),
+                prompts=tuple(
+                    self._prepared(text).shown + self.added_tags for item in batches for text in item.prompts
+                ),
                 negative_prompts=tuple(
                     self._prepared_negative(text).shown for item in batches for text in item.negative_prompts
                 ),

@@ -4,6 +4,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
+from modules.api.reply_models import Txt2ImgReply
 from modules.api.schemas import Txt2ImgBody
 from modules.images.encode import Quality, to_base64
 from modules.processing.record.result import ImageRole, Result
@@ -12,7 +13,7 @@ from modules.settings.values import Settings
 REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG
 
 
-def txt2img_reply(result: Result, body: Txt2ImgBody, settings: Settings) -> dict[str, Any]:
+def txt2img_reply(result: Result, body: Txt2ImgBody, settings: Settings) -> Txt2ImgReply:
     """images (base64, grid first), parameters (the request echoed), info (a JSON text)."""
     extension = settings.text("samples_format").lower()
     extension = extension if extension in REPLY_FORMATS else "png"
@@ -21,7 +22,7 @@ def txt2img_reply(result: Result, body: Txt2ImgBody, settings: Settings) -> dict
         to_base64(image.image, extension, image.infotext if infotexts else None, Quality.of(settings))
         for image in (result.images if body.value("send_images") else ())
     ]
-    return {"images": images, "parameters": body.model_dump(), "info": json.dumps(info_of(result))}
+    return Txt2ImgReply(images=images, parameters=body.model_dump(), info=json.dumps(info_of(result)))
 
 
 def info_of(result: Result) -> dict[str, Any]:

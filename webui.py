@@ -4,6 +4,7 @@ import logging
 import socket
 import sys
 import threading
+import time
 import webbrowser
 
 import uvicorn
@@ -28,7 +29,9 @@ def main(flags: Flags) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         listener = bind(flags)
+        began = time.monotonic()
         services = build_services(flags)
+        services.startup_s["settings, folders and scripts"] = time.monotonic() - began
     except FeatherweightError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -61,9 +64,12 @@ def serve(services: Services, listener: socket.socket) -> int:
     """Run uvicorn on the socket; the model loads behind the page."""
     flags = services.flags
     stop = threading.Event()
+    began = time.monotonic()
+    app = build_app(services, stop)
+    services.startup_s["page and API"] = time.monotonic() - began
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(services, stop),
+            app,
             log_level="info" if flags.api_log else "warning",
             http=SlowHeadProtocol,
             timeout_keep_alive=flags.timeout_keep_alive,

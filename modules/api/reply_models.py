@@ -52,25 +52,25 @@ class PngInfoReply(Reply):
 class ProgressState(Reply):
     """Steps and flags of the running job."""
 
-    skipped: bool = Field(False, examples=[False])
-    interrupted: bool = Field(False, examples=[False])
-    stopping_generation: bool = Field(False, examples=[False])
-    job: str = Field("", examples=[TASK])
-    job_count: int = Field(0, examples=[1])
-    job_timestamp: str = Field("0", examples=["20260101120000"])
-    job_no: int = Field(0, examples=[0])
-    sampling_step: int = Field(0, examples=[7])
-    sampling_steps: int = Field(0, examples=[20])
+    skipped: bool = Field(default=False, examples=[False])
+    interrupted: bool = Field(default=False, examples=[False])
+    stopping_generation: bool = Field(default=False, examples=[False])
+    job: str = Field(default="", examples=[TASK])
+    job_count: int = Field(default=0, examples=[1])
+    job_timestamp: str = Field(default="0", examples=["20260101120000"])
+    job_no: int = Field(default=0, examples=[0])
+    sampling_step: int = Field(default=0, examples=[7])
+    sampling_steps: int = Field(default=0, examples=[20])
 
 
 class ProgressReply(Reply):
     """Where the running job stands; all zero when there is none. Times are seconds."""
 
-    progress: float = Field(0.0, examples=[0.35])
-    eta_relative: float = Field(0.0, examples=[2.4])
-    state: ProgressState = Field(default_factory=ProgressState)
-    current_image: str | None = Field(None, examples=[PNG])
-    textinfo: str | None = Field(None, examples=["sampling"])
+    progress: float = Field(default=0.0, examples=[0.35])
+    eta_relative: float = Field(default=0.0, examples=[2.4])
+    state: ProgressState = Field(default_factory=lambda: ProgressState())
+    current_image: str | None = Field(default=None, examples=[PNG])
+    textinfo: str | None = Field(default=None, examples=["sampling"])
 
 
 class TaskProgressReply(Reply):
@@ -84,9 +84,9 @@ class TaskProgressReply(Reply):
     live_preview: str | None = Field(examples=[f"data:image/png;base64,{PNG}"])
     id_live_preview: int | None = Field(examples=[3])
     textinfo: str = Field(examples=["sampling"])
-    step: int | None = Field(None, examples=[7])
-    steps: int | None = Field(None, examples=[20])
-    error: str | None = Field(None, examples=[None])
+    step: int | None = Field(default=None, examples=[7])
+    steps: int | None = Field(default=None, examples=[20])
+    error: str | None = Field(default=None, examples=[None])
 
 
 class PendingTasksReply(Reply):
@@ -132,6 +132,25 @@ class SettingHint(Reply):
     label: str = Field(examples=["Stable Diffusion checkpoint"])
 
 
+class StartupReply(Reply):
+    """Where the time of the start went, in seconds."""
+
+    total: float = Field(examples=[3.4])
+    records: dict[str, float] = Field(examples=[{"settings, folders and scripts": 2.1, "page and API": 1.3}])
+
+
+class CardMetadataReply(Reply):
+    """The metadata of a model file as a JSON text."""
+
+    metadata: str = Field(default="", examples=['{"ss_network_dim": "8"}'])
+
+
+class CardHtmlReply(Reply):
+    """A model's card."""
+
+    html: str = Field(default="", examples=['<div class="card" data-name="ink">...</div>'])
+
+
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 
@@ -175,8 +194,8 @@ class UpscalerItem(Reply):
     """An upscaler that works on pixels."""
 
     name: str = Field(examples=["4x-UltraSharp"])
-    model_name: str | None = Field(None, examples=["4x-UltraSharp"])
-    model_path: str | None = Field(None, examples=["models/ESRGAN/4x-UltraSharp.pth"])
+    model_name: str | None = Field(default=None, examples=["4x-UltraSharp"])
+    model_path: str | None = Field(default=None, examples=["models/ESRGAN/4x-UltraSharp.pth"])
     model_url: str | None = Field(examples=[None])
     scale: float = Field(examples=[4])
 

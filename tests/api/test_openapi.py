@@ -13,7 +13,7 @@ from tests.fakes import fake_services, mounted_page
 
 Route = tuple[str, str, dict[str, Any]]
 STOPS = re.compile(r"/server-(stop|kill|restart)$")
-OPEN = {"settings", "metadata", "loaded", "skipped", "options", "parameters", "items"}
+OPEN = {"settings", "metadata", "loaded", "skipped", "options", "parameters", "items", "records"}
 """Objects whose keys depend on what there is."""
 
 
@@ -95,7 +95,8 @@ def test_lists_are_answered_in_the_shape_of_their_examples(client: TestClient, r
         if method == "get" and "{" not in path and not any(p.get("required") for p in operation.get("parameters", [])):
             reply = client.get(path)
             assert reply.status_code == 200, path
-            assert_same_shape(reply.json(), example_of(operation), path)
+            if reply.headers["content-type"] == "application/json":
+                assert_same_shape(reply.json(), example_of(operation), path)
             checked += 1
     assert checked > 20
 

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from hypothesis import settings
 from schemathesis import Case, HookContext
 from schemathesis.engine import events, from_schema
+from schemathesis.schemas import BaseSchema
 
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services, whole_api
@@ -42,7 +43,7 @@ def bounded() -> Iterator[None]:
     """Jobs are kept small, and no task of minutes begins, in whatever phase a case is made."""
 
     @schemathesis.hook
-    def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
+    def before_call(context: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
         if isinstance(case.body, dict):
             for name, largest in LARGEST.items():
                 value = case.body.get(name)
@@ -64,7 +65,7 @@ def test_no_request_is_answered_with_a_mistake_of_ours(app: FastAPI, bounded: No
             "phases": {"coverage": {"enabled": IS_THOROUGH}, "stateful": {"enabled": IS_THOROUGH}},
         }
     )
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app, config=config)
+    schema: BaseSchema = schemathesis.openapi.from_asgi("/openapi.json", app, config=config)
     if not IS_THOROUGH:
         schema = schema.exclude(path=SLOW)
     statuses: Counter[int] = Counter()

@@ -5,8 +5,8 @@ import json
 import os
 import platform
 from datetime import datetime
-from typing import Any
 from importlib.metadata import distributions
+from typing import Any
 
 from fastapi import APIRouter, Response
 

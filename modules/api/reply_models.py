@@ -439,7 +439,7 @@ class RetentionItem(Reply):
     retention: float = Field(examples=[0.998])
     noise: float = Field(examples=[0.01])
     worst: list[tuple[str, float]] = Field(examples=[[["down_blocks.0", 0.99]]])
-    networks: list[tuple[str, float]] = Field(examples=[[["ink", 0.998]]])
+    adapters: list[tuple[str, float]] = Field(examples=[[["ink", 0.998]]])
 
 
 class ResultReply(Reply):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from modules.adapters.applying import Retention
+from modules.api.reply_models import RetentionItem
 from tests.fakes import fake_services, mounted_page
 
 Route = tuple[str, str, dict[str, Any]]
@@ -148,3 +151,11 @@ def test_the_docs_page_shows_every_route_and_loads_nothing(client: TestClient, r
     assert "<code>/sdapi/v1/txt2img</code>" in page.text
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", page.text)
     assert "<link" not in page.text
+
+
+def test_the_models_of_replies_hold_what_the_program_measures() -> None:
+    retention = Retention(0.99, 0.01, (("down", 0.9),), (("ink", 0.99),))
+    assert RetentionItem.model_validate(asdict(retention)).model_dump() == asdict(retention) | {
+        "worst": [("down", 0.9)],
+        "adapters": [("ink", 0.99)],
+    }

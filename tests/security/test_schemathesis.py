@@ -1,6 +1,6 @@
 """The API against what its own description allows and forbids: whatever is sent, nothing is our mistake.
 
-About 200 cases by default, 2,000 in all of Schemathesis' phases with `--hypothesis-profile=thorough`.
+About 150 cases by default, 2,000 in all of Schemathesis' phases with `--hypothesis-profile=thorough`.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ def test_no_request_is_answered_with_a_mistake_of_ours(app: FastAPI, bounded: No
         {
             "seed": 1,
             "request-timeout": 120,
-            "generation": {"max-examples": 30 if IS_THOROUGH else 4},
+            "generation": {"max-examples": 30 if IS_THOROUGH else 3},
             "phases": {"coverage": {"enabled": IS_THOROUGH}, "stateful": {"enabled": IS_THOROUGH}},
         }
     )
@@ -83,5 +83,5 @@ def test_no_request_is_answered_with_a_mistake_of_ours(app: FastAPI, bounded: No
                 if reply.status_code >= 500:
                     mistakes.append(f"{interaction.request.method} {interaction.request.uri}: {reply.text[:300]}")
     assert mistakes == []
-    assert statuses.total() >= (2000 if IS_THOROUGH else 100), statuses
+    assert statuses.total() >= (2000 if IS_THOROUGH else 80), statuses
     assert statuses[200] > statuses.total() / 10, statuses

@@ -4,11 +4,13 @@ import logging
 import socket
 import sys
 import threading
+import time
 import webbrowser
 
 import uvicorn
 from fastapi import FastAPI
 
+from modules.api.limits import SlowHeadProtocol
 from modules.assembly import build_services
 from modules.cli.browser import opens_browser
 from modules.devices import freeze_gc
@@ -27,7 +29,9 @@ def main(flags: Flags) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         listener = bind(flags)
+        began = time.monotonic()
         services = build_services(flags)
+        services.startup_s["settings, folders and scripts"] = time.monotonic() - began
     except FeatherweightError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -60,10 +64,14 @@ def serve(services: Services, listener: socket.socket) -> int:
     """Run uvicorn on the socket; the model loads behind the page."""
     flags = services.flags
     stop = threading.Event()
+    began = time.monotonic()
+    app = build_app(services, stop)
+    services.startup_s["page and API"] = time.monotonic() - began
     server = uvicorn.Server(
         uvicorn.Config(
-            build_app(services, stop),
+            app,
             log_level="info" if flags.api_log else "warning",
+            http=SlowHeadProtocol,
             timeout_keep_alive=flags.timeout_keep_alive,
             ssl_keyfile=flags.tls_keyfile,
             ssl_certfile=flags.tls_certfile,

@@ -31,3 +31,5 @@ class Services:
     access: Access = field(default_factory=Access)
     tasks: Tasks = field(default_factory=Tasks)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
+    startup_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of the start by what they went into; written while the program starts."""

@@ -47,12 +47,12 @@ def hypernetwork_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[lis
     return _read_all(tags.get("hypernet", ()), is_known)
 
 
-def with_setting(tags: Sequence[PromptTag], added: str, strength: float) -> list[PromptTag]:
-    """The tags of a prompt, and one more of the network that a setting adds to every prompt ("None": none), unless the
-    prompt names that network itself."""
-    if added in ("", NO_ADAPTER) or any(name_in(tag, added.__eq__)[0] == added for tag in tags):
-        return list(tags)
-    return [*tags, PromptTag((added, str(strength)))]
+def added_by_setting(tags: Sequence[PromptTag], name: str, strength: float) -> list[PromptTag]:
+    """The tag of the network that a setting adds to every prompt; none for "None", and none where the prompt has that
+    network itself."""
+    if name in ("", NO_ADAPTER) or any(name_in(tag, name.__eq__)[0] == name for tag in tags):
+        return []
+    return [PromptTag((name, str(strength)))]
 
 
 def name_in(tag: PromptTag, is_known: IsKnown) -> tuple[str, PromptTag]:

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
+from modules.api.about import about_routes
 from modules.api.auth import install_auth
 from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.errors import install_error_handlers
+from modules.api.extra_networks import extra_network_routes
 from modules.api.generation import generation_routes
 from modules.api.limits import install_limits
 from modules.api.lists import list_routes
@@ -44,6 +46,8 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(planning_routes(services))
     app.include_router(task_routes(services))
     app.include_router(precision_routes(services))
+    app.include_router(about_routes(services))
+    app.include_router(extra_network_routes(services))
     add_docs_page(app)
     _close_the_rest(app)
     return app

@@ -7,7 +7,16 @@ from fastapi import FastAPI, Request, Response
 from modules.access import Access
 from modules.api.errors import reply
 
-GUARDED = ("/sdapi/", "/featherweight/", "/internal/", "/docs", "/redoc", "/openapi.json", "/file-of/")
+GUARDED = (
+    "/sdapi/",
+    "/featherweight/",
+    "/internal/",
+    "/docs",
+    "/redoc",
+    "/openapi.json",
+    "/file-of/",
+    "/sd_extra_networks/",
+)
 FOR_THE_PAGE = ("/internal/", "/file-of/", "/sdapi/v1/png-info", "/featherweight/v1/reports/")
 """What the page's script calls: open to whoever is logged in there, also where the API has users of its own."""
 

@@ -13,6 +13,9 @@ from modules.errors import FeatherweightError
 
 log = logging.getLogger(__name__)
 
+FASTAPI_UNPARSED = "There was an error parsing the body"
+"""What FastAPI says of a body that breaks its parser in another way than bad JSON does."""
+
 
 def reply(status: int, name: str, text: str, headers: dict[str, str] | None = None, detail: Any = None) -> JSONResponse:
     """An error reply in the shape the reference UI's clients read: error, detail, body, errors."""
@@ -36,7 +39,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> JSONResponse:
-        text = str(error.detail)
+        text = _unparsed(error) if error.detail == FASTAPI_UNPARSED else str(error.detail)
         return reply(error.status_code, "HTTPException", text, headers=dict(error.headers or {}))
 
     @app.exception_handler(Exception)
@@ -44,6 +47,11 @@ def install_error_handlers(app: FastAPI) -> None:
         log.exception("%s %s failed", request.method, request.url.path)
         text = f"A mistake of ours: {type(error).__name__}: {error}. The log says more."
         return reply(500, type(error).__name__, text)
+
+
+def _unparsed(error: HTTPException) -> str:
+    reason = str(error.__cause__ or "no reason is known").rstrip(".")
+    return f"The body cannot be read: {reason}. Send JSON in UTF-8, or what /docs shows for this route."
 
 
 def _place(location: tuple[int | str, ...]) -> str:

@@ -3,14 +3,13 @@
 import asyncio
 import logging
 from dataclasses import replace
-from typing import Any
 
 from fastapi import APIRouter, Request
 
-from modules.api import examples
 from modules.api.auth import user_of
 from modules.api.documentation import documented
 from modules.api.replies import txt2img_reply
+from modules.api.reply_models import Nothing, PngInfoReply, Txt2ImgReply
 from modules.api.requests import request_from
 from modules.api.schemas import PngInfoBody, Txt2ImgBody
 from modules.images.encode import decode_base64
@@ -34,8 +33,8 @@ def generation_routes(services: Services) -> APIRouter:
     """The routes that make or read images."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
 
-    @routes.post("/txt2img", **documented(examples.TXT2IMG, errors=TXT2IMG_ERRORS))
-    async def txt2img(body: Txt2ImgBody, request: Request) -> dict[str, Any]:
+    @routes.post("/txt2img", **documented(errors=TXT2IMG_ERRORS))
+    async def txt2img(body: Txt2ImgBody, request: Request) -> Txt2ImgReply:
         """Make images and wait for them. The job goes on when the client disconnects."""
         wanted = replace(await asyncio.to_thread(request_from, body, services), user=user_of(request, services.access))
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
@@ -51,17 +50,18 @@ def generation_routes(services: Services) -> APIRouter:
                 told = True
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
 
-    @routes.post("/png-info", **documented(examples.PNG_INFO, errors={422: NO_IMAGE}))
-    def png_info(body: PngInfoBody) -> dict[str, Any]:
+    @routes.post("/png-info", **documented(errors={422: NO_IMAGE}))
+    def png_info(body: PngInfoBody) -> PngInfoReply:
         """The infotext in an image, its other text entries, and the infotext parsed."""
         infotext, items = read_metadata(decode_base64(body.image))
-        return {"info": infotext or "", "items": items, "parameters": parse_infotext(infotext) if infotext else {}}
+        parameters = parse_infotext(infotext) if infotext else {}
+        return PngInfoReply(info=infotext or "", items=items, parameters=parameters)
 
-    @routes.post("/interrupt", **documented({}))
-    def interrupt() -> dict[str, Any]:
+    @routes.post("/interrupt")
+    def interrupt() -> Nothing:
         """Stop the running job within one step."""
         services.queue.interrupt()
-        return {}
+        return Nothing()
 
     @routes.post("/skip", **documented())
     def skip() -> None:

@@ -1,11 +1,24 @@
 """What there is to choose from: models, samplers, upscalers, styles; empty lists where this version has none."""
 
-from typing import Any
-
 from fastapi import APIRouter
 
-from modules.api import examples
 from modules.api.documentation import documented
+from modules.api.reply_models import (
+    CheckpointItem,
+    EmbeddingsReply,
+    ExtensionItem,
+    FaceRestorerItem,
+    HypernetworkItem,
+    LatentModeItem,
+    RealesrganItem,
+    SamplerItem,
+    SchedulerItem,
+    ScriptItem,
+    ScriptsReply,
+    StyleItem,
+    UpscalerItem,
+    VaeItem,
+)
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -13,109 +26,117 @@ from modules.scripts.library import script_info
 from modules.services import Services
 
 UPSCALER_SCALE = 4  # what the reference UI lists for upscalers that work at any scale
-EMPTY_LISTS = {"face-restorers": "Face restorers", "extensions": "Extensions that were installed from a repository"}
 
 
 def list_routes(services: Services) -> APIRouter:
     """All GET routes that list things, and the refreshes."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["lists"])
 
-    @routes.get("/sd-models", **documented(examples.MODELS))
-    def models() -> list[dict[str, Any]]:
+    @routes.get("/sd-models")
+    def models() -> list[CheckpointItem]:
         """Checkpoints: title, hash and file."""
         return [
-            {
-                "title": info.title,
-                "model_name": info.model_name,
-                "hash": info.shorthash,
-                "sha256": info.sha256,
-                "filename": str(info.path),
-                "config": str(info.config_path) if info.config_path else None,
-            }
+            CheckpointItem(
+                title=info.title,
+                model_name=info.model_name,
+                hash=info.shorthash,
+                sha256=info.sha256,
+                filename=str(info.path),
+                config=str(info.config_path) if info.config_path else None,
+            )
             for info in services.catalogue.entries
         ]
 
-    @routes.get("/sd-vae", **documented(examples.VAES))
-    def vaes() -> list[dict[str, Any]]:
+    @routes.get("/sd-vae")
+    def vaes() -> list[VaeItem]:
         """VAE files."""
-        return [{"model_name": info.name, "filename": str(info.path)} for info in services.engine.vaes.entries]
+        return [VaeItem(model_name=info.name, filename=str(info.path)) for info in services.engine.vaes.entries]
 
-    @routes.get("/samplers", **documented(examples.SAMPLERS))
-    def samplers() -> list[dict[str, Any]]:
+    @routes.get("/samplers")
+    def samplers() -> list[SamplerItem]:
         """Samplers with their aliases."""
-        return [{"name": n, "aliases": list(s.aliases), "options": s.options} for n, s in SAMPLERS.items()]
+        return [SamplerItem(name=n, aliases=list(s.aliases), options=s.options) for n, s in SAMPLERS.items()]
 
-    @routes.get("/schedulers", **documented(examples.SCHEDULERS))
-    def schedulers() -> list[dict[str, Any]]:
+    @routes.get("/schedulers")
+    def schedulers() -> list[SchedulerItem]:
         """Schedule types."""
         return [
-            {
-                "name": spec.name,
-                "label": spec.label,
-                "aliases": list(spec.aliases) or None,
-                "default_rho": spec.default_rho,
-                "need_inner_model": spec.need_inner_model,
-            }
+            SchedulerItem(
+                name=spec.name,
+                label=spec.label,
+                aliases=list(spec.aliases) or None,
+                default_rho=spec.default_rho,
+                need_inner_model=spec.need_inner_model,
+            )
             for _, spec in SCHEDULES.items()
         ]
 
-    @routes.get("/upscalers", **documented(examples.UPSCALERS))
-    def upscalers() -> list[dict[str, Any]]:
+    @routes.get("/upscalers")
+    def upscalers() -> list[UpscalerItem]:
         """Upscalers that work on pixels, those from files after the built-in ones."""
-        empty = {"model_name": None, "model_path": None, "model_url": None}
         files = [
-            {"name": i.name, "model_name": i.path.stem, "model_path": str(i.path), "model_url": None, "scale": i.scale}
-            for i in services.engine.upscalers.catalogue.refresh()
+            UpscalerItem(
+                name=info.name, model_name=info.path.stem, model_path=str(info.path), model_url=None, scale=info.scale
+            )
+            for info in services.engine.upscalers.catalogue.refresh()
         ]
-        return [*({"name": name, **empty, "scale": UPSCALER_SCALE} for name in PIXEL_UPSCALERS), *files]
+        return [*(UpscalerItem(name=name, model_url=None, scale=UPSCALER_SCALE) for name in PIXEL_UPSCALERS), *files]
 
-    @routes.get("/realesrgan-models", **documented(examples.REALESRGAN))
-    def realesrgan_models() -> list[dict[str, Any]]:
+    @routes.get("/realesrgan-models")
+    def realesrgan_models() -> list[RealesrganItem]:
         """Upscaler files in the folder RealESRGAN."""
         found = services.engine.upscalers.catalogue.refresh()
         return [
-            {"name": info.name, "path": str(info.path), "scale": info.scale}
+            RealesrganItem(name=info.name, path=str(info.path), scale=info.scale)
             for info in found
             if info.kind.folder == "RealESRGAN"
         ]
 
-    @routes.get("/latent-upscale-modes", **documented(examples.LATENT_MODES))
-    def latent_modes() -> list[dict[str, Any]]:
+    @routes.get("/latent-upscale-modes")
+    def latent_modes() -> list[LatentModeItem]:
         """Upscalers that work on the latent."""
-        return [{"name": name} for name in LATENT_UPSCALE_MODES]
+        return [LatentModeItem(name=name) for name in LATENT_UPSCALE_MODES]
 
-    @routes.get("/prompt-styles", **documented(examples.STYLES))
-    def styles() -> list[dict[str, Any]]:
+    @routes.get("/prompt-styles")
+    def styles() -> list[StyleItem]:
         """Prompt styles of styles.csv."""
         book = StyleBook.read(services.paths.styles_files)
         return [
-            {"name": s.name, "prompt": s.prompt, "negative_prompt": s.negative_prompt} for s in book.styles.values()
+            StyleItem(name=s.name, prompt=s.prompt, negative_prompt=s.negative_prompt) for s in book.styles.values()
         ]
 
-    @routes.get("/hypernetworks", **documented(examples.HYPERNETWORKS))
-    def hypernetworks() -> list[dict[str, Any]]:
+    @routes.get("/hypernetworks")
+    def hypernetworks() -> list[HypernetworkItem]:
         """Hypernetworks."""
         entries = services.engine.adapters.hypernetworks.entries
-        return [{"name": info.name, "path": str(info.path)} for info in entries]
+        return [HypernetworkItem(name=info.name, path=str(info.path)) for info in entries]
 
-    @routes.get("/embeddings", **documented(examples.EMBEDDINGS))
-    def embeddings() -> dict[str, Any]:
+    @routes.get("/embeddings")
+    def embeddings() -> EmbeddingsReply:
         """Embeddings that fit the loaded model (all, while none is loaded), and why the others are skipped."""
-        return services.engine.list_embeddings()
+        return EmbeddingsReply.model_validate(services.engine.list_embeddings())
 
-    @routes.get("/scripts", **documented(examples.SCRIPTS))
-    def scripts() -> dict[str, Any]:
+    @routes.get("/scripts")
+    def scripts() -> ScriptsReply:
         """Scripts by title in lower case, those that take part in every job first."""
         found = [*services.scripts.alwayson, *services.scripts.selectable]
-        return {"txt2img": [script.title().lower() for script in found], "img2img": []}
+        return ScriptsReply(txt2img=[script.title().lower() for script in found], img2img=[])
 
-    @routes.get("/script-info", **documented(examples.SCRIPT_INFO))
-    def script_information() -> list[dict[str, Any]]:
+    @routes.get("/script-info")
+    def script_information() -> list[ScriptItem]:
         """Every script with its arguments."""
-        return [script_info(script) for script in (*services.scripts.alwayson, *services.scripts.selectable)]
+        found = (*services.scripts.alwayson, *services.scripts.selectable)
+        return [ScriptItem.model_validate(script_info(script)) for script in found]
 
-    for name, what in EMPTY_LISTS.items():
-        routes.get(f"/{name}", name=name, description=f"{what}: this version has none.", **documented([]))(_nothing)
+    @routes.get("/face-restorers")
+    def face_restorers() -> list[FaceRestorerItem]:
+        """Face restorers: this version has none."""
+        return []
+
+    @routes.get("/extensions")
+    def extensions() -> list[ExtensionItem]:
+        """Extensions that were installed from a repository: this version has none."""
+        return []
 
     @routes.post("/refresh-checkpoints", **documented())
     def refresh_checkpoints() -> None:
@@ -133,8 +154,3 @@ def list_routes(services: Services) -> APIRouter:
         services.engine.vaes.refresh()
 
     return routes
-
-
-def _nothing() -> list[dict[str, Any]]:
-    """This version has none."""
-    return []

@@ -1,40 +1,22 @@
 """Memory of finished jobs, stage by stage."""
 
-from typing import Any
-
 from fastapi import APIRouter
 
 from modules.api.documentation import documented
+from modules.api.reply_models import TimelineReply
 from modules.errors import UnknownNameError
 from modules.memory.timeline import MemoryRecord, Reading
 from modules.services import Services
 
 NO_TIMELINE = "The job has no memory timeline: it has not ended yet, or it failed."
-EXAMPLE: dict[str, Any] = {
-    "id_task": "task(abc)",
-    "device": "cuda:0",
-    "begin": {"rss": 912_000_000, "allocated": 2_130_000_000, "reserved": 2_200_000_000},
-    "peak": {"rss": 934_000_000, "allocated": 3_170_000_000, "reserved": 3_400_000_000},
-    "stages": [
-        {
-            "stage": "denoise",
-            "begin_s": 0.21,
-            "end_s": 6.9,
-            "rss": 934_000_000,
-            "allocated": 2_890_000_000,
-            "reserved": 3_010_000_000,
-        }
-    ],
-    "samples": [[0.21, "denoise", 930_000_000, 2_310_000_000, 3_010_000_000]],
-}
 
 
 def memory_routes(services: Services) -> APIRouter:
     """GET /featherweight/v1/memory-timeline."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["server"])
 
-    @routes.get("/memory-timeline", **documented(EXAMPLE, errors={404: NO_TIMELINE}))
-    def memory_timeline(id_task: str = "") -> dict[str, Any]:
+    @routes.get("/memory-timeline", **documented(errors={404: NO_TIMELINE}))
+    def memory_timeline(id_task: str = "") -> TimelineReply:
         """Memory of a finished job, stage by stage. Bytes of this process in main memory (rss) and of the graphics
         card's allocator; null where the system does not tell. `samples` are [seconds, stage, rss, allocated, reserved].
         Without `id_task`, of the job that ended last; without stages where none has ended yet."""
@@ -43,6 +25,6 @@ def memory_routes(services: Services) -> APIRouter:
         if id_task and record is None:
             raise UnknownNameError(NO_TIMELINE)
         record = record or MemoryRecord(device="", begin=Reading(), stages=(), samples=())
-        return {"id_task": job.task_id if job else "", **record.as_dict()}
+        return TimelineReply.model_validate({"id_task": job.task_id if job else "", **record.as_dict()})
 
     return routes

@@ -4,8 +4,8 @@ from typing import Any
 
 from fastapi import APIRouter, Body
 
-from modules.api import examples
 from modules.api.documentation import documented
+from modules.api.reply_models import FlagsReply, OptionsReply
 from modules.flags.flags import public_flags
 from modules.services import Services
 
@@ -17,15 +17,15 @@ def option_routes(services: Services) -> APIRouter:
     """GET and POST /sdapi/v1/options, GET /sdapi/v1/cmd-flags."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["options"])
 
-    @routes.get("/options", **documented(examples.OPTIONS))
-    def read_options() -> dict[str, Any]:
+    @routes.get("/options")
+    def read_options() -> OptionsReply:
         """Every setting with its value; the checkpoint is the one that would be used, also when none was chosen."""
         options = services.settings.current.to_json()
         entries = services.catalogue.entries
         chosen = services.catalogue.find(str(options["sd_model_checkpoint"] or "")) or (entries[0] if entries else None)
         if chosen is not None:
             options |= {"sd_model_checkpoint": chosen.title, "sd_checkpoint_hash": chosen.sha256 or ""}
-        return options
+        return OptionsReply(options)
 
     @routes.post("/options", **documented(errors={404: UNKNOWN_MODEL, 422: UNKNOWN_KEY}))
     def write_options(
@@ -41,9 +41,9 @@ def option_routes(services: Services) -> APIRouter:
             changes = {**changes, "sd_model_checkpoint": info.title}
         services.settings.update(changes, from_api=True)
 
-    @routes.get("/cmd-flags", **documented(examples.FLAGS))
-    def flags() -> dict[str, Any]:
+    @routes.get("/cmd-flags")
+    def flags() -> FlagsReply:
         """The command line; passwords and keys are hidden."""
-        return public_flags(services.flags, services.paths.as_flags())
+        return FlagsReply(public_flags(services.flags, services.paths.as_flags()))
 
     return routes

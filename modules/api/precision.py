@@ -1,19 +1,17 @@
 """What 8 bits make of a model, over HTTP: report, comparison, conversion as tasks, and the reports they write."""
 
-from typing import Any
-
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 
 from modules.api.documentation import documented
+from modules.api.reply_models import ReportItem, TaskItem
 from modules.api.schemas import Tolerant
-from modules.api.tasks import TASK, task_reply
+from modules.api.tasks import task_reply
 from modules.assembly import precision_work
 from modules.jobs.precision import COMPARED, ComparisonRequest, StorageOptions
 from modules.services import Services
 
 MODEL = "featherweight-scenes.safetensors"
-STARTED = {**TASK, "status": "queued", "fraction": 0.0, "phase": "waiting", "elapsed_s": 0.0, "eta_s": None}
 UNKNOWN_MODEL = "Unknown checkpoint 'gone'. Known: featherweight-scenes.safetensors [5fe1d58aba]."
 REPORT_HEADERS = {
     "Content-Security-Policy": (
@@ -112,30 +110,30 @@ def precision_routes(services: Services) -> APIRouter:
     wrong = "Unknown storage format 'fp7'. Known: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row."
     errors = {404: UNKNOWN_MODEL, 422: wrong}
 
-    @routes.post("/precision-report", **documented(STARTED, errors=errors))
-    def report(body: StorageBody) -> dict[str, Any]:
+    @routes.post("/precision-report", **documented(errors=errors))
+    def report(body: StorageBody) -> TaskItem:
         """Say what a storage format would make of a checkpoint. Nothing is changed; the task's `outcome` has bytes
         before and after, the mean relative error of the weights, and the layers with the largest; a file with every
         tensor goes into the reports. Formats: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row."""
         return task_reply(work.report(body.options()))
 
-    @routes.post("/precision-comparison", **documented(STARTED, errors=errors))
-    def compare(body: ComparisonBody) -> dict[str, Any]:
+    @routes.post("/precision-comparison", **documented(errors=errors))
+    def compare(body: ComparisonBody) -> TaskItem:
         """Make the same images in several formats and compare them. The first format is what the others are
         measured against; "16 bit" means fp8 off. The task's `outcome` has the verdict, the numbers, and the names of a
         page and a JSON file among the reports."""
         return task_reply(work.compare(body.options()))
 
-    @routes.post("/convert", **documented(STARTED, errors=errors))
-    def convert(body: ConversionBody) -> dict[str, Any]:
+    @routes.post("/convert", **documented(errors=errors))
+    def convert(body: ConversionBody) -> TaskItem:
         """Save a checkpoint in another precision. It goes into the folder of checkpoints under `name` and replaces
         nothing. Formats: fp16, bf16, fp32 and those of the report."""
         return task_reply(work.convert(body.options(), body.name))
 
-    @routes.get("/reports", **documented([{"name": "precision-comparison-20260101-120000.html"}]))
-    def reports() -> list[dict[str, str]]:
+    @routes.get("/reports")
+    def reports() -> list[ReportItem]:
         """The reports there are, the newest first."""
-        return [{"name": name} for name in work.reports.names()]
+        return [ReportItem(name=name) for name in work.reports.names()]
 
     @routes.get("/reports/{name}", **documented(errors={404: "There is no report 'x.html'.", 422: "No name."}))
     def one_report(name: str) -> Response:

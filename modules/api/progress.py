@@ -1,11 +1,8 @@
 """Progress: of the running job for clients, and of a named task for the page."""
 
-from typing import Any
-
 from fastapi import APIRouter
 
-from modules.api import examples
-from modules.api.documentation import documented
+from modules.api.reply_models import Nothing, PendingTasksReply, ProgressReply, ProgressState, TaskProgressReply
 from modules.api.schemas import ProgressBody
 from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
@@ -19,70 +16,66 @@ def progress_routes(services: Services) -> APIRouter:
     routes = APIRouter(tags=["progress"])
     queue = services.queue
 
-    @routes.get("/sdapi/v1/progress", **documented(examples.PROGRESS))
-    def progress(skip_current_image: bool = False) -> dict[str, Any]:
+    @routes.get("/sdapi/v1/progress")
+    def progress(skip_current_image: bool = False) -> ProgressReply:
         """Where the running job stands; all zero when there is none."""
         job = queue.running
         if job is None:
-            return _idle()
+            return ProgressReply()
         state = job.progress()
         done, total = job.request.batch_count, max(state.total_steps // max(job.request.batch_count, 1), 1)
-        image = None if skip_current_image or state.preview is None else to_base64(state.preview)
-        return {
-            "progress": state.fraction,
-            "eta_relative": state.eta_s or 0.0,
-            "state": {
-                "skipped": False,
-                "interrupted": job.is_interrupt_requested,
-                "stopping_generation": job.is_stopping_after_batch,
-                "job": job.task_id,
-                "job_count": done,
-                "job_timestamp": "",
-                "job_no": state.step // total,
-                "sampling_step": state.step % total,
-                "sampling_steps": total,
-            },
-            "current_image": image,
-            "textinfo": state.phase,
-            "stage": state.stage,
-        }
+        return ProgressReply(
+            progress=state.fraction,
+            eta_relative=state.eta_s or 0.0,
+            state=ProgressState(
+                interrupted=job.is_interrupt_requested,
+                stopping_generation=job.is_stopping_after_batch,
+                job=job.task_id,
+                job_count=done,
+                job_timestamp="",
+                job_no=state.step // total,
+                sampling_step=state.step % total,
+                sampling_steps=total,
+            ),
+            current_image=None if skip_current_image or state.preview is None else to_base64(state.preview),
+            textinfo=state.phase,
+            stage=state.stage,
+        )
 
-    @routes.post("/internal/progress", **documented(examples.TASK_PROGRESS))
-    def task_progress(body: ProgressBody) -> dict[str, Any]:
+    @routes.post("/internal/progress", response_model_exclude_unset=True)
+    def task_progress(body: ProgressBody) -> TaskProgressReply:
         """Where a task stands, with a new preview when there is one the caller has not seen."""
         job = queue.find(body.id_task or "")
         if job is None:
             return _unknown_task()
         state = queue.progress(job.task_id)
-        reply: dict[str, Any] = {
-            "active": state.status is JobStatus.RUNNING,
-            "queued": state.status is JobStatus.QUEUED,
-            "completed": state.status.is_final,
-            "progress": state.fraction,
-            "eta": state.eta_s,
-            "live_preview": None,
-            "id_live_preview": state.preview_id,
-            "textinfo": _text(job, state.position, state.phase),
-            "stage": state.stage,
-            "step": state.step,
-            "steps": state.total_steps,
-            "error": state.error,
-        }
-        if body.live_preview and state.preview is not None and state.preview_id != body.id_live_preview:
-            format_name = job.request.settings.text("live_previews_image_format")
-            reply["live_preview"] = to_data_uri(state.preview, format_name)
-        return reply
+        image = state.preview if body.live_preview and state.preview_id != body.id_live_preview else None
+        format_name = job.request.settings.text("live_previews_image_format")
+        return TaskProgressReply(
+            active=state.status is JobStatus.RUNNING,
+            queued=state.status is JobStatus.QUEUED,
+            completed=state.status.is_final,
+            progress=state.fraction,
+            eta=state.eta_s,
+            live_preview=None if image is None else to_data_uri(image, format_name),
+            id_live_preview=state.preview_id,
+            textinfo=_text(job, state.position, state.phase),
+            stage=state.stage,
+            step=state.step,
+            steps=state.total_steps,
+            error=state.error,
+        )
 
-    @routes.get("/internal/pending-tasks", **documented(examples.PENDING_TASKS))
-    def pending_tasks() -> dict[str, Any]:
+    @routes.get("/internal/pending-tasks")
+    def pending_tasks() -> PendingTasksReply:
         """Task ids of the running job and those in line."""
         tasks = [job.task_id for job in queue.pending]
-        return {"size": len(tasks), "tasks": tasks}
+        return PendingTasksReply(size=len(tasks), tasks=tasks)
 
-    @routes.get("/internal/ping", **documented({}))
-    def ping() -> dict[str, Any]:
+    @routes.get("/internal/ping")
+    def ping() -> Nothing:
         """Answers as soon as the server does, model or not."""
-        return {}
+        return Nothing()
 
     return routes
 
@@ -93,36 +86,15 @@ def _text(job: Job, position: int, phase: str) -> str:
     return STOPPING if job.is_stopping_after_batch else phase
 
 
-def _unknown_task() -> dict[str, Any]:
-    return {
-        "active": False,
-        "queued": False,
-        "completed": False,
-        "progress": None,
-        "eta": None,
-        "live_preview": None,
-        "id_live_preview": None,
-        "textinfo": "Waiting...",
-        "stage": None,
-    }
-
-
-def _idle() -> dict[str, Any]:
-    return {
-        "progress": 0.0,
-        "eta_relative": 0.0,
-        "state": {
-            "skipped": False,
-            "interrupted": False,
-            "stopping_generation": False,
-            "job": "",
-            "job_count": 0,
-            "job_timestamp": "0",
-            "job_no": 0,
-            "sampling_step": 0,
-            "sampling_steps": 0,
-        },
-        "current_image": None,
-        "textinfo": None,
-        "stage": None,
-    }
+def _unknown_task() -> TaskProgressReply:
+    return TaskProgressReply(
+        active=False,
+        queued=False,
+        completed=False,
+        progress=None,
+        eta=None,
+        live_preview=None,
+        id_live_preview=None,
+        textinfo="Waiting...",
+        stage=None,
+    )

@@ -2,7 +2,9 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
+from modules.api.reply_models import Txt2ImgReply
 from modules.api.schemas import GenerationBody
 from modules.images.encode import Quality, to_base64
 from modules.processing.record.result import ImageRole, Result
@@ -11,7 +13,7 @@ from modules.settings.values import Settings
 REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other formats are sent as PNG
 
 
-def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> dict[str, Any]:
+def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> Txt2ImgReply:
     """images (base64, grid first), parameters (the request echoed), info (a JSON text)."""
     extension = settings.text("samples_format").lower()
     extension = extension if extension in REPLY_FORMATS else "png"
@@ -20,7 +22,7 @@ def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> d
         to_base64(image.image, extension, image.infotext if infotexts else None, Quality.of(settings))
         for image in (result.images if body.value("send_images") else ())
     ]
-    return {"images": images, "parameters": body.model_dump(), "info": json.dumps(info_of(result))}
+    return Txt2ImgReply(images=images, parameters=body.model_dump(), info=json.dumps(info_of(result)))
 
 
 def info_of(result: Result) -> dict[str, Any]:
@@ -66,3 +68,12 @@ def info_of(result: Result) -> dict[str, Any]:
     if result.notices:
         reply["notices"] = list(result.notices)
     return reply
+
+
+def shown_as(name: str) -> str:
+    """A Content-Disposition header that shows a file and names it for saving, in any script (RFC 6266, RFC 5987).
+
+    Headers are Latin-1: `filename` has what ASCII can say of the name, `filename*` all of it.
+    """
+    plain = "".join(sign if sign.isascii() and sign.isprintable() and sign not in '"\\%' else "_" for sign in name)
+    return f"inline; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"

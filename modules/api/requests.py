@@ -56,7 +56,8 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
         hires=HiresRequest(**hires) if hires is not None else None,
         checkpoint=str(overrides["sd_model_checkpoint"]) if overrides.get("sd_model_checkpoint") else None,
         save_images=bool(body.save_images) and not body.do_not_save_samples,
-        save_grid=not body.do_not_save_grid,
+        # As in the reference UI: a caller who saves nothing gets no grid either, not even in the reply.
+        save_grid=bool(body.save_images) and not body.do_not_save_grid,
         override_settings=overrides,
         settings=settings,
         **_scripts(body, services, parsed),

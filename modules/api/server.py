@@ -1,13 +1,12 @@
 """The server itself: memory, the loaded model, stopping."""
 
 from collections.abc import Callable
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 
-from modules.api import examples
 from modules.api.documentation import documented
+from modules.api.reply_models import MemoryReply, Nothing
 from modules.services import Services
 
 NO_MODEL = "There is no checkpoint. Put a .safetensors file into models/Stable-diffusion."
@@ -18,22 +17,22 @@ def server_routes(services: Services, on_stop: Callable[[], None] | None) -> API
     """Memory and model routes; the stop routes only with --api-server-stop."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["server"])
 
-    @routes.get("/memory", **documented(examples.MEMORY))
-    def memory() -> dict[str, Any]:
+    @routes.get("/memory")
+    def memory() -> MemoryReply:
         """Bytes of main memory and of the GPU."""
-        return dict(services.engine.memory())
+        return MemoryReply.model_validate(services.engine.memory())
 
-    @routes.post("/unload-checkpoint", **documented({}))
-    def unload() -> dict[str, Any]:
+    @routes.post("/unload-checkpoint")
+    def unload() -> Nothing:
         """Free the model; waits for a running image."""
         services.engine.unload()
-        return {}
+        return Nothing()
 
-    @routes.post("/reload-checkpoint", **documented({}, errors={404: NO_MODEL}))
-    def reload() -> dict[str, Any]:
+    @routes.post("/reload-checkpoint", **documented(errors={404: NO_MODEL}))
+    def reload() -> Nothing:
         """Load the model again; waits until it is there."""
         services.engine.reload()
-        return {}
+        return Nothing()
 
     if services.flags.api_server_stop or services.flags.add_stop_route:
 

@@ -1,43 +1,30 @@
 """Long work that runs beside the images: what there is, how far it is, and stopping it."""
 
-from typing import Any
-
 from fastapi import APIRouter
 
 from modules.api.documentation import documented
+from modules.api.reply_models import TaskItem
 from modules.jobs.tasks import Task
 from modules.services import Services
 
-TASK: dict[str, Any] = {
-    "id": "0f8fad5bd9cb469",
-    "kind": "precision-report",
-    "title": "Precision report of model.safetensors as fp8_e4m3fn_row",
-    "status": "running",
-    "fraction": 0.25,
-    "phase": "120 of 480 tensors",
-    "elapsed_s": 3.2,
-    "eta_s": 9.6,
-    "error": None,
-    "outcome": None,
-}
 UNKNOWN = "No task has the id 'x'; it may have ended long ago."
 
 
-def task_reply(task: Task) -> dict[str, Any]:
-    """A task as it stands now, with the keys of `TASK`."""
+def task_reply(task: Task) -> TaskItem:
+    """A task as it stands now."""
     state = task.state
-    return {
-        "id": state.id,
-        "kind": state.kind,
-        "title": state.title,
-        "status": state.status.value,
-        "fraction": state.fraction,
-        "phase": state.phase,
-        "elapsed_s": round(state.elapsed_s, 3),
-        "eta_s": None if state.eta_s is None else round(state.eta_s, 3),
-        "error": state.error,
-        "outcome": None if state.outcome is None else dict(state.outcome),
-    }
+    return TaskItem(
+        id=state.id,
+        kind=state.kind,
+        title=state.title,
+        status=state.status.value,
+        fraction=state.fraction,
+        phase=state.phase,
+        elapsed_s=round(state.elapsed_s, 3),
+        eta_s=None if state.eta_s is None else round(state.eta_s, 3),
+        error=state.error,
+        outcome=None if state.outcome is None else dict(state.outcome),
+    )
 
 
 def task_routes(services: Services) -> APIRouter:
@@ -45,20 +32,20 @@ def task_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/featherweight/v1", tags=["tasks"])
     tasks = services.tasks
 
-    @routes.get("/tasks", **documented([TASK]))
-    def list_tasks() -> list[dict[str, Any]]:
+    @routes.get("/tasks")
+    def list_tasks() -> list[TaskItem]:
         """Long work, the newest first. Reports, comparisons, conversions, merges: those that wait, the one that runs,
         and the last that ended."""
         return [task_reply(task) for task in tasks.known()]
 
-    @routes.get("/tasks/{task_id}", **documented(TASK, errors={404: UNKNOWN}))
-    def one_task(task_id: str) -> dict[str, Any]:
+    @routes.get("/tasks/{task_id}", **documented(errors={404: UNKNOWN}))
+    def one_task(task_id: str) -> TaskItem:
         """How far a task is. Ask again until `status` is done, failed or interrupted; then `outcome` or `error` says
         what came of it. Times are seconds, `fraction` is 0 to 1."""
         return task_reply(tasks.get(task_id))
 
-    @routes.post("/tasks/{task_id}/cancel", **documented(TASK, errors={404: UNKNOWN}))
-    def cancel(task_id: str) -> dict[str, Any]:
+    @routes.post("/tasks/{task_id}/cancel", **documented(errors={404: UNKNOWN}))
+    def cancel(task_id: str) -> TaskItem:
         """Stop a task. It stops at its next step and leaves no half files; one that has ended stays as it is."""
         task = tasks.get(task_id)
         task.cancel()

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
+from modules.errors import InvalidValueError
 from modules.images.infotext_defaults import add_defaults, convert_old_fields
 
 InfotextValue: TypeAlias = str | int | bool
@@ -56,6 +57,9 @@ FIELD_ORDER = (
     "User",
 )
 """The order of the main fields in an image."""
+
+MAX_TEXT_CHARS = 4_000_000
+"""Of an infotext, and of all texts in an image together: reading them takes less than a second."""
 
 _MIN_FIELDS = 3  # a last line with fewer is taken for a line of the prompt
 _KEY_CHARACTER = re.compile(r"[\w \-/]")
@@ -125,8 +129,12 @@ def parse_infotext(
     Sizes such as "512x768" under a key become key-1 and key-2. `skip_fields` are left out (setting
     `infotext_skip_pasting`); `backward_compatible` switches on what the version in the text needs (setting
     `auto_backcompat`); `old_hires_sizes` reads hires fix sizes the way of the setting
-    `use_old_hires_fix_width_height`. Any text is accepted.
+    `use_old_hires_fix_width_height`. Any text is accepted up to `MAX_TEXT_CHARS`; InvalidValueError beyond.
     """
+    if len(text) > MAX_TEXT_CHARS:
+        raise InvalidValueError(
+            f"The infotext has {len(text):,} characters; allowed are {MAX_TEXT_CHARS:,}. Shorten it."
+        )
     *lines, last = text.strip().split("\n")
     pairs = list(_pairs(last))
     if len(pairs) < _MIN_FIELDS:

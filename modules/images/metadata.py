@@ -7,6 +7,8 @@ from pathlib import Path
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from modules.errors import InvalidValueError
+from modules.images.infotext import MAX_TEXT_CHARS
 from modules.images.novelai import novelai_infotext
 from modules.images.reading import open_image
 from modules.images.user_comment import decode_user_comment, encode_user_comment
@@ -58,7 +60,7 @@ _TECHNICAL = frozenset(
 def read_metadata(source: Image.Image | bytes | Path) -> tuple[str | None, dict[str, str]]:
     """The infotext of an image (None: it has none) and its other text entries, by name.
 
-    Raises InvalidValueError for bytes or a file that are no image.
+    Raises InvalidValueError for bytes or a file that are no image, and for more text than `MAX_TEXT_CHARS`.
     """
     image = source if isinstance(source, Image.Image) else open_image(source)
     items = dict(image.info)
@@ -70,6 +72,11 @@ def read_metadata(source: Image.Image | bytes | Path) -> tuple[str | None, dict[
     elif "comment" in items:
         infotext = items["comment"]
     texts = {str(key): _text(value) for key, value in items.items() if str(key).lower() not in _TECHNICAL}
+    chars = len(infotext or "") + sum(map(len, texts.values()))
+    if chars > MAX_TEXT_CHARS:
+        raise InvalidValueError(
+            f"The image holds {chars:,} characters of text; allowed are {MAX_TEXT_CHARS:,}. Save it without its texts."
+        )
     if infotext is None:
         infotext = novelai_infotext(texts, image.width, image.height)
     return (None if infotext is None else _text(infotext)), texts

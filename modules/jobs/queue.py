@@ -2,7 +2,6 @@
 
 import logging
 import random
-import sqlite3
 import threading
 import time
 import uuid
@@ -53,19 +52,21 @@ class JobQueue:
     def submit(self, request: GenerationRequest, task_id: str | None = None, preview_every: int = 0) -> Job:
         """Fix the seeds, record the job on disk, and put it in line.
 
-        `task_id` names the job for callers that want to find it again; a taken one raises `InvalidValueError`.
+        `task_id` names the job for callers that want to find it again. One that was used before names the new job from
+        now on; one of a job that waits or runs raises `InvalidValueError`.
         """
+        job = Job(task_id or f"task({uuid.uuid4().hex[:15]})", fix_seeds(request), preview_every=preview_every)
         with self._condition:
             if self._closing:
                 raise Interrupted("The server is shutting down and takes no more jobs; start it again.")
-        job = Job(task_id or f"task({uuid.uuid4().hex[:15]})", fix_seeds(request), preview_every=preview_every)
-        try:
+            known = self._jobs.get(job.task_id)
+            if known is not None and not known.status.is_final:
+                raise InvalidValueError(
+                    f"A job with the task id {job.task_id!r} waits or runs; wait for it, choose another id, or leave "
+                    "it out to get one."
+                )
             self.store.add(job.task_id, "txt2img", request_to_json(job.request), job.created_at)
-        except sqlite3.IntegrityError as error:
-            raise InvalidValueError(
-                f"The task id {job.task_id!r} was used before; choose another, or leave it out to get one."
-            ) from error
-        with self._condition:
+            self._jobs.pop(job.task_id, None)  # the new one goes to the end, where the youngest are
             self._jobs[job.task_id] = job
             self._forget_old_jobs()
             self._waiting.append(job)

@@ -59,8 +59,9 @@ class JobStore:
             self._db.executescript(SCHEMA)
 
     def add(self, task_id: str, kind: str, request: dict[str, Any], created_at: float) -> None:
-        """Record a job before it runs. A task id that is taken raises `sqlite3.IntegrityError`."""
+        """Record a job before it runs. An older job of this task id stays in the table as "ID (row number)"."""
         with self._lock, self._db:
+            self._db.execute("UPDATE jobs SET task_id = task_id || ' (' || rowid || ')' WHERE task_id = ?", (task_id,))
             self._db.execute(
                 "INSERT INTO jobs (task_id, kind, status, request, created_at) VALUES (?, ?, ?, ?, ?)",
                 (task_id, kind, JobStatus.QUEUED, json.dumps(request), created_at),

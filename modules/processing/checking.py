@@ -1,4 +1,5 @@
-"""Names in a request that must exist; edges call this before a job is queued, so that a typo is answered at once."""
+"""What a request names must exist, and what it composes be payable; edges call this before a job is queued, so that a
+typo is answered at once."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,15 +7,20 @@ from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.parameters import Choices
 from modules.processing.pipeline.upscaling import check_upscaler
 from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
+from modules.prompting.composition import check_part_count
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 
 
 def check_names(request: GenerationRequest, catalogue: CheckpointCatalogue, upscalers: Iterable[str] = ()) -> None:
-    """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there.
+    """Raise `UnknownNameError` for a sampler, schedule type, upscaler or checkpoint that is not there, and
+    `InvalidValueError` for a prompt of too many parts.
 
     `upscalers` are the names of upscaler files. The checkpoint in the settings may be gone, see `wanted_checkpoint`.
     """
     check_names_of(request)
+    check_part_count(request.prompt)
+    if request.hires is not None:
+        check_part_count(request.hires.prompt)
     for name in _chosen(request, Choices.UPSCALERS):
         check_upscaler(name, upscalers)
     if request.checkpoint:

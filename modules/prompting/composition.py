@@ -6,6 +6,11 @@ Liu et al. 2022, "Compositional Visual Generation with Composable Diffusion Mode
 import re
 from dataclasses import dataclass
 
+from modules.errors import InvalidValueError
+
+MAX_PARTS = 64
+"""Each part is one more model call in every step."""
+
 _AND = re.compile(r"\bAND\b")
 _WEIGHT = re.compile(r"\s*([-+]?(?:\d+\.?|\d*\.\d+))")
 
@@ -24,6 +29,16 @@ def split_composition(prompt: str) -> tuple[WeightedText, ...]:
     Space before the weight and at a part's end is dropped, space at its start is kept, as in the recordings.
     """
     return tuple(_weighted(part) for part in _AND.split(prompt))
+
+
+def check_part_count(prompt: str) -> None:
+    """Raise InvalidValueError for a prompt of more than `MAX_PARTS` parts."""
+    count = len(_AND.findall(prompt)) + 1
+    if count > MAX_PARTS:
+        raise InvalidValueError(
+            f"The prompt has {count} parts joined by AND; allowed are {MAX_PARTS}. Write the word in lower case where "
+            "it joins no prompts."
+        )
 
 
 def _weighted(part: str) -> WeightedText:

@@ -57,6 +57,10 @@ class SigmaMap(Protocol):
     def uniform_sigmas(self, steps: int) -> Tensor: ...
 
 
+HALFWAY = 1e-6
+"""In log sigma: less than this from the middle of two known timesteps counts as the middle."""
+
+
 @dataclass(frozen=True, eq=False)
 class DiscreteSchedule:
     """The noise levels of a model trained on T timesteps (T = 1000 for every Stable Diffusion).
@@ -144,9 +148,14 @@ class LcmSchedule:
         return len(self.base.sigmas) // self.kept
 
     def sigma_to_t(self, sigma: Tensor, quantize: bool | None = None) -> Tensor:
-        """The known timestep nearest to each sigma in log sigma; there is nothing between them."""
+        """The known timestep nearest to each sigma in log sigma; there is nothing between them.
+
+        Halfway between two, where SGM Uniform puts the middle of an even number of steps, it is the noisier one,
+        whatever the last bits of `log` and `exp` are on this device.
+        """
         del quantize
-        return nearest_index(sigma.log(), self.log_sigmas.to(sigma.device)) * self.stride + (self.stride - 1)
+        nearest = nearest_index(sigma.log() + HALFWAY, self.log_sigmas.to(sigma.device))
+        return nearest * self.stride + (self.stride - 1)
 
     def t_to_sigma(self, t: Tensor) -> Tensor:
         """Sigmas (fp32) of timesteps, linear in log sigma between the known ones."""

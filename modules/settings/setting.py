@@ -7,6 +7,8 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import TypeAlias
 
+from modules.texts import why_not_storable
+
 SettingValue: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 """Immutable on purpose: a running job keeps the values it began with. Lists of JSON become tuples."""
 
@@ -133,6 +135,7 @@ class Setting:
     def _check_text(self, value: object) -> str:
         if not isinstance(value, str):
             raise self._bad(value, "a text")
+        self._check_storable(value)
         if isinstance(self.choices, tuple) and value not in self.choices:
             near = get_close_matches(value, self.choices, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -142,11 +145,19 @@ class Setting:
     def _check_list(self, value: object) -> tuple[str, ...]:
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise self._bad(value, "a list of texts")
+        for item in value:
+            self._check_storable(item)
         if isinstance(self.choices, tuple):
             unknown = [item for item in value if item not in self.choices]
             if unknown:
                 raise self._bad(value, f"a list of {', '.join(map(repr, self.choices))}")
         return tuple(value)
+
+    def _check_storable(self, text: str) -> None:
+        """No path or file can hold null characters and lone surrogates."""
+        problem = why_not_storable(text)
+        if problem:
+            raise ValueError(f"{self.key} holds {problem}; remove it")
 
     def _check_color(self, value: object) -> str:
         text = value if isinstance(value, str) else ""

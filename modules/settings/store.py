@@ -9,6 +9,7 @@ from modules.atomic_files import output_error, write_atomic
 from modules.errors import OutputError
 from modules.settings.migrations import migrate
 from modules.settings.values import Settings, read_stored
+from modules.texts import whole_text, whole_texts
 
 OnChange = Callable[[Settings, frozenset[str]], None]
 """Called after a change was stored, with the new settings and the keys whose values changed."""
@@ -76,12 +77,7 @@ class SettingsStore:
 
     def _replace(self, settings: Settings) -> None:
         """Write first, then take over: memory and file never differ by a failed write."""
-        text = json.dumps(settings.to_stored(), indent=4, ensure_ascii=False)
-        try:
-            # A lone surrogate cannot be UTF-8; JSON has an ASCII form for it.
-            data = text.encode("utf-8")
-        except UnicodeEncodeError:
-            data = json.dumps(settings.to_stored(), indent=4).encode("ascii")
+        data = json.dumps(settings.to_stored(), indent=4, ensure_ascii=False).encode("utf-8")
         try:
             write_atomic(self.path, data)
         except OSError as error:
@@ -104,7 +100,12 @@ class SettingsStore:
             return Settings(), (self._keep_aside(f"it is not valid JSON ({error})"),)
         if not isinstance(stored, dict):
             return Settings(), (self._keep_aside("it holds no JSON object"),)
-        return read_stored(migrate(stored))
+        whole = {whole_text(key): whole_texts(value) for key, value in stored.items()}
+        settings, notices = read_stored(migrate(whole))
+        if whole != stored:
+            changed = ", ".join(key for key, value in whole.items() if stored.get(key) != value)
+            notices += (f"{self.path.name} held half characters (lone surrogates) in {changed}; they were replaced.",)
+        return settings, notices
 
     def _keep_aside(self, reason: str) -> str:
         """Rename the damaged file to the first free `.corrupt-N`; returns the notice."""

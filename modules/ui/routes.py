@@ -15,8 +15,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from modules.api import examples
 from modules.api.documentation import documented
+from modules.api.replies import shown_as
+from modules.api.reply_models import (
+    EngineReply,
+    OpenedFolderReply,
+    ResultReply,
+    SavedImageReply,
+    TokenCountReply,
+)
 from modules.errors import FeatherweightError
 from modules.images.encode import encode_image
 from modules.images.saving import samples_folder, save_image
@@ -74,7 +81,7 @@ def page_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/internal", tags=["page"])
     counting = _Counting()
 
-    @routes.get("/engine", **documented(examples.ENGINE))
+    @routes.get("/engine", response_model=EngineReply)
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
         status = services.engine.status
@@ -88,7 +95,7 @@ def page_routes(services: Services) -> APIRouter:
             "settings": page_settings(services.settings.current),
         }
 
-    @routes.post("/token-count", **documented(examples.TOKEN_COUNT))
+    @routes.post("/token-count", response_model=TokenCountReply)
     def token_count(body: CountBody) -> dict[str, Any]:
         """Tokens of the longest text a prompt becomes, as "n/75"."""
         settings = services.settings.current
@@ -103,7 +110,7 @@ def page_routes(services: Services) -> APIRouter:
         )
         return {"text": str(count), "count": count.count, "limit": count.limit}
 
-    @routes.get("/result", **documented(examples.RESULT, errors={404: NO_JOB}))
+    @routes.get("/result", response_model=ResultReply, **documented(errors={404: NO_JOB}))
     def result(id_task: str) -> dict[str, Any]:
         """A job's images so far, and what there is to say about them."""
         job = services.queue.get(id_task)
@@ -117,11 +124,11 @@ def page_routes(services: Services) -> APIRouter:
         headers = {
             "Cache-Control": "private, max-age=86400",
             "X-Content-Type-Options": "nosniff",
-            "Content-Disposition": f'inline; filename="{name}.png"',
+            "Content-Disposition": shown_as(f"{name}.png"),
         }
         return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
 
-    @routes.post("/save-image", **documented(examples.SAVED_IMAGE, errors={404: NO_JOB}))
+    @routes.post("/save-image", response_model=SavedImageReply, **documented(errors={404: NO_JOB}))
     def save_image(body: ImageBody) -> dict[str, Any]:
         """Save an image once more, into the folder of the Save button, with a line in log.csv.
 
@@ -134,7 +141,7 @@ def page_routes(services: Services) -> APIRouter:
         paths = [str(_save_chosen(services, job, image)) for image in chosen]
         return {"path": ", ".join(paths)}
 
-    @routes.post("/open-folder", **documented(examples.OPENED_FOLDER, errors={404: NO_JOB}))
+    @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
     def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
         folder = _folder_of(services, image_of(services, body.id_task, body.index).path)

@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from modules.api.requests import request_from
+from modules.api.schemas import Txt2ImgBody
+from modules.services import Services
 from tests.api.test_generation import SMALL, post
 
 
@@ -70,10 +73,15 @@ def test_paths_that_do_not_exist_are_404_with_a_sentence(client: TestClient, pat
     assert "/docs" in reply.json()["errors"]
 
 
-def test_a_task_id_is_taken_once(client: TestClient) -> None:
-    post(client, "/sdapi/v1/txt2img", {**SMALL, "force_task_id": "task(once)"})
+def test_a_task_id_names_one_waiting_job_at_a_time(client: TestClient, services: Services) -> None:
+    slow = request_from(Txt2ImgBody.model_validate({**SMALL, "prompt": "slow", "steps": 40}), services)
+    job = services.queue.submit(slow, "task(once)")
     reply = client.post("/sdapi/v1/txt2img", json={**SMALL, "force_task_id": "task(once)"})
-    assert reply.status_code == 422 and "used before" in reply.json()["errors"]
+    assert reply.status_code == 422 and "waits or runs" in reply.json()["errors"]
+    job.interrupt()
+    assert job.wait(10)
+    for _ in range(2):  # what has ended gives its id back
+        post(client, "/sdapi/v1/txt2img", {**SMALL, "force_task_id": "task(once)"})
 
 
 def test_a_body_beyond_the_limit_is_refused(client: TestClient) -> None:

@@ -42,7 +42,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def make(client: TestClient, body: dict[str, Any]) -> tuple[list[Image.Image], list[str]]:
-    reply = client.post("/sdapi/v1/txt2img", json={**body, "do_not_save_grid": True})
+    reply = client.post("/sdapi/v1/txt2img", json=body)
     assert reply.status_code == 200, reply.text
     images: list[Image.Image] = [Image.open(io.BytesIO(base64.b64decode(text))) for text in reply.json()["images"]]
     return images, json.loads(reply.json()["info"])["infotexts"]
@@ -94,3 +94,11 @@ def test_saved_images_lie_where_the_settings_say(client: TestClient) -> None:
     with Image.open(path) as saved:
         assert saved.info["parameters"] == infotexts[0]
         assert saved.tobytes() == images[0].tobytes()
+
+
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_grid_comes_only_with_saved_images(client: TestClient, saves: bool) -> None:
+    """As in the reference UI: clients that save nothing show the first image of a batch, which must be no grid."""
+    images, infotexts = make(client, {**SMALL, "batch_size": 2, "save_images": saves})
+    assert [image.size for image in images] == [(128, 64), (64, 64), (64, 64)][0 if saves else 1 :]
+    assert len(infotexts) == len(images)

@@ -12,7 +12,7 @@ from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
 from tests.extensions import adapters_of
 from tests.processing.test_fp8_images import PLAIN, make, pixels
-from tests.recordings import REFERENCE
+from tests.recordings import REFERENCE, tiny_adapters
 
 SOURCE = REFERENCE / "models" / "Lora" / "tiny-lora-a.safetensors"
 RECORDED = digests_of(SOURCE).tensors
@@ -117,3 +117,27 @@ def test_names_with_colons_are_found_applied_and_recorded(engine: Engine, tmp_pa
     added = {"sd_lora": "col:on, [x]"}
     again = make(engine, tmp_path, {**PROMPT, "prompt": "a red cat <lora:col:on, [x]:0.8>"}, added)
     assert (pixels(again) == pixels(result)).all()
+
+
+@pytest.mark.parametrize(
+    ("setting", "tag"), [("sd_lora", "<lora:tiny-lora-a:1.0>"), ("sd_hypernetwork", "<hypernet:tiny-hyper:1.0>")]
+)
+def test_a_network_from_the_settings_is_recorded_as_its_tag(
+    engine: Engine, tmp_path: Path, setting: str, tag: str
+) -> None:
+    engine.adapters = tiny_adapters()
+    name = tag.split(":")[1]
+    made = make(engine, tmp_path, PLAIN, {setting: name})
+    recorded = str(parse_infotext(made.samples[0].infotext)["Prompt"])
+    assert recorded == f"{PLAIN['prompt']}{tag}" == made.info.prompts[0]
+    again = make(engine, tmp_path, {**PLAIN, "prompt": recorded}, {})
+    assert (pixels(again) == pixels(made)).all()
+    assert again.samples[0].infotext == made.samples[0].infotext
+    twice = make(engine, tmp_path, {**PLAIN, "prompt": recorded}, {setting: name})
+    assert twice.samples[0].infotext == made.samples[0].infotext
+
+
+def test_a_network_from_the_settings_that_is_missing_is_not_recorded(engine: Engine, tmp_path: Path) -> None:
+    made = make(engine, tmp_path, PLAIN, {"sd_lora": "gone"})
+    assert parse_infotext(made.samples[0].infotext)["Prompt"] == PLAIN["prompt"]
+    assert any("'gone' was not found" in notice for notice in made.notices)

@@ -158,6 +158,7 @@ def test_an_unreadable_file_is_an_error_and_not_replaced(path: Path) -> None:
         SettingsStore(path)
 
 
-def test_a_lone_surrogate_can_be_stored(path: Path) -> None:
-    SettingsStore(path).update({"samples_filename_pattern": "\ud800"})
-    assert SettingsStore(path).current["samples_filename_pattern"] == "\ud800"
+@pytest.mark.parametrize("text", ["\ud800", "a\0b"])
+def test_what_no_file_can_hold_is_refused(path: Path, text: str) -> None:
+    with pytest.raises(SettingsError, match=r"samples_filename_pattern holds .*; remove it"):
+        SettingsStore(path).update({"samples_filename_pattern": text})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modules import extra_networks
-from modules.adapters.tags import lora_tags, with_setting
+from modules.adapters.tags import added_by_setting, lora_tags
 
 
 class LoraTags(extra_networks.ExtraNetwork):
@@ -14,8 +14,9 @@ class LoraTags(extra_networks.ExtraNetwork):
     def activate(self, job: extra_networks.AdapterJob, tags: Sequence[extra_networks.PromptTag]) -> None:
         settings = job.settings
         strength = settings.number("extra_networks_default_multiplier")
-        tags = with_setting(tags, settings.text("sd_lora"), strength)
-        wanted, problems = lora_tags({self.name: list(tags)}, job.adapters.knows)
+        added = added_by_setting(tags, settings.text("sd_lora"), strength)
+        job.record_added(self.name, [tag for tag in added if job.adapters.knows(tag.items[0])])
+        wanted, problems = lora_tags({self.name: [*tags, *added]}, job.adapters.knows)
         found = job.adapters.put_on(job.model, wanted)
         job.notices += problems
         job.notices += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modules.adapters.tags import hypernetwork_tags, with_setting
+from modules.adapters.tags import added_by_setting, hypernetwork_tags
 from modules.processing.engine.tag_types import AdapterJob
 from modules.prompting.extra_networks import PromptTag
 
@@ -20,8 +20,9 @@ class HypernetworkTag:
 
         model, settings, files = job.model, job.settings, job.adapters.hypernetworks
         strength = settings.number("extra_networks_default_multiplier")
-        tags = with_setting(tags, settings.text("sd_hypernetwork"), strength)
-        wanted, problems = hypernetwork_tags({self.name: list(tags)}, lambda name: files.find(name) is not None)
+        added = added_by_setting(tags, settings.text("sd_hypernetwork"), strength)
+        job.record_added(self.name, [tag for tag in added if files.find(tag.items[0]) is not None])
+        wanted, problems = hypernetwork_tags({self.name: [*tags, *added]}, lambda name: files.find(name) is not None)
         job.notices += problems
         chosen = []
         for tag in wanted:

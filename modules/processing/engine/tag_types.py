@@ -29,6 +29,7 @@ class ActiveAdapters:
     retention: Retention | None = None
     embeddings: dict[str, Embedding] = field(default_factory=dict)
     unrecorded: frozenset[str] = frozenset()  # of these embeddings, those whose hashes are not written
+    added_tags: str = ""  # what the settings add to every prompt, as it would be typed
 
 
 @dataclass
@@ -37,6 +38,7 @@ class AdapterJob:
 
     `uses` and `mode` are part of what keys the cache of encoded prompts; the tags themselves are so without being
     named here. `fields` go into the infotext, `notices` beside the image, `embeddings` are words for this job.
+    `added_tags` are tags that the prompt has not, because they come from settings: they are recorded at its end.
     """
 
     model: LoadedModel
@@ -49,6 +51,12 @@ class AdapterJob:
     retention: Retention | None = None
     embeddings: dict[str, Embedding] = field(default_factory=dict)
     unrecorded: set[str] = field(default_factory=set)
+    added_tags: list[str] = field(default_factory=list)
+
+    def record_added(self, kind: str, tags: Sequence[PromptTag]) -> None:
+        """Have tags that come from settings stand at the end of the recorded prompt, so that the image can be made
+        again from what it says."""
+        self.added_tags += [f"<{kind}:{':'.join(tag.items)}>" for tag in tags]
 
     def active(self) -> ActiveAdapters:
         """All of it, frozen."""
@@ -60,6 +68,7 @@ class AdapterJob:
             self.retention,
             dict(self.embeddings),
             frozenset(self.unrecorded),
+            "".join(self.added_tags),
         )
 
 

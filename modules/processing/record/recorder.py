@@ -57,6 +57,7 @@ class Recorder:
         self._retention: Retention | None = None
         self._notices: dict[str, None] = {}  # in order
         self._images: list[GeneratedImage] = []
+        self._added_tags = ""  # of adapters in the settings, as they would be typed
         self.interrupted = False
 
     # -- what happened -------------------------------------------------------------------------------------------------
@@ -76,6 +77,7 @@ class Recorder:
     def adapters(self, active: ActiveAdapters, texts: list[str]) -> None:
         """Adapters are on the model, for a batch with these texts."""
         self._retention = active.retention
+        self._added_tags = self._added_tags or active.added_tags  # a second pass may have its own tags
         self._facts.extra |= active.fields
         self.note(*active.notices)
         if not self._request.settings.flag("textual_inversion_add_hashes_to_infotext"):
@@ -154,7 +156,7 @@ class Recorder:
             facts.extra[optional.field] = True
         if self._in_use.has_merged_tokens:
             facts.used |= Used.MERGED_TOKENS
-        prompt, negative = batch.prompts[index].shown, batch.negatives[index].shown
+        prompt, negative = batch.prompts[index].shown + self._added_tags, batch.negatives[index].shown
         size_px = self._request.size_px
         main = main_fields(self._request, model.info, size_px, seed, subseed, model.plan, model.vae_info, facts.used)
         extra = extra_fields(self._request, prompt, negative, facts)
@@ -212,8 +214,8 @@ class Recorder:
         label = schedule_label(request.sampler, request.scheduler)
         width, height = request.size_px
         return GenerationInfo(
-            prompts=tuple(text.shown for batch in batches for text in batch.prompts),
-            negative_prompts=tuple(text.shown for batch in batches for text in batch.negatives),
+            prompts=tuple(text.shown + self._added_tags for batch in batches for text in batch.prompts),
+            negative_prompts=tuple(text.shown + self._added_tags for batch in batches for text in batch.negatives),
             seeds=tuple(seed for batch in batches for seed in batch.seeds),
             subseeds=tuple(seed for batch in batches for seed in batch.subseeds),
             subseed_strength=request.subseed_strength,

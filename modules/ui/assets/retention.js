@@ -10,7 +10,7 @@
     const place = document.querySelector("#txt2img_messages");
     if (!place || !retention) return;
     const box = fw.element("div", { className: "fw-message fw-note fw-retention", attributes: { role: "status" } });
-    for (const [name, share] of retention.networks) {
+    for (const [name, share] of retention.adapters) {
       const meter = fw.element("meter", { min: 0, max: 1, low: LITTLE, high: PLENTY, optimum: 1 });
       meter.value = Math.max(0, Math.min(share, 1));
       meter.setAttribute("aria-label", `How much of the effect of ${name} was kept`);

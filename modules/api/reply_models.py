@@ -1,0 +1,469 @@
+"""What the routes answer: models that type, check and document a reply at once, their examples at the fields.
+
+Names and order of the fields are the reference UI's where it has the route.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+MODEL_HASH = "5fe1d58aba7e5a7cc64cc0ea1e0a1d1f4f0a1f6b7ec9ab6e1d2a6a0f4f6f3c11"
+MODEL_FILE = "models/Stable-diffusion/featherweight-scenes.safetensors"
+INFOTEXT = (
+    "a large red circle on a blue background\nNegative prompt: blurry\nSteps: 20, Sampler: DPM++ 2M, "
+    "Schedule type: Karras, CFG scale: 7.0, Seed: 1, Size: 128x128, Model hash: 5fe1d58aba, "
+    "Model: featherweight-scenes, Version: featherweight-0.1.0"
+)
+PROMPT = "a large red circle on a blue background"
+PNG = "iVBORw0KGgoAAAANSUhEUgAA..."
+TASK = "task(abc)"
+
+
+class Reply(BaseModel):
+    """A JSON object that a route answers. A value of another type than it says is an error of the program."""
+
+    model_config = ConfigDict(protected_namespaces=(), strict=False)
+
+
+class Nothing(Reply):
+    """An empty object."""
+
+
+# -- generation ------------------------------------------------------------------------------------------------------
+
+
+class Txt2ImgReply(Reply):
+    """Images as base64 text, a grid first where there is one; the request echoed; `info` as a JSON text."""
+
+    images: list[str] = Field(examples=[[PNG]])
+    parameters: dict[str, object] = Field(examples=[{"prompt": PROMPT, "steps": 20, "seed": 1}])
+    info: str = Field(examples=[f'{{"prompt": "{PROMPT}", "seed": 1, "all_seeds": [1], "infotexts": ["..."]}}'])
+
+
+class PngInfoReply(Reply):
+    """The infotext of an image, its text entries, and the infotext's fields."""
+
+    info: str = Field(examples=[INFOTEXT])
+    items: dict[str, str] = Field(examples=[{"parameters": INFOTEXT}])
+    parameters: dict[str, str | bool | int] = Field(examples=[{"Prompt": PROMPT, "Steps": "20", "Seed": "1"}])
+
+
+# -- progress --------------------------------------------------------------------------------------------------------
+
+
+class ProgressState(Reply):
+    """Steps and flags of the running job."""
+
+    skipped: bool = Field(default=False, examples=[False])
+    interrupted: bool = Field(default=False, examples=[False])
+    stopping_generation: bool = Field(default=False, examples=[False])
+    job: str = Field(default="", examples=[TASK])
+    job_count: int = Field(default=0, examples=[1])
+    job_timestamp: str = Field(default="0", examples=["20260101120000"])
+    job_no: int = Field(default=0, examples=[0])
+    sampling_step: int = Field(default=0, examples=[7])
+    sampling_steps: int = Field(default=0, examples=[20])
+
+
+class ProgressReply(Reply):
+    """Where the running job stands; all zero when there is none. Times are seconds."""
+
+    progress: float = Field(default=0.0, examples=[0.35])
+    eta_relative: float = Field(default=0.0, examples=[2.4])
+    state: ProgressState = Field(default_factory=lambda: ProgressState())
+    current_image: str | None = Field(default=None, examples=[PNG])
+    textinfo: str | None = Field(default=None, examples=["sampling"])
+    stage: str | None = Field(default=None, examples=["denoise"])
+
+
+class TaskProgressReply(Reply):
+    """Where a named job stands; of one that is not known the last three fields are left out."""
+
+    active: bool = Field(examples=[True])
+    queued: bool = Field(examples=[False])
+    completed: bool = Field(examples=[False])
+    progress: float | None = Field(examples=[0.35])
+    eta: float | None = Field(examples=[2.4])
+    live_preview: str | None = Field(examples=[f"data:image/png;base64,{PNG}"])
+    id_live_preview: int | None = Field(examples=[3])
+    textinfo: str = Field(examples=["sampling"])
+    stage: str | None = Field(default=None, examples=["denoise"])
+    step: int | None = Field(default=None, examples=[7])
+    steps: int | None = Field(default=None, examples=[20])
+    error: str | None = Field(default=None, examples=[None])
+
+
+class PendingTasksReply(Reply):
+    """Task ids of the running job and those in line."""
+
+    size: int = Field(examples=[2])
+    tasks: list[str] = Field(examples=[[TASK, "task(def)"]])
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+class OptionsReply(RootModel[dict[str, object]]):
+    """Every setting with its value."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "sd_model_checkpoint": "featherweight-scenes.safetensors [5fe1d58aba]",
+                    "samples_format": "png",
+                    "CLIP_stop_at_last_layers": 1,
+                }
+            ]
+        }
+    )
+
+
+class FlagsReply(RootModel[dict[str, object]]):
+    """Every flag with its value."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"listen": False, "port": "7860", "api_auth": "(hidden)", "no_half": False}],
+        }
+    )
+
+
+class SettingHint(Reply):
+    """A setting by its key, with what the settings page calls it."""
+
+    name: str = Field(examples=["sd_model_checkpoint"])
+    label: str = Field(examples=["Stable Diffusion checkpoint"])
+
+
+class StartupReply(Reply):
+    """Where the time of the start went, in seconds."""
+
+    total: float = Field(examples=[3.4])
+    records: dict[str, float] = Field(examples=[{"settings, folders and scripts": 2.1, "page and API": 1.3}])
+
+
+class CardMetadataReply(Reply):
+    """The metadata of a model file as a JSON text."""
+
+    metadata: str = Field(default="", examples=['{"ss_network_dim": "8"}'])
+
+
+class CardHtmlReply(Reply):
+    """A model's card."""
+
+    html: str = Field(default="", examples=['<div class="card" data-name="ink">...</div>'])
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+class CheckpointItem(Reply):
+    """A checkpoint."""
+
+    title: str = Field(examples=["featherweight-scenes.safetensors [5fe1d58aba]"])
+    model_name: str = Field(examples=["featherweight-scenes"])
+    hash: str | None = Field(examples=[MODEL_HASH[:10]])
+    sha256: str | None = Field(examples=[MODEL_HASH])
+    filename: str = Field(examples=[MODEL_FILE])
+    config: str | None = Field(examples=[MODEL_FILE.replace(".safetensors", ".yaml")])
+
+
+class VaeItem(Reply):
+    """A VAE file."""
+
+    model_name: str = Field(examples=["vae-ft-mse.safetensors"])
+    filename: str = Field(examples=["models/VAE/vae-ft-mse.safetensors"])
+
+
+class SamplerItem(Reply):
+    """A sampler."""
+
+    name: str = Field(examples=["DPM++ 2M"])
+    aliases: list[str] = Field(examples=[["k_dpmpp_2m"]])
+    options: dict[str, str] = Field(examples=[{"scheduler": "karras"}])
+
+
+class SchedulerItem(Reply):
+    """A schedule type."""
+
+    name: str = Field(examples=["karras"])
+    label: str = Field(examples=["Karras"])
+    aliases: list[str] | None = Field(examples=[None])
+    default_rho: float = Field(examples=[7.0])
+    need_inner_model: bool = Field(examples=[False])
+
+
+class UpscalerItem(Reply):
+    """An upscaler that works on pixels."""
+
+    name: str = Field(examples=["4x-UltraSharp"])
+    model_name: str | None = Field(default=None, examples=["4x-UltraSharp"])
+    model_path: str | None = Field(default=None, examples=["models/ESRGAN/4x-UltraSharp.pth"])
+    model_url: str | None = Field(examples=[None])
+    scale: float = Field(examples=[4])
+
+
+class RealesrganItem(Reply):
+    """An upscaler file in the folder RealESRGAN."""
+
+    name: str = Field(examples=["RealESRGAN_x4plus"])
+    path: str = Field(examples=["models/RealESRGAN/RealESRGAN_x4plus.pth"])
+    scale: int = Field(examples=[4])
+
+
+class LatentModeItem(Reply):
+    """An upscaler that works on the latent."""
+
+    name: str = Field(examples=["Latent (antialiased)"])
+
+
+class StyleItem(Reply):
+    """A prompt style."""
+
+    name: str = Field(examples=["oil"])
+    prompt: str = Field(examples=["{prompt}, oil painting"])
+    negative_prompt: str = Field(examples=["photo"])
+
+
+class HypernetworkItem(Reply):
+    """A hypernetwork file."""
+
+    name: str = Field(examples=["portrait"])
+    path: str = Field(examples=["models/hypernetworks/portrait.pt"])
+
+
+class EmbeddingItem(Reply):
+    """A textual inversion embedding."""
+
+    step: int | None = Field(examples=[1500])
+    sd_checkpoint: str | None = Field(examples=[None])
+    sd_checkpoint_name: str | None = Field(examples=[None])
+    shape: int = Field(examples=[768])
+    vectors: int = Field(examples=[4])
+
+
+class SkippedEmbedding(Reply):
+    """Why an embedding cannot be used."""
+
+    reason: str = Field(examples=["its vectors are 1280 wide, the model takes 768"])
+
+
+class EmbeddingsReply(Reply):
+    """Embeddings that fit the loaded model, and the others."""
+
+    loaded: dict[str, EmbeddingItem]
+    skipped: dict[str, SkippedEmbedding]
+
+
+class ScriptsReply(Reply):
+    """Titles of scripts in lower case."""
+
+    txt2img: list[str] = Field(examples=[["x/y/z plot"]])
+    img2img: list[str] = Field(examples=[[]])
+
+
+class ScriptArgument(Reply):
+    """One argument of a script."""
+
+    label: str = Field(examples=["X type"])
+    value: object = Field(examples=[1])
+    minimum: object = Field(examples=[None])
+    maximum: object = Field(examples=[None])
+    step: object = Field(examples=[None])
+    choices: list[object] | None = Field(examples=[["Nothing", "Seed", "Steps"]])
+
+
+class ScriptItem(Reply):
+    """A script with its arguments."""
+
+    name: str = Field(examples=["x/y/z plot"])
+    is_alwayson: bool = Field(examples=[False])
+    is_img2img: bool = Field(examples=[False])
+    args: list[ScriptArgument]
+
+
+class FaceRestorerItem(Reply):
+    """A face restorer."""
+
+    name: str = Field(examples=["CodeFormer"])
+    cmd_dir: str | None = Field(examples=[None])
+
+
+class ExtensionItem(Reply):
+    """An extension that was installed from a repository."""
+
+    name: str = Field(examples=["my-extension"])
+    remote: str = Field(examples=["https://example.org/my-extension"])
+    branch: str = Field(examples=["main"])
+    commit_hash: str = Field(examples=["5fe1d58aba7e5a7cc64cc0ea1e0a1d1f4f0a1f6b"])
+    version: str = Field(examples=["5fe1d58a"])
+    commit_date: int = Field(examples=[1767225600])
+    enabled: bool = Field(examples=[True])
+
+
+# -- server ----------------------------------------------------------------------------------------------------------
+
+
+class MemoryReply(Reply):
+    """Bytes of main memory and of the GPU; an object with `error` where there is none."""
+
+    ram: dict[str, object] = Field(examples=[{"free": 8_500_000_000, "used": 1_200_000_000, "total": 16_000_000_000}])
+    cuda: dict[str, object] = Field(examples=[{"error": "unavailable"}])
+
+
+class ReadingItem(Reply):
+    """Bytes of this process in main memory, and of the GPU's allocator; null where the system does not tell."""
+
+    rss: int | None = Field(examples=[934_000_000])
+    allocated: int | None = Field(examples=[2_890_000_000])
+    reserved: int | None = Field(examples=[3_010_000_000])
+
+
+class StageItem(ReadingItem):
+    """The most that one stage of a job took, and when it was."""
+
+    stage: str = Field(examples=["denoise"])
+    begin_s: float = Field(examples=[0.21])
+    end_s: float = Field(examples=[6.9])
+
+
+class TimelineReply(Reply):
+    """The memory of a job, stage by stage. `samples` are [seconds, stage, rss, allocated, reserved]."""
+
+    id_task: str = Field(examples=[TASK])
+    device: str = Field(examples=["cuda:0"])
+    begin: ReadingItem
+    peak: ReadingItem
+    stages: list[StageItem]
+    samples: list[tuple[float, str, int | None, int | None, int | None]] = Field(
+        examples=[[[0.21, "denoise", 930_000_000, 2_310_000_000, 3_010_000_000]]]
+    )
+
+
+class PlannedStage(Reply):
+    """Bytes that one stage of a job will need on the device and in main memory."""
+
+    stage: str = Field(examples=["denoise"])
+    needs: int = Field(examples=[2_980_000_000])
+    main: int = Field(examples=[1_900_000_000])
+
+
+class ProposalItem(Reply):
+    """A change with which a job would need less: settings to store, fields of the body to change."""
+
+    title: str = Field(examples=["VAE in tiles"])
+    line: str = Field(examples=["needs 3.0 of 4.0 GB, main memory 2.1 of 12.8 GB"])
+    needs: int = Field(examples=[2_980_000_000])
+    fits: bool = Field(examples=[True])
+    settings: dict[str, object] = Field(examples=[{"vae_tile_size": 512}])
+    fields: dict[str, object] = Field(examples=[{}])
+
+
+class PlanReply(Reply):
+    """The memory that a job will need, in bytes."""
+
+    device: str = Field(examples=["NVIDIA GeForce GTX 1650"])
+    line: str = Field(examples=["needs 4.3 of 4.0 GB, main memory 2.1 of 12.8 GB"])
+    needs: int = Field(examples=[4_310_000_000])
+    available: int | None = Field(examples=[4_000_000_000])
+    fits: bool = Field(examples=[False])
+    worst: str = Field(examples=["decode"])
+    weights: int = Field(examples=[2_132_000_000])
+    learnt_from: int = Field(examples=[2])
+    main_needs: int = Field(examples=[2_100_000_000])
+    main_available: int | None = Field(examples=[12_800_000_000])
+    stages: list[PlannedStage]
+    proposals: list[ProposalItem]
+
+
+# -- tasks and precision ---------------------------------------------------------------------------------------------
+
+
+class TaskItem(Reply):
+    """Long work beside the images. Times are seconds, `fraction` is 0 to 1."""
+
+    id: str = Field(examples=["0f8fad5bd9cb469"])
+    kind: str = Field(examples=["precision-report"])
+    title: str = Field(examples=["Precision report of model.safetensors as fp8_e4m3fn_row"])
+    status: str = Field(examples=["running"])
+    fraction: float = Field(examples=[0.25])
+    phase: str = Field(examples=["120 of 480 tensors"])
+    elapsed_s: float = Field(examples=[3.2])
+    eta_s: float | None = Field(examples=[9.6])
+    error: str | None = Field(examples=[None])
+    outcome: dict[str, object] | None = Field(examples=[None])
+
+
+class ReportItem(Reply):
+    """A file among the reports."""
+
+    name: str = Field(examples=["precision-comparison-20260101-120000.html"])
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+class EngineReply(Reply):
+    """What the engine holds, and the settings that the page's script follows."""
+
+    state: str = Field(examples=["ready"])
+    message: str = Field(examples=[""])
+    line: str = Field(examples=["SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda:0"])
+    hashing: str = Field(examples=[""])
+    size: int | None = Field(examples=[512])
+    switch_seconds: float | None = Field(examples=[2.31])
+    settings: dict[str, object] = Field(examples=[{"show_progressbar": True, "live_preview_refresh_period": 1000}])
+
+
+class TokenCountReply(Reply):
+    """Tokens of a prompt, and how many fit into the chunks that it fills."""
+
+    text: str = Field(examples=["9/75"])
+    count: int = Field(examples=[9])
+    limit: int = Field(examples=[75])
+
+
+class ResultImage(Reply):
+    """An image of a job."""
+
+    url: str = Field(examples=["internal/image?id_task=task(abc)&index=0&n=1"])
+    infotext: str = Field(examples=[INFOTEXT])
+    seed: int = Field(examples=[1])
+    subseed: int = Field(examples=[4_026_814_293])
+    kind: str = Field(examples=["sample"])
+    width: int = Field(examples=[128])
+    height: int = Field(examples=[128])
+    path: str | None = Field(examples=["outputs/txt2img-images/2026-01-01/00000-1.png"])
+
+
+class RetentionItem(Reply):
+    """How much of a job's adapters arrived in the weights: in all, the noise, the worst layers, each adapter."""
+
+    retention: float = Field(examples=[0.998])
+    noise: float = Field(examples=[0.01])
+    worst: list[tuple[str, float]] = Field(examples=[[["down_blocks.0", 0.99]]])
+    adapters: list[tuple[str, float]] = Field(examples=[[["ink", 0.998]]])
+
+
+class ResultReply(Reply):
+    """A job's images so far, and what there is to say about them."""
+
+    task: str = Field(examples=[TASK])
+    status: str = Field(examples=["completed"])
+    error: str | None = Field(examples=[None])
+    notices: list[str] = Field(examples=[[]])
+    seconds: float | None = Field(examples=[2.7])
+    images: list[ResultImage]
+    retention: RetentionItem | None
+
+
+class SavedImageReply(Reply):
+    """Where an image was saved; with several, all paths behind each other."""
+
+    path: str = Field(examples=["log/images/00000-1.png"])
+
+
+class OpenedFolderReply(Reply):
+    """The folder of an image, and whether it was opened on this machine."""
+
+    folder: str = Field(examples=["outputs/txt2img-images/2026-01-01"])
+    opened: bool = Field(examples=[True])

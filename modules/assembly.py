@@ -7,6 +7,7 @@ from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
 from modules.flags.flags import Flags
 from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.precision import PrecisionWork
 from modules.jobs.queue import JobQueue
 from modules.jobs.reports import Reports
@@ -94,23 +95,49 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
     )
     executor = InProcessExecutor(engine, Output(paths.data_dir), scripts, estimator)
-    queue = JobQueue(executor, JobStore(paths.jobs_file))
-    cards = cards_of(paths, catalogue, engine, scripts)
-    return Services(
-        flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, estimator, scripts, access, cards=cards
+    store = JobStore(paths.jobs_file)
+    queue = JobQueue(executor, store, lambda: settings.current.whole("queue_limit"))
+    services = Services(
+        flags,
+        paths,
+        settings,
+        catalogue,
+        engine,
+        queue,
+        PROGRAM_VERSION,
+        estimator,
+        scripts,
+        access,
+        cards=cards_of(paths, catalogue, engine, scripts),
+        notices=(*settings.notices, *store.notices, *StyleBook.read(paths.styles_files).notices, *access.notices),
     )
+    precision_work(services).repeat_what_is_left()
+    repeat_merges(queue, merger_of(services))
+    return services
 
 
 def precision_work(services: Services) -> PrecisionWork:
     """Reports, comparisons and conversions of this program; reports lie in the folder `reports` of the outputs."""
     return PrecisionWork(
-        services.tasks,
+        services.queue,
         services.catalogue,
         services.engine,
         services.settings,
         Reports(services.paths.outputs_dir / "reports"),
         services.paths.checkpoint_dirs[0],
         services.paths.root / "configs",
+    )
+
+
+def merger_of(services: Services) -> Merger:
+    """Merges of this program; results lie in the first folder of checkpoints."""
+    return Merger(
+        services.catalogue,
+        services.engine.vaes,
+        services.paths.checkpoint_dirs[0],
+        services.paths.root / "configs",
+        hashing=not services.flags.no_hashing,
+        import_lock=services.engine.lock,
     )
 
 

@@ -36,7 +36,8 @@ def generation_routes(services: Services) -> APIRouter:
 
     @routes.post("/txt2img", **documented(examples.TXT2IMG, errors=TXT2IMG_ERRORS))
     async def txt2img(body: Txt2ImgBody, request: Request) -> dict[str, Any]:
-        """Make images and wait for them. The job goes on when the client disconnects."""
+        """Make images and wait for them. When the client disconnects the job ends, unless its images are saved or it
+        has a `force_task_id`."""
         wanted = replace(await asyncio.to_thread(request_from, body, services), user=user_of(request, services.access))
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
             services.settings.update(body.override_settings, from_api=True)
@@ -44,11 +45,17 @@ def generation_routes(services: Services) -> APIRouter:
             wanted.settings.whole("show_progress_every_n_steps") if wanted.settings.flag("live_previews_enable") else 0
         )
         job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0))
+        # Whoever names the job or has its images saved may come back for them.
+        wants_answer_only = not wanted.save_images and not body.force_task_id
         told = False
         while not await asyncio.to_thread(job.wait, POLL_S):
             if not told and await request.is_disconnected():
-                log.info("%s: the client went away; the job goes on.", job.task_id)
                 told = True
+                log.info(
+                    "%s: the client went away; the job %s.", job.task_id, "ends" if wants_answer_only else "goes on"
+                )
+                if wants_answer_only:
+                    await asyncio.to_thread(services.queue.interrupt, job.task_id, why="left by its client")
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
 
     @routes.post("/png-info", **documented(examples.PNG_INFO, errors={422: NO_IMAGE}))

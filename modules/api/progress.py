@@ -9,8 +9,19 @@ from modules.api.documentation import documented
 from modules.api.schemas import ProgressBody
 from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
+from modules.jobs.store import JobRecord
 from modules.services import Services
 
+UNFINISHED: dict[str, Any] = {
+    "task_id": "task(abc)",
+    "kind": "txt2img",
+    "title": "a large red circle on a blue background",
+    "when": 1767225600.0,
+    "reason": "The server ended before this was finished.",
+    "images": 1,
+}
+NOTICE = "styles.csv could not be read: it is a folder. No styles are used from it."
+GONE = {404: "No unfinished job has the task id 'task(abc)'; it was repeated or dismissed."}
 STOPPING = "stops after this image; Interrupt again stops at once"
 
 
@@ -74,8 +85,35 @@ def progress_routes(services: Services) -> APIRouter:
     @routes.get("/internal/pending-tasks", **documented(examples.PENDING_TASKS))
     def pending_tasks() -> dict[str, Any]:
         """Task ids of the running job and those in line."""
-        tasks = [job.task_id for job in queue.pending]
+        tasks = [entry.task_id for entry in queue.pending if isinstance(entry, Job)]
         return {"size": len(tasks), "tasks": tasks}
+
+    @routes.post("/internal/clear-queue", **documented({"cleared": 2}))
+    def clear_queue() -> dict[str, Any]:
+        """Take everything that waits out of the line; what runs goes on."""
+        return {"cleared": queue.clear()}
+
+    @routes.get("/internal/notices", **documented([NOTICE]))
+    def notices() -> list[str]:
+        """What the user should know about this server: damaged files that were kept aside, doors that are open."""
+        return list(dict.fromkeys((*services.notices, *queue.store.notices)))
+
+    @routes.get("/internal/unfinished", **documented([UNFINISHED]))
+    def unfinished() -> list[dict[str, Any]]:
+        """What an earlier server left unfinished, oldest first, until it is repeated or dismissed. `when` is the time
+        of the submit in seconds since 1970; `images` counts those that were finished, which are kept."""
+        return [_unfinished(record) for record in queue.unfinished()]
+
+    @routes.post("/internal/unfinished/{task_id}/repeat", **documented({"task_id": "task(def)"}, errors=GONE))
+    def repeat(task_id: str) -> dict[str, Any]:
+        """Put unfinished work in line again, with the seeds it had. Answers with its new task id."""
+        return {"task_id": queue.repeat(task_id).task_id}
+
+    @routes.post("/internal/unfinished/{task_id}/dismiss", **documented({}, errors=GONE))
+    def dismiss(task_id: str) -> dict[str, Any]:
+        """Take unfinished work off the list; finished images stay where they are."""
+        queue.dismiss(task_id)
+        return {}
 
     @routes.get("/internal/ping", **documented({}))
     def ping() -> dict[str, Any]:
@@ -89,6 +127,17 @@ def _text(job: Job, position: int, phase: str) -> str:
     if job.status is JobStatus.QUEUED:
         return f"In line: {position} {'job' if position == 1 else 'jobs'} before this one"
     return STOPPING if job.is_stopping_after_batch else phase
+
+
+def _unfinished(record: JobRecord) -> dict[str, Any]:
+    return {
+        "task_id": record.task_id,
+        "kind": record.kind,
+        "title": record.title,
+        "when": record.created_at,
+        "reason": record.error,
+        "images": len((record.outcome or {}).get("images", [])),
+    }
 
 
 def _unknown_task() -> dict[str, Any]:

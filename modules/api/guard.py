@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -285,7 +285,7 @@ def _refused(text: str) -> Response:
 def _make_cookies_strict(message: Message) -> None:
     """No cookie of this server is sent along with another site's requests."""
     headers = MutableHeaders(scope=message)
-    cookies = Headers(scope=message).getlist("set-cookie")
+    cookies = headers.getlist("set-cookie")
     if not cookies:
         return
     del headers["set-cookie"]

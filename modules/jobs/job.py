@@ -71,6 +71,7 @@ class Entry(ABC):
         self._started_at: float | None = None
         self._ended_at: float | None = None
         self._error: FeatherweightError | None = None
+        self._when_final: list[Callable[[], None]] = []
 
     @abstractmethod
     def recorded_request(self) -> dict[str, Any]:
@@ -89,7 +90,10 @@ class Entry(ABC):
         """It is final; whoever waits for it goes on."""
         with self._lock:
             self._status, self._error, self._ended_at = status, error, time.time()
+            callbacks, self._when_final = self._when_final, []
         self._finished.set()
+        for callback in callbacks:
+            callback()
 
     def interrupt(self, after_batch: bool = False) -> None:
         """Ask the work to stop at its next step."""
@@ -107,6 +111,14 @@ class Entry(ABC):
     @property
     def is_interrupt_requested(self) -> bool:
         return self._interrupt.is_set()
+
+    def when_final(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called once the work is final, in the worker's thread, or now; it must not raise."""
+        with self._lock:
+            if not self._status.is_final:
+                self._when_final.append(callback)
+                return
+        callback()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until the work is final; False when the timeout came first."""

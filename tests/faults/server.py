@@ -6,13 +6,11 @@ The processes are forked from one that has imported the program, so that a start
 import json
 import multiprocessing
 import os
-import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,10 @@ from tests.recordings import TINY
 
 PRELOADED = ["webui", "modules.api.app", "modules.api.guard", "tests.fakes"]
 STEP_S = 0.01
+
+
+class Refused(Exception):  # noqa: N818 - an answer like another
+    """An answer that is not 200: its status and its text."""
 
 
 class TinyServer:
@@ -36,16 +38,24 @@ class TinyServer:
         flags = [*own, "--skip-load-model-at-start", "--use-cpu", "all", *words]
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._process = context.Process(target=serve, args=(flags, str(self.log)))
+        self._process = context.Process(target=serve, args=(flags, str(self.log)), daemon=True)
+        self.log.touch()
         self._process.start()
 
     def ask(self, path: str, body: object = None, method: str | None = None, timeout_s: float = 30.0) -> Any:
-        """The reply to a GET, or to a POST where there is a body. Raises OSError when there is none."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=timeout_s) as reply:
-            return json.load(reply)
+        """The reply to a GET, or to a POST where there is a body. Raises OSError when none comes, `Refused` for 4xx."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        try:
+            data = None if body is None else json.dumps(body)
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            connection.request(method or ("GET" if body is None else "POST"), path, data, headers)
+            reply = connection.getresponse()
+            text = reply.read().decode()
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise Refused(reply.status, text)
+        return json.loads(text)
 
     def wait_until_up(self) -> None:
         """Return when it answers."""
@@ -62,7 +72,7 @@ class TinyServer:
         self._process.kill()
         self._process.join(10)
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: int) -> None:
         """As a terminal or a service manager sends it."""
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
@@ -98,8 +108,9 @@ def serve(flags: list[str], log: str) -> None:
             interrupted = False
             for batch in range(request.batch_count):
                 for _ in range(request.steps):
+                    if interrupted := job.is_interrupt_requested:
+                        break
                     time.sleep(STEP_S)
-                    interrupted = interrupted or job.is_interrupt_requested
                 if interrupted:
                     break
                 plain = Image.new("RGB", request.size_px, (batch, 80, 80))
@@ -109,5 +120,5 @@ def serve(flags: list[str], log: str) -> None:
                 job.finished_image(saved)
             return result_of(request, images, interrupted)
 
-    assembly.InProcessExecutor = SavingExecutor  # type: ignore[misc, assignment]
+    setattr(assembly, "InProcessExecutor", SavingExecutor)  # noqa: B010 - the name is not there for others
     sys.exit(webui.main(parse_flags(flags)))

@@ -1,10 +1,16 @@
 """A server that other machines reach needs something that keeps strangers out, or a word that it is meant so."""
 
+from pathlib import Path
+
 import pytest
+from fastapi.testclient import TestClient
 
 from modules.access import access_of, check_protected, is_loopback
-from modules.errors import InvalidValueError
+from modules.api.app import build_api
+from modules.errors import InvalidValueError, OutputError
 from modules.flags.flags import parse_flags
+from modules.processing.record.output import check_folder
+from tests.fakes import fake_services
 
 
 @pytest.mark.parametrize(
@@ -44,3 +50,37 @@ def test_an_open_server_says_so() -> None:
 )
 def test_loopback(host: str, answer: bool) -> None:
     assert is_loopback(host) is answer
+
+
+def test_a_server_for_others_keeps_its_outputs_in_its_folders(tmp_path: Path) -> None:
+    data, extra, outside = tmp_path / "data", tmp_path / "extra", tmp_path / "outside"
+    flags = {"listen": True, "gradio_auth": "a:b", "gradio_allowed_path": (str(extra),)}
+    services = fake_services(data, start=False, **flags)
+    with TestClient(build_api(services), headers={"Authorization": "Basic YTpi"}) as client:
+
+        def choose(folder: Path | str) -> int:
+            return client.post("/sdapi/v1/options", json={"outdir_samples": str(folder)}).status_code
+
+        assert choose(extra / "deep") == 200
+        assert choose("outputs/mine") == 200
+        for folder in (outside, "../outside", "/etc"):
+            assert choose(folder) == 507
+            assert services.settings.current.text("outdir_samples") == "outputs/mine"
+    services.queue.close()
+
+
+def test_a_server_for_this_machine_saves_anywhere(tmp_path: Path) -> None:
+    services = fake_services(tmp_path / "data", start=False)
+    services.settings.update({"outdir_samples": str(tmp_path / "elsewhere")})
+    services.queue.close()
+
+
+def test_links_lead_nowhere_else(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    check_folder(inside / "new", (inside,))
+    check_folder(outside, None)
+    with pytest.raises(OutputError, match="--gradio-allowed-path"):
+        check_folder(inside / "link" / "x", (inside,))

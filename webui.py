@@ -1,47 +1,61 @@
 """The server: builds the objects, wires page and API onto one FastAPI app, serves. No logic."""
 
+import asyncio
 import logging
+import os
+import signal
 import socket
 import sys
 import threading
 import time
 import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import quote
 
 import uvicorn
 from fastapi import FastAPI
 
+from modules.access import check_protected
 from modules.api.limits import SlowHeadProtocol
-from modules.assembly import build_services
+from modules.assembly import ROOT, build_services
 from modules.cli.browser import opens_browser
 from modules.devices import freeze_gc
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
-from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.folder_lock import FolderLock
+from modules.jobs.queue import JobQueue
+from modules.paths import resolve_paths
+from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 
 log = logging.getLogger("featherweight")
+
+JOB_ENDS_S = 2.5  # how long the running job may take to notice that it shall stop
+REQUESTS_END_S = 1
+END_S = 4.5
 
 
 def main(flags: Flags) -> int:
     """Serve until stopped; returns the exit code."""
     logging.basicConfig(level=flags.loglevel or "INFO", format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        listener = bind(flags)
-        began = time.monotonic()
-        services = build_services(flags)
-        services.startup_s["settings, folders and scripts"] = time.monotonic() - began
-    except FeatherweightError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    try:
+    with ExitStack() as opened:
+        try:
+            check_protected(flags)
+            listener = opened.enter_context(bind(flags))
+            lock = FolderLock(resolve_paths(flags, ROOT).data_dir, f"port {flags.port}")
+            opened.callback(lock.close)
+            began = time.monotonic()
+            services = build_services(flags)
+            services.startup_s["settings, folders and scripts"] = time.monotonic() - began
+        except FeatherweightError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            return 1
+        opened.callback(services.queue.close)
+        opened.callback(services.scripts.callbacks.call, Moment.SCRIPT_UNLOADED)
         return serve(services, listener)
-    finally:
-        listener.close()
-        services.scripts.callbacks.call(Moment.SCRIPT_UNLOADED)
-        services.tasks.close()
-        services.queue.close()
 
 
 def bind(flags: Flags) -> socket.socket:
@@ -67,29 +81,35 @@ def serve(services: Services, listener: socket.socket) -> int:
     began = time.monotonic()
     app = build_app(services, stop)
     services.startup_s["page and API"] = time.monotonic() - began
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_level="info" if flags.api_log else "warning",
-            http=SlowHeadProtocol,
-            timeout_keep_alive=flags.timeout_keep_alive,
-            ssl_keyfile=flags.tls_keyfile,
-            ssl_certfile=flags.tls_certfile,
-            root_path=f"/{flags.subpath.strip('/')}" if flags.subpath else "",
-        )
+    config = uvicorn.Config(
+        app,
+        log_level="info" if flags.api_log else "warning",
+        http=SlowHeadProtocol,
+        timeout_keep_alive=flags.timeout_keep_alive,
+        timeout_graceful_shutdown=REQUESTS_END_S,
+        ssl_keyfile=flags.tls_keyfile,
+        ssl_certfile=flags.tls_certfile,
+        root_path=f"/{flags.subpath.strip('/')}" if flags.subpath else "",
     )
+    server = Server(config, services.queue)
     freeze_gc()
     threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
+    for record in services.queue.store.mark_left_over():
+        log.warning("Unfinished when the last server ended: %s (%s)", record.title, record.task_id)
+    services.engine.on_loaded(lambda model: store_first_loaded(services.settings, services.catalogue, model.info))
     services.queue.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):
         wanted = stored_checkpoint(services.settings.current, services.catalogue)
         if wanted.notice:
             log.warning("%s", wanted.notice)
         services.engine.request_load(wanted.name)
-    for notice in services.settings.notices:
+    for notice in services.notices:
         log.warning("%s", notice)
     scheme = "https" if flags.tls_certfile else "http"
-    address = f"{scheme}://{'127.0.0.1' if flags.host in ('0.0.0.0', '::') else flags.host}:{flags.port}"
+    host = "127.0.0.1" if flags.host in ("0.0.0.0", "::") else flags.host
+    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{flags.port}"
+    if services.access.token:
+        address += f"/?token={quote(services.access.token)}"
     print(f"Featherweight is at {address}", flush=True)
     if opens_browser(flags, services.settings.current.text("auto_launch_browser")):
         webbrowser.open(address)
@@ -101,14 +121,49 @@ def build_app(services: Services, stop: threading.Event) -> FastAPI:
     """API and page on one app; API routes come first, because the page answers every other path."""
     from modules.api.app import build_api
     from modules.api.extensions import add_extension_routes
+    from modules.api.guard import install_guard
 
     app = build_api(services, on_stop=stop.set)
     if services.flags.nowebui:
         add_extension_routes(app, services.scripts.callbacks, None)
-        return app
-    from modules.ui.app import mount_page
+    else:
+        from modules.ui.app import mount_page
 
-    return mount_page(app, services)
+        app = mount_page(app, services)
+    install_guard(app, services.flags, services.access)
+    return app
+
+
+class Server(uvicorn.Server):
+    """Ends within seconds: first the queue, so that requests that wait for their jobs are answered, then the rest.
+
+    Whatever still computes after that is cut off; what was finished is saved by then, and the record names the rest.
+    """
+
+    def __init__(self, config: uvicorn.Config, queue: JobQueue) -> None:
+        super().__init__(config)
+        self._queue = queue
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Both signals end the server in order; unlike uvicorn's own, they are not sent again afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the queue, then the connections; a step that takes longer than all of that is cut off."""
+        cut_off = threading.Timer(END_S, os._exit, [0])
+        cut_off.daemon = True
+        cut_off.start()
+        await asyncio.to_thread(self._queue.close, JOB_ENDS_S)
+        await super().shutdown(sockets)
 
 
 def _stop_when(stop: threading.Event, server: uvicorn.Server) -> None:

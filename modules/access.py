@@ -3,12 +3,18 @@
 import base64
 import binascii
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
 from modules.flags.options import parse_credentials
+
+OPEN = (
+    "This server is open: whoever reaches {host} can use it, change its settings and see every image "
+    "(--i-know-this-is-open). A login (--gradio-auth) or a token (--access-token) closes it."
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,9 @@ class Access:
 
     page: Users = Users()
     api: Users = Users()
+    token: str = field(default="", repr=False)  # what the address must carry; "": nothing
+    is_local: bool = True  # only this machine can reach the server
+    notices: tuple[str, ...] = ()
 
     @property
     def shares_users(self) -> bool:
@@ -59,12 +68,37 @@ class Access:
 
 
 def access_of(flags: Flags) -> Access:
-    """The users that --gradio-auth, --gradio-auth-path and --api-auth name.
+    """The users that --gradio-auth, --gradio-auth-path and --api-auth name, and the token of --access-token.
 
     Raises InvalidValueError for a file that cannot be read or has a line that is not `user:password`.
     """
     page = Users((*parse_credentials(flags.gradio_auth or ""), *_from_file(flags.gradio_auth_path)))
-    return Access(page, Users(parse_credentials(flags.api_auth or "")) if flags.api_auth else page)
+    api = Users(parse_credentials(flags.api_auth or "")) if flags.api_auth else page
+    token = secrets.token_urlsafe(16) if flags.access_token == "" else flags.access_token or ""
+    is_local = is_loopback(flags.host)
+    is_open = not is_local and not page and not token
+    return Access(page, api, token, is_local, (OPEN.format(host=flags.host),) if is_open else ())
+
+
+def check_protected(flags: Flags) -> None:
+    """Refuse to answer other machines without anything that keeps strangers out. Raises `InvalidValueError`."""
+    has_users = bool(flags.gradio_auth or flags.gradio_auth_path or (flags.nowebui and flags.api_auth))
+    if is_loopback(flags.host) or has_users or flags.access_token is not None or flags.i_know_this_is_open:
+        return
+    raise InvalidValueError(
+        f"Other machines could reach this server at {flags.host}, and nothing would keep strangers out. Give a login "
+        "(--gradio-auth user:password), or a token in the address (--access-token), or, in a network you trust, "
+        "--i-know-this-is-open."
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server at this address or name."""
+    name = host.strip("[]").lower()
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
 
 
 def _from_file(path: str | None) -> tuple[tuple[str, str], ...]:

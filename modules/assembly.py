@@ -7,6 +7,7 @@ from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
 from modules.flags.flags import Flags
 from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.precision import PrecisionWork
 from modules.jobs.queue import JobQueue
 from modules.jobs.reports import Reports
@@ -30,7 +31,7 @@ from modules.processing.engine.precision import (
 )
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.upscaling import hires_upscalers
-from modules.processing.record.output import Output
+from modules.processing.record.output import Output, check_folder
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.library import ScriptLibrary
@@ -45,6 +46,7 @@ from modules.upscalers.upscalers import Upscalers
 from modules.version import PROGRAM_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
+_OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
 
 
 def build_services(flags: Flags, root: Path = ROOT) -> Services:
@@ -93,24 +95,52 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     estimator = MemoryEstimator(
         engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
     )
-    executor = InProcessExecutor(engine, Output(paths.data_dir), scripts, estimator)
-    queue = JobQueue(executor, JobStore(paths.jobs_file))
-    cards = cards_of(paths, catalogue, engine, scripts)
-    return Services(
-        flags, paths, settings, catalogue, engine, queue, PROGRAM_VERSION, estimator, scripts, access, cards=cards
+    allowed = None if access.is_local else output_folders(flags, paths, settings.current)
+    settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
+    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
+    store = JobStore(paths.jobs_file)
+    queue = JobQueue(executor, store, lambda: settings.current.whole("queue_limit"))
+    services = Services(
+        flags,
+        paths,
+        settings,
+        catalogue,
+        engine,
+        queue,
+        PROGRAM_VERSION,
+        estimator,
+        scripts,
+        access,
+        cards=cards_of(paths, catalogue, engine, scripts),
+        notices=(*settings.notices, *store.notices, *StyleBook.read(paths.styles_files).notices, *access.notices),
     )
+    precision_work(services).repeat_what_is_left()
+    repeat_merges(queue, merger_of(services))
+    return services
 
 
 def precision_work(services: Services) -> PrecisionWork:
     """Reports, comparisons and conversions of this program; reports lie in the folder `reports` of the outputs."""
     return PrecisionWork(
-        services.tasks,
+        services.queue,
         services.catalogue,
         services.engine,
         services.settings,
         Reports(services.paths.outputs_dir / "reports"),
         services.paths.checkpoint_dirs[0],
         services.paths.root / "configs",
+    )
+
+
+def merger_of(services: Services) -> Merger:
+    """Merges of this program; results lie in the first folder of checkpoints."""
+    return Merger(
+        services.catalogue,
+        services.engine.vaes,
+        services.paths.checkpoint_dirs[0],
+        services.paths.root / "configs",
+        hashing=not services.flags.no_hashing,
+        import_lock=services.engine.lock,
     )
 
 
@@ -159,6 +189,22 @@ def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Progra
     if flags.disable_extra_extensions or mode == "extra":
         folders = (paths.builtin_extensions_dir,)
     return ScriptLibrary.load(folders, settings.many("disabled_extensions"), program)
+
+
+def output_folders(flags: Flags, paths: Paths, settings: Settings) -> tuple[Path, ...]:
+    """Where images may go when other machines reach the server: the data folder, those of the command line, and what
+    the settings named before the start."""
+    named = (paths.data_dir / settings.text(key) for key in _OUTPUT_KEYS if settings.text(key))
+    given = (Path(folder).expanduser().absolute() for folder in flags.gradio_allowed_path)
+    return tuple(dict.fromkeys((paths.data_dir, *given, *named)))
+
+
+def _check_folders(
+    settings: Settings, changed: frozenset[str], data_dir: Path, allowed: tuple[Path, ...] | None
+) -> None:
+    """Refuse a change that would have images saved elsewhere; raising takes it back."""
+    for key in changed & _OUTPUT_KEYS:
+        check_folder(data_dir / settings.text(key), allowed)
 
 
 def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> None:

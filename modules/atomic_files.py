@@ -52,6 +52,15 @@ def write_and_sync(path: Path, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
+def keep_aside(path: Path) -> Path:
+    """Rename a damaged file or folder to the first free `NAME.corrupt-N` beside it. Raises OSError."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
+        number += 1
+    path.replace(aside)
+    return aside
+
+
 def rename_without_replacing(source: Path, target: Path) -> None:
     """Give `source` the name `target` in the same folder; raises FileExistsError if that name is taken.
 

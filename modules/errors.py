@@ -53,6 +53,12 @@ class OutputError(FeatherweightError):
     status = 507
 
 
+class BusyError(FeatherweightError):
+    """The server cannot take this now (the line is full, a file is locked); the same request may work later."""
+
+    status = 503
+
+
 class NumericalError(FeatherweightError):
     """NaN or infinity in a latent or image; the message names the remedy."""
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from modules.access import Access
 from modules.flags.flags import Flags
 from modules.jobs.queue import JobQueue
-from modules.jobs.tasks import Tasks
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.paths import Paths
@@ -29,7 +28,7 @@ class Services:
     estimator: MemoryEstimator
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
-    tasks: Tasks = field(default_factory=Tasks)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""
+    notices: tuple[str, ...] = ()  # what the user should know about this start: damaged files, an open door

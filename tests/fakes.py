@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from modules.api.extensions import add_extension_routes
 from modules.assembly import build_services
 from modules.errors import Interrupted, Skipped
 from modules.flags.flags import Flags
+from modules.images.naming import NameContext
 from modules.jobs.job import Job
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.record.output import name_context
 from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
 from modules.processing.request import GenerationRequest
 from modules.services import Services
@@ -55,7 +58,7 @@ class FakeExecutor:
                 number = batch * request.batch_size + index
                 images.append(_image(request, request.seed + number, request.subseed + number))
                 job.finished_image(images[-1])
-        return Result(images=tuple(images), info=_info(request, images), interrupted=interrupted)
+        return result_of(request, images, interrupted)
 
     def close(self) -> None:
         """Holds nothing."""
@@ -132,3 +135,14 @@ def mounted_page(services: Services) -> FastAPI:
         return mount_page(build_api(services), services)
 
     return asyncio.run(build())
+
+
+def result_of(request: GenerationRequest, images: list[GeneratedImage], interrupted: bool) -> Result:
+    """What a job of plain images ends with."""
+    return Result(images=tuple(images), info=_info(request, images), interrupted=interrupted)
+
+
+def name_context_of(request: GenerationRequest, checkpoint: CheckpointInfo) -> NameContext:
+    """What file names may show of such a job."""
+    now = datetime.now().astimezone()
+    return name_context(request, checkpoint.model_name, checkpoint.shorthash or "", (request.seed,), now)

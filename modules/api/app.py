@@ -35,7 +35,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
     )
     install_error_handlers(app)
-    install_limits(app, services.flags)
+    install_limits(app)
     install_auth(app, services.access)
     app.include_router(generation_routes(services))
     app.include_router(progress_routes(services))

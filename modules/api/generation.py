@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 from fastapi import APIRouter, Request
@@ -12,14 +13,15 @@ from modules.api.replies import txt2img_reply
 from modules.api.reply_models import Nothing, PngInfoReply, Txt2ImgReply
 from modules.api.requests import request_from
 from modules.api.schemas import PngInfoBody, Txt2ImgBody
+from modules.errors import Interrupted
 from modules.images.encode import decode_base64
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
+from modules.jobs.job import Job
 from modules.services import Services
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.5
 TXT2IMG_ERRORS = {
     404: "Unknown sampler 'Oiler'. Did you mean 'Euler'? Known: DPM++ 2M, DPM++ SDE, ...",
     422: "width is 7; allowed is 16 to 8192 pixels.",
@@ -35,7 +37,8 @@ def generation_routes(services: Services) -> APIRouter:
 
     @routes.post("/txt2img", **documented(errors=TXT2IMG_ERRORS))
     async def txt2img(body: Txt2ImgBody, request: Request) -> Txt2ImgReply:
-        """Make images and wait for them. The job goes on when the client disconnects."""
+        """Make images and wait for them. When the client disconnects the job ends, unless its images are saved or it
+        has a `force_task_id`."""
         wanted = replace(await asyncio.to_thread(request_from, body, services), user=user_of(request, services.access))
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
             services.settings.update(body.override_settings, from_api=True)
@@ -43,11 +46,13 @@ def generation_routes(services: Services) -> APIRouter:
             wanted.settings.whole("show_progress_every_n_steps") if wanted.settings.flag("live_previews_enable") else 0
         )
         job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0))
-        told = False
-        while not await asyncio.to_thread(job.wait, POLL_S):
-            if not told and await request.is_disconnected():
-                log.info("%s: the client went away; the job goes on.", job.task_id)
-                told = True
+        if not await _ended_before_the_client(job, request):
+            # Whoever names the job or has its images saved may come back for them.
+            ends = not wanted.save_images and not body.force_task_id
+            log.info("%s: the client went away; the job %s.", job.task_id, "ends" if ends else "goes on")
+            if ends:
+                await asyncio.to_thread(services.queue.interrupt, job.task_id, why="left by its client")
+            raise Interrupted("The client went away before the job ended.")
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
 
     @routes.post("/png-info", **documented(errors={422: NO_IMAGE}))
@@ -69,3 +74,25 @@ def generation_routes(services: Services) -> APIRouter:
         services.queue.skip()
 
     return routes
+
+
+async def _ended_before_the_client(job: Job, request: Request) -> bool:
+    """Wait for the job or for its client to go away; no thread waits meanwhile. False for the latter."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the server has stopped, and its loop with it
+            loop.call_soon_threadsafe(ended.set)
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            continue
+
+    job.when_final(tell)
+    waits = [asyncio.create_task(ended.wait()), asyncio.create_task(gone())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return ended.is_set()
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -1,5 +1,4 @@
-"""What surrounds every request: limits on the body as it arrives, the time it took, and who may call from another
-origin."""
+"""What surrounds every request: limits on the body as it arrives, and the time it took."""
 
 import asyncio
 import json
@@ -8,7 +7,6 @@ import time
 from collections.abc import Iterable
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,7 +14,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from modules.api.errors import reply
 from modules.errors import InvalidValueError
-from modules.flags.flags import Flags
 from modules.texts import why_not_storable
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
@@ -30,20 +27,9 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CLOSE = {"Connection": "close"}  # the rest of a refused body is not read
 
 
-def install_limits(app: FastAPI, flags: Flags) -> None:
-    """Refuse bodies that are too large, too slow or no clean JSON, add X-Process-Time, and allow the origins of the
-    CORS flags."""
+def install_limits(app: FastAPI) -> None:
+    """Refuse bodies that are too large, too slow or no clean JSON, and add X-Process-Time."""
     app.add_middleware(BodyLimits)
-
-    if flags.cors_allow_origins or flags.cors_allow_origins_regex:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=[o.strip() for o in (flags.cors_allow_origins or "").split(",") if o.strip()],
-            allow_origin_regex=flags.cors_allow_origins_regex,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            allow_credentials=True,
-        )
 
 
 class BodyLimits:

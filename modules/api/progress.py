@@ -2,12 +2,25 @@
 
 from fastapi import APIRouter
 
-from modules.api.reply_models import Nothing, PendingTasksReply, ProgressReply, ProgressState, TaskProgressReply
+from modules.api.documentation import documented
+from modules.api.reply_models import (
+    ClearedReply,
+    Nothing,
+    PendingTasksReply,
+    ProgressReply,
+    ProgressState,
+    TaskIdReply,
+    TaskProgressReply,
+    UnfinishedReply,
+)
 from modules.api.schemas import ProgressBody
 from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
+from modules.jobs.store import JobRecord
 from modules.services import Services
 
+NOTICE = "styles.csv could not be read: it is a folder. No styles are used from it."
+GONE = {404: "No unfinished job has the task id 'task(abc)'; it was repeated or dismissed."}
 STOPPING = "stops after this image; Interrupt again stops at once"
 
 
@@ -69,8 +82,34 @@ def progress_routes(services: Services) -> APIRouter:
     @routes.get("/internal/pending-tasks")
     def pending_tasks() -> PendingTasksReply:
         """Task ids of the running job and those in line."""
-        tasks = [job.task_id for job in queue.pending]
+        tasks = [entry.task_id for entry in queue.pending if isinstance(entry, Job)]
         return PendingTasksReply(size=len(tasks), tasks=tasks)
+
+    @routes.post("/internal/clear-queue")
+    def clear_queue() -> ClearedReply:
+        """Take everything that waits out of the line; what runs goes on."""
+        return ClearedReply(cleared=queue.clear())
+
+    @routes.get("/internal/notices", **documented([NOTICE]))
+    def notices() -> list[str]:
+        """What the user should know about this server: damaged files that were kept aside, doors that are open."""
+        return list(dict.fromkeys((*services.notices, *queue.store.notices)))
+
+    @routes.get("/internal/unfinished")
+    def unfinished() -> list[UnfinishedReply]:
+        """What an earlier server left unfinished, oldest first, until it is repeated or dismissed."""
+        return [_unfinished(record) for record in queue.unfinished()]
+
+    @routes.post("/internal/unfinished/{task_id}/repeat", **documented(errors=GONE))
+    def repeat(task_id: str) -> TaskIdReply:
+        """Put unfinished work in line again, with the seeds it had. Answers with its new task id."""
+        return TaskIdReply(task_id=queue.repeat(task_id).task_id)
+
+    @routes.post("/internal/unfinished/{task_id}/dismiss", **documented(errors=GONE))
+    def dismiss(task_id: str) -> Nothing:
+        """Take unfinished work off the list; finished images stay where they are."""
+        queue.dismiss(task_id)
+        return Nothing()
 
     @routes.get("/internal/ping")
     def ping() -> Nothing:
@@ -97,4 +136,15 @@ def _unknown_task() -> TaskProgressReply:
         id_live_preview=None,
         textinfo="Waiting...",
         stage=None,
+    )
+
+
+def _unfinished(record: JobRecord) -> UnfinishedReply:
+    return UnfinishedReply(
+        task_id=record.task_id,
+        kind=record.kind,
+        title=record.title,
+        when=record.created_at,
+        reason=record.error,
+        images=len((record.outcome or {}).get("images", [])),
     )

@@ -91,6 +91,30 @@ class TaskProgressReply(Reply):
     error: str | None = Field(default=None, examples=[None])
 
 
+class ClearedReply(Reply):
+    """How many jobs were taken out of the line."""
+
+    cleared: int = Field(examples=[2])
+
+
+class UnfinishedReply(Reply):
+    """Work that an earlier server left unfinished. `when` is the time of the submit in seconds since 1970; `images`
+    counts those that were finished, which are kept."""
+
+    task_id: str = Field(examples=[TASK])
+    kind: str = Field(examples=["txt2img"])
+    title: str = Field(examples=[PROMPT])
+    when: float = Field(examples=[1767225600.0])
+    reason: str | None = Field(examples=["The server ended before it was finished."])
+    images: int = Field(examples=[1])
+
+
+class TaskIdReply(Reply):
+    """The task id of work that was put in line."""
+
+    task_id: str = Field(examples=["task(def)"])
+
+
 class PendingTasksReply(Reply):
     """Task ids of the running job and those in line."""
 

@@ -1,4 +1,4 @@
-"""Long work that runs beside the images: what there is, how far it is, and stopping it."""
+"""Long work that makes no image: what there is, how far it is, and stopping it."""
 
 from fastapi import APIRouter
 
@@ -30,25 +30,25 @@ def task_reply(task: Task) -> TaskItem:
 def task_routes(services: Services) -> APIRouter:
     """GET /featherweight/v1/tasks, one of them, and its cancelling."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["tasks"])
-    tasks = services.tasks
+    queue = services.queue
 
     @routes.get("/tasks")
     def list_tasks() -> list[TaskItem]:
         """Long work, the newest first. Reports, comparisons, conversions, merges: those that wait, the one that runs,
         and the last that ended."""
-        return [task_reply(task) for task in tasks.known()]
+        return [task_reply(task) for task in queue.tasks()]
 
     @routes.get("/tasks/{task_id}", **documented(errors={404: UNKNOWN}))
     def one_task(task_id: str) -> TaskItem:
         """How far a task is. Ask again until `status` is done, failed or interrupted; then `outcome` or `error` says
         what came of it. Times are seconds, `fraction` is 0 to 1."""
-        return task_reply(tasks.get(task_id))
+        return task_reply(queue.task(task_id))
 
     @routes.post("/tasks/{task_id}/cancel", **documented(errors={404: UNKNOWN}))
     def cancel(task_id: str) -> TaskItem:
         """Stop a task. It stops at its next step and leaves no half files; one that has ended stays as it is."""
-        task = tasks.get(task_id)
-        task.cancel()
+        task = queue.task(task_id)
+        queue.interrupt(task_id, why="cancelled")
         return task_reply(task)
 
     return routes

@@ -38,7 +38,7 @@ CPU_PARTS = (
 )
 DEFAULT_PORT = 7860
 DEFAULT_API_PORT = 7861  # with --nowebui
-SECRET_FLAGS = ("api_auth", "gradio_auth", "tls_keyfile", "ngrok", "ngrok_options")
+SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "tls_keyfile", "ngrok", "ngrok_options")
 HIDDEN = "(hidden)"
 
 
@@ -169,8 +169,21 @@ class Flags:
         credentials_text,
         metavar="AUTH",
     )
+    access_token: str | None = value(
+        SERVER,
+        "a secret that the address must carry as ?token=TOKEN; without TOKEN one is drawn and printed",
+        None,
+        many="?",
+        metavar="TOKEN",
+    )
+    i_know_this_is_open: bool = switch(SERVER, "answer other machines without users and without a token")
+    allow_host: tuple[str, ...] = values(
+        SERVER, "a further name this server may be called by, as behind a reverse proxy; repeatable", "append"
+    )
     gradio_auth_path: str | None = file(SERVER, "file of user:password lines, added to --gradio-auth")
-    gradio_allowed_path: tuple[str, ...] = values(SERVER, "folder the page may serve files from; repeatable", "append")
+    gradio_allowed_path: tuple[str, ...] = values(
+        SERVER, "folder that images may be saved in when other machines can reach the server; repeatable", "append"
+    )
     gradio_debug: bool = switch(SERVER, "launch Gradio with its debug option")
     gradio_queue: bool = switch(SERVER, "use Gradio's queue")
     no_gradio_queue: bool = switch(SERVER, "do not use Gradio's queue")
@@ -256,6 +269,8 @@ def _keywords(field: "Field[Any]") -> dict[str, Any]:
         keywords |= {"choices": option.choices, "metavar": "{" + ",".join(option.choices) + "}"}
     if option.many:
         keywords |= {"action": "append"} if option.many == "append" else {"nargs": option.many}
+    if option.many == "?":
+        keywords |= {"const": ""}
     return keywords
 
 

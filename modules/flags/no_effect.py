@@ -42,7 +42,6 @@ NO_EFFECT: dict[str, str] = {
     "disable_safe_unpickle": "pickled checkpoints are read without running what is in them",
     "ui_config_file": "a file of the page's default values is not built yet",
     "api": "the API is always served beside the page",
-    "gradio_allowed_path": "the page opens no folder to the browser",
     "no_prompt_history": "params.txt is not written; the Paste button asks the record of jobs",
     "unix_filenames_sanitization": _ONE_NAMING,
     "filenames_max_length": _ONE_NAMING,

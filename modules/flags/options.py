@@ -16,8 +16,8 @@ Parse = Callable[[str], object]
 class Option:
     """One command-line option. `parse` turns one word into a value; None marks a switch that takes no value.
 
-    `many` is "" for one value, "+" for several words after one flag, "append" for a flag that may be repeated;
-    both of the latter arrive as a tuple.
+    `many` is "" for one value, "?" for one that may be left out, "+" for several words after one flag, "append" for a
+    flag that may be repeated; the last two arrive as a tuple.
     """
 
     group: str
@@ -54,9 +54,10 @@ def value(
     parse: Parse = str,
     choices: tuple[str, ...] = (),
     metavar: str | None = None,
+    many: str = "",
 ) -> T:
-    """A flag with one value; typed like its default."""
-    option = Option(group=group, help=help_text, parse=parse, choices=choices, metavar=metavar)
+    """A flag with one value; typed like its default. With `many` "?" the value may be left out and is "" then."""
+    option = Option(group=group, help=help_text, parse=parse, choices=choices, metavar=metavar, many=many)
     return field(default=default, metadata=_metadata(option))
 
 

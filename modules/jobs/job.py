@@ -1,21 +1,31 @@
-"""One job: what was asked, where it stands, and what came of it. Safe to read from any thread."""
+"""What stands in the queue: where it is, whether it shall stop, what came of it. Safe to read from any thread.
+
+`Entry` is what all work has in common; a `Job` makes images, a `modules.jobs.tasks.Task` everything else.
+"""
+
+from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Protocol
 
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped
 from modules.processing.pipeline.stages import Part, Stage, stage_text
 from modules.processing.record.result import GeneratedImage, Result
-from modules.processing.request import GenerationRequest
+from modules.processing.request import GenerationRequest, request_to_json
+
+IMAGE_KIND = "txt2img"
+MAX_TITLE_CHARACTERS = 80
 
 
 class JobStatus(StrEnum):
-    """The states of a job; the last three are final."""
+    """The states of work in the queue; the last three are final."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -25,8 +35,95 @@ class JobStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Nothing more will happen to such a job."""
+        """Nothing more will happen to it."""
         return self in (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How work ended: a final state, and what the record keeps of it, ready for JSON."""
+
+    status: JobStatus
+    outcome: dict[str, Any]
+
+
+class Executor(Protocol):
+    """Runs one image job to its end in the calling thread: in this process, in a worker per device, or on a farm."""
+
+    def run(self, job: Job) -> Result:
+        """The result; raises a `FeatherweightError` for the user."""
+
+    def close(self) -> None:
+        """Free what the executor holds."""
+
+
+class Entry(ABC):
+    """One piece of work in the queue. `kind` is a word for programs, `title` a few words for people."""
+
+    def __init__(self, task_id: str, kind: str, title: str, created_at: float | None = None) -> None:
+        self.task_id = task_id
+        self.kind = kind
+        self.title = title
+        self.created_at = time.time() if created_at is None else created_at
+        self._lock = threading.Lock()
+        self._finished = threading.Event()
+        self._interrupt = threading.Event()
+        self._status = JobStatus.QUEUED
+        self._started_at: float | None = None
+        self._ended_at: float | None = None
+        self._error: FeatherweightError | None = None
+        self._when_final: list[Callable[[], None]] = []
+
+    @abstractmethod
+    def recorded_request(self) -> dict[str, Any]:
+        """What was asked, ready for JSON, complete enough to repeat the work."""
+
+    @abstractmethod
+    def compute(self, executor: Executor) -> Ending:
+        """Do the work in the calling thread and keep its result; raises a `FeatherweightError` for the user."""
+
+    def begin(self) -> None:
+        """The worker took it."""
+        with self._lock:
+            self._status, self._started_at = JobStatus.RUNNING, time.time()
+
+    def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
+        """It is final; whoever waits for it goes on."""
+        with self._lock:
+            self._status, self._error, self._ended_at = status, error, time.time()
+            callbacks, self._when_final = self._when_final, []
+        self._finished.set()
+        for callback in callbacks:
+            callback()
+
+    def interrupt(self, after_batch: bool = False) -> None:
+        """Ask the work to stop at its next step."""
+        self._interrupt.set()
+
+    @property
+    def status(self) -> JobStatus:
+        return self._status
+
+    @property
+    def error(self) -> FeatherweightError | None:
+        """Why it failed or never ran."""
+        return self._error
+
+    @property
+    def is_interrupt_requested(self) -> bool:
+        return self._interrupt.is_set()
+
+    def when_final(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called once the work is final, in the worker's thread, or now; it must not raise."""
+        with self._lock:
+            if not self._status.is_final:
+                self._when_final.append(callback)
+                return
+        callback()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until the work is final; False when the timeout came first."""
+        return self._finished.wait(timeout_s)
 
 
 @dataclass(frozen=True)
@@ -50,67 +147,65 @@ class Progress:
     created_at: float
 
 
-class Job:
-    """Implements `processing.events.Events` for the worker and answers questions for everybody else."""
+class Job(Entry):
+    """Images. Implements `processing.events.Events` for the worker and answers questions for everybody else.
+
+    `on_image` is told of each finished image, in the worker's thread.
+    """
 
     def __init__(
-        self, task_id: str, request: GenerationRequest, *, preview_every: int = 0, created_at: float | None = None
+        self,
+        task_id: str,
+        request: GenerationRequest,
+        *,
+        preview_every: int = 0,
+        created_at: float | None = None,
+        on_image: Callable[[Job], None] = lambda job: None,
     ) -> None:
-        self.task_id = task_id
+        title = " ".join(request.prompt.split())[:MAX_TITLE_CHARACTERS] or "An image without a prompt"
+        super().__init__(task_id, IMAGE_KIND, title, created_at)
         self.request = request
-        self.created_at = time.time() if created_at is None else created_at
         self._preview_every = preview_every
-        self._lock = threading.Lock()
-        self._finished = threading.Event()
-        self._status = JobStatus.QUEUED
+        self._on_image = on_image
         self._phase = "waiting"
         self._stage: Stage | None = None
         self._total_steps = 0
         self._done_steps = 0
-        self._started_at: float | None = None
-        self._ended_at: float | None = None
         self._first_step_at: float | None = None
         self._preview: Image.Image | None = None
         self._preview_id = 0
         self._preview_step = 0
         self._images: list[GeneratedImage] = []
-        self._interrupt = threading.Event()
         self._skip = threading.Event()
         self._stops_after_batch = False
         self._result: Result | None = None
-        self._error: FeatherweightError | None = None
 
     # -- the worker's side -------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """The worker took the job."""
+    def recorded_request(self) -> dict[str, Any]:
+        return request_to_json(self.request)
+
+    def compute(self, executor: Executor) -> Ending:
+        result = executor.run(self)
         with self._lock:
-            self._status = JobStatus.RUNNING
-            self._started_at = time.time()
+            self._result = result
+        outcome = {
+            "images": recorded_images(result.images),
+            "notices": list(result.notices),
+            "timings_s": dict(result.timings_s),
+            "memory": result.memory.summary() if result.memory is not None else None,
+        }
+        return Ending(JobStatus.INTERRUPTED if result.interrupted else JobStatus.DONE, outcome)
+
+    def begin(self) -> None:
+        super().begin()
+        with self._lock:
             self._phase = "starting"
 
-    def finish(self, result: Result) -> None:
-        """The job is done, or was interrupted with what it had."""
-        self._end(JobStatus.INTERRUPTED if result.interrupted else JobStatus.DONE, result=result)
-
-    def fail(self, error: FeatherweightError) -> None:
-        """The job ended with an error for the user."""
-        self._end(JobStatus.FAILED, error=error)
-
-    def cancel(self) -> None:
-        """The job is taken out of the queue before it ran."""
-        self._end(
-            JobStatus.INTERRUPTED, error=Interrupted("The job was interrupted before it started; nothing was made.")
-        )
-
-    def _end(self, status: JobStatus, result: Result | None = None, error: FeatherweightError | None = None) -> None:
+    def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
         with self._lock:
-            self._status = status
-            self._result = result
-            self._error = error
-            self._ended_at = time.time()
             self._preview = self._stage = None
-        self._finished.set()
+        super().end(status, error)
 
     def check(self) -> None:
         if self._interrupt.is_set():
@@ -149,6 +244,7 @@ class Job:
             self._preview_id += 1
             if self._stops_after_batch and len(self._images) % self.request.batch_size == 0:
                 self._interrupt.set()
+        self._on_image(self)
 
     # -- everybody's side --------------------------------------------------------------------------------------------
 
@@ -167,14 +263,6 @@ class Job:
         self._skip.set()
 
     @property
-    def status(self) -> JobStatus:
-        return self._status
-
-    @property
-    def is_interrupt_requested(self) -> bool:
-        return self._interrupt.is_set()
-
-    @property
     def is_stopping_after_batch(self) -> bool:
         """Whether the job will stop when the batch it is in is finished."""
         return self._stops_after_batch and not self._interrupt.is_set()
@@ -188,10 +276,6 @@ class Job:
         """The images that are finished so far."""
         with self._lock:
             return tuple(self._images)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until the job is final; False when the timeout came first."""
-        return self._finished.wait(timeout_s)
 
     def result(self) -> Result:
         """The result of a final job; raises the job's error if it failed or never ran."""
@@ -231,3 +315,16 @@ class Job:
                 error=str(self._error) if self._error else None,
                 created_at=self.created_at,
             )
+
+
+def recorded_images(images: tuple[GeneratedImage, ...]) -> list[dict[str, Any]]:
+    """What the record keeps of images: where they are and how they were made."""
+    return [
+        {
+            "path": str(image.path) if image.path else None,
+            "kind": image.kind.value,
+            "seed": image.seed,
+            "infotext": image.infotext,
+        }
+        for image in images
+    ]

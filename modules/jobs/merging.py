@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from modules.jobs.queue import JobQueue
+from modules.jobs.tasks import Outcome, Task
 from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.vae.files import VaeCatalogue
@@ -17,6 +19,7 @@ from modules.processing.engine.precision import storage_rules
 if TYPE_CHECKING:
     from modules.models.merging.merge import MergeResult, Progress
 
+MERGE_KIND = "merge"
 NEEDED = "modules.models.loading"  # what imports diffusers and transformers
 
 
@@ -82,3 +85,33 @@ class Merger:
             from modules.models.merging import merge as _merge
 
             assert _merge
+
+
+def start_merge(
+    queue: JobQueue, merger: Merger, options: MergeOptions, skip: Sequence[str] = (), text_encoders: bool = True
+) -> Task:
+    """Put a merge in line; `skip` and `text_encoders` as in `Merger.run`. Raises what is wrong with the options."""
+    request = merger.resolve(options)
+
+    def work(task: Task) -> Outcome:
+        done = merger.run(request, task.progress, skip, text_encoders)
+        return {
+            "file": done.path.name,
+            "tensors": done.tensors,
+            "size_bytes": done.size_bytes,
+            "seconds": round(done.seconds, 3),
+            "notices": done.notices,
+        }
+
+    asked = {"options": asdict(options), "skip": list(skip), "text_encoders": text_encoders}
+    return queue.submit_task(MERGE_KIND, f"Merging {request.target.name}", work, asked)
+
+
+def repeat_merges(queue: JobQueue, merger: Merger) -> None:
+    """Tell the queue how an unfinished merge is begun again from its record."""
+    queue.repeats(
+        MERGE_KIND,
+        lambda asked: start_merge(
+            queue, merger, MergeOptions(**asked["options"]), tuple(asked["skip"]), bool(asked["text_encoders"])
+        ),
+    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError, UnknownNameError
-from modules.jobs.queue import fix_seeds
+from modules.jobs.queue import JobQueue, fix_seeds
 from modules.jobs.reports import Reports
-from modules.jobs.tasks import Outcome, Task, Tasks
+from modules.jobs.tasks import Outcome, Task
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
@@ -68,7 +68,7 @@ class ComparisonRequest:
 class PrecisionWork:
     """Starts the tasks; `conversions` is the folder that converted checkpoints go to."""
 
-    tasks: Tasks
+    queue: JobQueue
     catalogue: CheckpointCatalogue
     engine: Engine
     settings: SettingsStore
@@ -89,7 +89,8 @@ class PrecisionWork:
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
-        return self.tasks.submit(REPORT_KIND, f"Precision report of {info.name} as {options.storage}", work)
+        title = f"Precision report of {info.name} as {options.storage}"
+        return self.queue.submit_task(REPORT_KIND, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
         """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
@@ -104,7 +105,8 @@ class PrecisionWork:
             self.catalogue.refresh()
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
-        return self.tasks.submit(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work)
+        asked = {"options": asdict(options), "name": name}
+        return self.queue.submit_task(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work, asked)
 
     def compare(self, options: ComparisonRequest) -> Task:
         """Make the images; a page and numbers go into the reports."""
@@ -134,7 +136,20 @@ class PrecisionWork:
             self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
             return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
 
-        return self.tasks.submit(COMPARISON_KIND, f"Comparing precisions of {info.name}", work)
+        return self.queue.submit_task(COMPARISON_KIND, f"Comparing precisions of {info.name}", work, asdict(options))
+
+    def repeat_what_is_left(self) -> None:
+        """Tell the queue how unfinished work of these kinds is begun again from its record."""
+        self.queue.repeats(REPORT_KIND, lambda asked: self.report(_storage_options(asked)))
+        self.queue.repeats(
+            CONVERSION_KIND, lambda asked: self.convert(_storage_options(asked["options"]), str(asked["name"]))
+        )
+        self.queue.repeats(
+            COMPARISON_KIND,
+            lambda asked: self.compare(
+                ComparisonRequest(**{**asked, "prompts": tuple(asked["prompts"]), "storages": tuple(asked["storages"])})
+            ),
+        )
 
     # -- checks ------------------------------------------------------------------------------------------------------
 
@@ -228,6 +243,10 @@ def described(request: GenerationRequest) -> str:
         f"{request.steps} steps of {request.sampler}, {width}×{height} pixels, CFG scale {request.cfg_scale:g}, "
         f"seed {request.seed}"
     )
+
+
+def _storage_options(asked: dict[str, Any]) -> StorageOptions:
+    return StorageOptions(**{**asked, "skip": tuple(asked["skip"])})
 
 
 def _rules(options: StorageOptions) -> Any:

@@ -4,11 +4,12 @@ import csv
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.errors import InvalidValueError, OutputError, SettingsError, UnknownNameError
+from modules.atomic_files import keep_aside
+from modules.errors import InvalidValueError, OutputError, UnknownNameError
 
 PLACEHOLDER = "{prompt}"
 _COLUMNS = ("name", "prompt", "negative_prompt")
@@ -35,18 +36,42 @@ class ExtractedStyles:
 class StyleBook:
     """The styles of one or more CSV files; a name in several files belongs to the last. Changed by returning a copy.
 
-    The first path is where new styles go; the others need not exist either.
+    The first path is where new styles go; the others need not exist either. `damaged` says of files that could not be
+    read why; they count as empty, and are kept aside before they are written.
     """
 
-    def __init__(self, files: Iterable[tuple[Path, Sequence[Style]]]) -> None:
+    def __init__(
+        self, files: Iterable[tuple[Path, Sequence[Style]]], damaged: Mapping[Path, str] | None = None
+    ) -> None:
+        self.damaged = dict(damaged or {})
         self._files: dict[Path, dict[str, Style]] = {
             path: {style.name: style for style in styles} for path, styles in files
         }
 
     @classmethod
     def read(cls, paths: Iterable[Path]) -> "StyleBook":
-        """Read the files, skipping those that don't exist; raises `SettingsError` for one that can't be read."""
-        return cls((path, _read_file(path)) for path in paths)
+        """Read the files, skipping those that don't exist. One that cannot be read stops nothing, see `notices`."""
+        files: list[tuple[Path, Sequence[Style]]] = []
+        damaged = {}
+        for path in paths:
+            try:
+                files.append((path, _read_file(path)))
+            except (OSError, UnicodeDecodeError) as error:
+                damaged[path] = f"{error}. Save it as UTF-8, or remove it"
+            except csv.Error as error:
+                damaged[path] = f"it is no valid CSV file: {error}. Correct the line, or remove it"
+            if path in damaged:
+                files.append((path, ()))
+        return cls(files, damaged)
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """A sentence for each file that could not be read."""
+        return tuple(
+            f"{path.name} could not be read ({reason}). No styles are used from it; it is kept aside when styles are "
+            "saved."
+            for path, reason in self.damaged.items()
+        )
 
     @property
     def styles(self) -> dict[str, Style]:
@@ -100,17 +125,19 @@ class StyleBook:
         home = next(
             (path for path in reversed(self._files) if style.name in self._files[path]), next(iter(self._files))
         )
-        return StyleBook(
+        changed = (
             (path, [*{**styles, style.name: style}.values()] if path == home else [*styles.values()])
             for path, styles in self._files.items()
         )
+        return StyleBook(changed, self.damaged)
 
     def without_style(self, name: str) -> "StyleBook":
         """A book without this style in any file; raises `UnknownNameError` if there is none."""
         self.get(name)
-        return StyleBook(
+        kept = (
             (path, [style for style in styles.values() if style.name != name]) for path, styles in self._files.items()
         )
+        return StyleBook(kept, self.damaged)
 
     def save(self) -> None:
         """Write every file that has styles or exists: complete or not at all, the old one kept as `.bak`.
@@ -118,8 +145,10 @@ class StyleBook:
         Comment lines of a file that is written again are lost. Raises `OutputError` if a file can't be written.
         """
         for path, styles in self._files.items():
+            if path in self.damaged and not styles:
+                continue  # as it is: somebody may yet correct it
             if styles or path.exists():
-                _write_file(path, list(styles.values()))
+                _write_file(path, list(styles.values()), is_damaged=path in self.damaged)
 
 
 def _wrap(style_text: str, prompt: str) -> str:
@@ -143,16 +172,13 @@ def _unwrap(style_text: str, prompt: str) -> str | None:
 
 
 def _read_file(path: Path) -> list[Style]:
-    """Styles of one file; a missing file has none. Old files call the prompt `text`."""
+    """Styles of one file; a missing file has none. Old files call the prompt `text`. Raises OSError, `csv.Error` and
+    UnicodeDecodeError."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file, skipinitialspace=True))
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path.name} can't be read ({error}). Save it as UTF-8, or remove it.") from error
-    except csv.Error as error:
-        raise SettingsError(f"{path.name} is no valid CSV file ({error}). Correct the line, or remove it.") from error
     styles = []
     for row in rows:
         name = row.get("name") or ""
@@ -162,7 +188,7 @@ def _read_file(path: Path) -> list[Style]:
     return styles
 
 
-def _write_file(path: Path, styles: Sequence[Style]) -> None:
+def _write_file(path: Path, styles: Sequence[Style], is_damaged: bool) -> None:
     handle, name = -1, ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +197,9 @@ def _write_file(path: Path, styles: Sequence[Style]) -> None:
             writer = csv.writer(file)
             writer.writerow(_COLUMNS)
             writer.writerows((style.name, style.prompt, style.negative_prompt) for style in styles)
-        if path.exists():
+        if is_damaged and path.exists():
+            keep_aside(path)
+        elif path.exists():
             shutil.copy2(path, path.with_name(path.name + ".bak"))
         Path(name).replace(path)
     except OSError as error:

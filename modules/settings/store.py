@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from modules.atomic_files import output_error, write_atomic
+from modules.atomic_files import keep_aside, output_error, write_atomic
 from modules.errors import OutputError
 from modules.settings.migrations import migrate
 from modules.settings.values import Settings, read_stored
@@ -89,6 +89,8 @@ class SettingsStore:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return Settings(), ()
+        except IsADirectoryError:
+            return Settings(), (self._keep_aside("it is a folder"),)
         except OSError as error:
             raise OutputError(
                 f"{self.path} exists but cannot be read: {error.strerror}. "
@@ -109,11 +111,15 @@ class SettingsStore:
 
     def _keep_aside(self, reason: str) -> str:
         """Rename the damaged file to the first free `.corrupt-N`; returns the notice."""
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.corrupt-{number}")).exists():
-            number += 1
         try:
-            self.path.replace(aside)
+            aside = keep_aside(self.path)
         except OSError as error:
             raise output_error(f"A copy of the damaged {self.path.name}", self.path.parent, error) from error
         return f"{self.path.name} could not be read: {reason}. It was kept as {aside.name}; the defaults are used."
+
+
+def _whole(value: object) -> object:
+    """A value of the file with its texts repaired: half characters (lone surrogates) fit into no reply."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return [_whole(item) for item in value] if isinstance(value, list) else value

@@ -17,6 +17,7 @@ from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.form import memory_fields
 from modules.ui.header import build_header
 from modules.ui.merger_tab import build_merger_tab
+from modules.ui.messages import note_box
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.routes import page_routes
@@ -42,6 +43,8 @@ def build_page(services: Services) -> gr.Blocks:
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
         checkpoint = build_header(services, page)
+        if services.notices:
+            gr.HTML("".join(note_box(text) for text in services.notices), elem_id="fw_notices")
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
                 form, scripts = build_txt2img_tab(services, page)

@@ -19,9 +19,8 @@ USUAL_SIZE_PX = 512
 
 def wanted_checkpoint(services: Services) -> str:
     """The title of the checkpoint that the settings name, or of the first there is; empty when there is none."""
-    entries = services.catalogue.entries
-    found = services.catalogue.find(services.settings.current.text("sd_model_checkpoint"))
-    return found.title if found else (entries[0].title if entries else "")
+    found = services.catalogue.find(services.settings.current.text("sd_model_checkpoint")) or services.catalogue.first
+    return found.title if found else ""
 
 
 def default_size(services: Services, title: str) -> int:

@@ -5,11 +5,12 @@ from typing import Any
 
 import gradio as gr
 
+from modules.assembly import merger_of
 from modules.errors import FeatherweightError
 from modules.jobs.job import JobStatus
-from modules.jobs.merging import Merger
-from modules.jobs.tasks import Outcome, Task, TaskState
-from modules.models.merging.request import FORMAT_NAMES, ConfigSource, MergeMethod, MergeOptions, MergeRequest
+from modules.jobs.merging import MERGE_KIND, start_merge
+from modules.jobs.tasks import TaskState
+from modules.models.merging.request import FORMAT_NAMES, ConfigSource, MergeMethod, MergeOptions
 from modules.models.vae.files import BUILT_IN
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
@@ -18,7 +19,6 @@ from modules.ui.messages import error_box, note_box
 from modules.ui.task_view import failure_box, task_bar
 from modules.ui.txt2img_tab import HIDDEN_EVENT
 
-KIND = "merge"
 LOOK_EVERY_S = 1.0
 MODEL_FIELDS = (("primary", "Primary", "A"), ("secondary", "Secondary", "B"), ("tertiary", "Tertiary", "C"))
 DESCRIPTIONS = {
@@ -41,14 +41,7 @@ Fields = dict[str, gr.components.Component]
 def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.Dropdown) -> None:
     """Build the tab's contents inside of the tab that is open now. A finished merge is offered in
     `header_checkpoint` too."""
-    merger = Merger(
-        services.catalogue,
-        services.engine.vaes,
-        services.paths.checkpoint_dirs[0],
-        services.paths.root / "configs",
-        hashing=not services.flags.no_hashing,
-        import_lock=services.engine.lock,
-    )
+    merger = merger_of(services)
     fields: Fields = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=3):
@@ -64,7 +57,10 @@ def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.
 
     def submit(*values: Any) -> list[Any]:
         try:
-            _submit(services, merger, MergeOptions(**_texts(dict(zip(fields, values, strict=True)))))
+            options = MergeOptions(**_texts(dict(zip(fields, values, strict=True))))
+            settings = services.settings.current
+            skip = split_patterns(settings.text("fp8_skip"))
+            start_merge(services.queue, merger, options, skip, settings.flag("fp8_text_encoder"))
         except FeatherweightError as error:
             return [error_box(str(error)), *controls()]
         return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]  # also if it is over already
@@ -83,8 +79,8 @@ def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.
         return [*seen, gr.update() if _is_working(services) else checkpoint_choice(services)]
 
     def stop() -> str:
-        for task in services.tasks.known(KIND):
-            task.cancel()
+        for task in services.queue.tasks(MERGE_KIND):
+            services.queue.interrupt(task.task_id, why="cancelled")
         return _shown(services)
 
     def refresh() -> list[Any]:
@@ -192,40 +188,18 @@ def _build_metadata(fields: Fields) -> gr.Button:
     return read
 
 
-def _submit(services: Services, merger: Merger, options: MergeOptions) -> None:
-    request = merger.resolve(options)
-    settings = services.settings.current
-    skip, text_encoders = split_patterns(settings.text("fp8_skip")), settings.flag("fp8_text_encoder")
-
-    def work(task: Task) -> Outcome:
-        done = merger.run(request, task.progress, skip, text_encoders)
-        return {
-            "file": done.path.name,
-            "tensors": done.tensors,
-            "size_bytes": done.size_bytes,
-            "seconds": round(done.seconds, 3),
-            "notices": done.notices,
-        }
-
-    services.tasks.submit(KIND, _title(request), work)
-
-
 def _texts(values: dict[str, Any]) -> dict[str, Any]:
     """The form's values; fields that were never filled are None."""
     return {name: "" if value is None else value for name, value in values.items()}
 
 
-def _title(request: MergeRequest) -> str:
-    return f"Merging {request.target.name}"
-
-
 def _is_working(services: Services) -> bool:
-    return any(not task.state.status.is_final for task in services.tasks.known(KIND))
+    return any(not task.state.status.is_final for task in services.queue.tasks(MERGE_KIND))
 
 
 def _shown(services: Services) -> str:
     """The merges that are not finished, or else how the last one ended."""
-    states = [task.state for task in services.tasks.known(KIND)]
+    states = [task.state for task in services.queue.tasks(MERGE_KIND)]
     working = [state for state in reversed(states) if not state.status.is_final]
     if working:
         return "".join(task_bar(state) for state in working)

@@ -98,7 +98,7 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
 
     def stop() -> list[Any]:
         for task in _tasks(services):
-            task.cancel()
+            services.queue.interrupt(task.task_id, why="cancelled")
         return look()
 
     def look_again() -> Any:
@@ -205,7 +205,7 @@ def _comparison_request(
 
 def _tasks(services: Services) -> list[Task]:
     """The work on precision that is known, the newest first."""
-    return [task for task in services.tasks.known() if task.kind in KINDS]
+    return [task for task in services.queue.tasks() if task.kind in KINDS]
 
 
 def _is_working(services: Services) -> bool:

@@ -84,6 +84,12 @@ def test_a_task_id_names_one_waiting_job_at_a_time(client: TestClient, services:
         post(client, "/sdapi/v1/txt2img", {**SMALL, "force_task_id": "task(once)"})
 
 
+def test_a_task_id_may_be_used_again_when_its_job_has_ended(client: TestClient) -> None:
+    for _ in range(2):
+        reply = client.post("/sdapi/v1/txt2img", json={**SMALL, "force_task_id": "task(once)"})
+        assert reply.status_code == 200
+
+
 def test_a_body_beyond_the_limit_is_refused(client: TestClient) -> None:
     reply = client.post("/sdapi/v1/png-info", content=b"{}", headers={"Content-Length": str(10**10)})
     assert reply.status_code == 413

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from modules.errors import UnknownNameError
-from modules.jobs.merging import Merger
-from modules.jobs.tasks import Outcome, Task, Tasks
+from modules.jobs.job import JobStatus
+from modules.jobs.merging import Merger, repeat_merges, start_merge
+from modules.jobs.queue import JobQueue
+from modules.jobs.store import JobStore
 from modules.models.merging.request import MergeOptions
 from modules.models.reading.tensor_file import TensorFile
 from modules.models.vae.files import VaeCatalogue
+from tests.jobs.test_tasks import NoImages
 from tests.models.merging.toys import Toys, toy
 from tests.recordings import CONFIGS
 
@@ -51,17 +54,29 @@ def test_a_merge_does_not_wait_for_an_image(toys: Toys) -> None:
     lock = threading.RLock()
     merger = merger_of(toys, lock=lock)
     merger.metadata_of([])  # everything is imported then, as it is when an image is being made
-    request = merger.resolve(OPTIONS)
-
-    def work(task: Task) -> Outcome:
-        return {"tensors": merger.run(request, task.progress).tensors}
-
-    tasks = Tasks()
+    queue = JobQueue(NoImages(), JobStore(None))
+    queue.start()
     with lock:
-        task = tasks.submit("merge", "Merging", work)
+        task = start_merge(queue, merger, OPTIONS)
         assert task.wait(30)
-    assert task.result() == {"tensors": 6}
-    tasks.close()
+    assert task.result()["tensors"] == 6
+    queue.close()
+
+
+def test_an_unfinished_merge_is_repeated_from_its_record(toys: Toys, tmp_path: Path) -> None:
+    merger = merger_of(toys)
+    first = JobQueue(NoImages(), JobStore(tmp_path / "jobs.sqlite"))
+    start_merge(first, merger, OPTIONS, ["^conv"], text_encoders=False)
+    first.close()  # it never ran
+    queue = JobQueue(NoImages(), JobStore(tmp_path / "jobs.sqlite"))
+    repeat_merges(queue, merger)
+    (left,) = queue.store.mark_left_over()
+    task = queue.repeat(left.task_id)
+    assert (task.kind, task.title) == ("merge", "Merging merged.safetensors")
+    assert task.recorded_request() == left.request
+    queue.start()
+    assert task.wait(30) and task.status is JobStatus.DONE
+    queue.close()
 
 
 def test_the_metadata_of_models_is_joined(toys: Toys) -> None:

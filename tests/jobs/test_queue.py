@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from modules.errors import FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
+from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
@@ -143,7 +143,7 @@ def test_errors_for_the_user_and_our_own_end_the_job_but_not_the_queue(queue: Jo
     assert all(job.wait(5) for job in (failed, crashed, fine))
     with pytest.raises(InvalidValueError, match="a sentence"):
         failed.result()
-    with pytest.raises(FeatherweightError, match="mistake of ours: RuntimeError: boom"):
+    with pytest.raises(FeatherweightError, match="internal error RuntimeError: boom"):
         crashed.result()
     assert fine.result().samples
     record = queue.store.get(failed.task_id)
@@ -167,14 +167,82 @@ def test_an_unknown_task_is_an_error(queue: JobQueue) -> None:
         queue.get("no-such")
 
 
-def test_unfinished_jobs_are_found_after_a_crash(tmp_path: Path) -> None:
+def test_a_task_id_may_be_used_again_when_its_job_has_ended(queue: JobQueue, executor: Stepping) -> None:
+    executor.go.set()
+    first = queue.submit(GenerationRequest(prompt="first"), task_id="x")
+    assert first.wait(5)
+    second = queue.submit(GenerationRequest(prompt="second"), task_id="x")
+    assert second.wait(5)
+    assert queue.get("x") is second
+    assert [record.title for record in queue.store.recent()] == ["second", "first"]
+
+
+def crashed(path: Path, executor: Stepping) -> str:
+    """A queue that is left with a running and a waiting job, as a killed process leaves it; the running one's id."""
+    queue = JobQueue(executor, JobStore(path))
+    queue.start()
+    running = queue.submit(GenerationRequest(prompt="running", seed=7), task_id="running")
+    queue.submit(GenerationRequest(prompt="waiting"), task_id="waiting")
+    while running.status is not JobStatus.RUNNING:
+        time.sleep(0.01)
+    running.finished_image(GeneratedImage(Image.new("RGB", (8, 8)), "x", 7, 1, path=Path("a.png")))
+    return running.task_id
+
+
+def test_after_a_crash_what_is_unfinished_is_named_and_can_be_repeated(tmp_path: Path, executor: Stepping) -> None:
+    crashed(tmp_path / "jobs.sqlite", executor)
+    queue = JobQueue(Stepping(), JobStore(tmp_path / "jobs.sqlite"))
+    left = queue.store.mark_left_over()
+    assert [(record.task_id, record.status) for record in left] == [
+        ("running", JobStatus.INTERRUPTED),
+        ("waiting", JobStatus.INTERRUPTED),
+    ]
+    assert left[0].error == "The server ended before this was finished."
+    assert left[0].outcome is not None and left[0].outcome["images"][0]["path"] == "a.png"
+    again = queue.repeat("running")
+    assert isinstance(again, Job) and (again.request.prompt, again.request.seed) == ("running", 7)
+    queue.dismiss("waiting")
+    assert queue.unfinished() == []
+    with pytest.raises(UnknownNameError, match="repeated or dismissed"):
+        queue.repeat("running")
+    queue.close()
+    executor.go.set()
+
+
+def test_what_a_shutdown_cuts_off_is_unfinished_too(tmp_path: Path, executor: Stepping) -> None:
+    queue = JobQueue(executor, JobStore(tmp_path / "jobs.sqlite"))
+    queue.start()
+    running = queue.submit(GenerationRequest(steps=1000), task_id="running")
+    waiting = queue.submit(GenerationRequest(), task_id="waiting")
+    while running.status is not JobStatus.RUNNING:
+        time.sleep(0.01)
+    queue.close()
+    queue.close()  # twice does no harm
+    assert running.wait(1) and len(running.result().samples) == 1
+    with pytest.raises(Interrupted, match="stopped before the job started"):
+        waiting.result()
     store = JobStore(tmp_path / "jobs.sqlite")
-    store.add("t", "txt2img", {"prompt": "x"}, 1.0)
-    store.started("t")
-    again = JobStore(tmp_path / "jobs.sqlite")  # the first one never closed: the process was killed
-    assert [(record.task_id, record.status) for record in again.unfinished()] == [("t", JobStatus.RUNNING)]
-    again.close()
+    assert [record.task_id for record in store.mark_left_over()] == ["running", "waiting"]
     store.close()
+
+
+def test_the_line_is_bounded_and_can_be_cleared(executor: Stepping) -> None:
+    queue = JobQueue(executor, JobStore(None), max_waiting=lambda: 2)
+    jobs = [queue.submit(GenerationRequest()) for _ in range(2)]
+    with pytest.raises(BusyError, match=r"2 jobs wait in line, and 2 are allowed \(setting queue_limit\)"):
+        queue.submit(GenerationRequest())
+    assert queue.clear() == 2
+    assert all(job.status is JobStatus.INTERRUPTED for job in jobs)
+    record = queue.store.get(jobs[0].task_id)
+    assert record is not None and record.status is JobStatus.INTERRUPTED
+    queue.submit(GenerationRequest())
+    queue.close()
+
+
+@pytest.mark.parametrize("task_id", ["a\0b", "\ud800"])
+def test_a_task_id_that_no_record_can_hold_is_refused(queue: JobQueue, task_id: str) -> None:
+    with pytest.raises(InvalidValueError, match="leave it out"):
+        queue.submit(GenerationRequest(), task_id=task_id)
 
 
 def test_after_closing_no_job_is_taken(executor: Stepping, tmp_path: Path) -> None:

@@ -1,16 +1,38 @@
-"""Tasks: their order, progress, cancelling, and what becomes of errors."""
+"""Tasks in the queue: their order among images, progress, cancelling, and what becomes of errors."""
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.jobs.job import JobStatus
-from modules.jobs.tasks import KEPT_TASKS, Outcome, Task, Tasks
+from modules.jobs.job import Job, JobStatus
+from modules.jobs.queue import KEPT_ENTRIES, JobQueue
+from modules.jobs.store import JobStore
+from modules.jobs.tasks import Outcome, Task
+from modules.processing.record.result import Result
+from modules.processing.request import GenerationRequest
 
 
-def test_tasks_run_one_after_the_other_and_give_their_outcome() -> None:
-    tasks = Tasks()
+class NoImages:
+    """An executor that fails each image job."""
+
+    def run(self, job: Job) -> Result:
+        raise InvalidValueError("no images here")
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+@pytest.fixture
+def queue() -> Iterator[JobQueue]:
+    queue = JobQueue(NoImages(), JobStore(None))
+    queue.start()
+    yield queue
+    queue.close()
+
+
+def test_tasks_and_images_stand_in_one_line(queue: JobQueue) -> None:
     order: list[int] = []
     release = threading.Event()
 
@@ -23,24 +45,37 @@ def test_tasks_run_one_after_the_other_and_give_their_outcome() -> None:
         order.append(2)
         return {"value": 2}
 
-    one, two = tasks.submit("a", "first", first), tasks.submit("b", "second", second)
+    one = queue.submit_task("a", "first", first)
+    image = queue.submit(GenerationRequest())
+    two = queue.submit_task("b", "second", second)
+    assert image.status is JobStatus.QUEUED
     assert two.state.status is JobStatus.QUEUED
+    assert queue.pending[-2:] == (image, two)
     release.set()
     assert two.wait(5)
     assert order == [1, 2]
+    assert image.progress().status is JobStatus.FAILED
     assert (one.result(), two.result()) == ({"value": 1}, {"value": 2})
-    assert tasks.known("b") == (two,)
-    assert tasks.known() == (two, one)
-    tasks.close()
+    assert queue.tasks("b") == (two,)
+    assert queue.tasks() == (two, one)
 
 
-def test_progress_says_how_far_and_how_long() -> None:
+def test_a_task_is_recorded_with_its_kind_its_request_and_its_outcome(queue: JobQueue) -> None:
+    task = queue.submit_task("report", "A report", lambda task: {"bytes": 3}, {"checkpoint": "x"})
+    assert task.wait(5)
+    record = queue.store.get(task.task_id)
+    assert record is not None
+    assert (record.kind, record.title, record.status) == ("report", "A report", JobStatus.DONE)
+    assert (record.request, record.outcome) == ({"checkpoint": "x"}, {"bytes": 3})
+
+
+def test_progress_says_how_far_and_how_long(queue: JobQueue) -> None:
     def work(task: Task) -> Outcome:
         task.progress(1, 4, "the first of four")
         state = task.state
         return {"fraction": state.fraction, "phase": state.phase, "eta": state.eta_s, "running": state.status.value}
 
-    task = Tasks().submit("a", "some work", work)
+    task = queue.submit_task("a", "some work", work)
     assert task.wait(5)
     outcome = task.result()
     assert (outcome["fraction"], outcome["phase"], outcome["running"]) == (0.25, "the first of four", "running")
@@ -48,7 +83,7 @@ def test_progress_says_how_far_and_how_long() -> None:
     assert (task.state.fraction, task.state.status) == (1.0, JobStatus.DONE)
 
 
-def test_a_cancelled_task_stops_at_its_next_word() -> None:
+def test_a_cancelled_task_stops_at_its_next_word(queue: JobQueue) -> None:
     started, go_on = threading.Event(), threading.Event()
 
     def work(task: Task) -> Outcome:
@@ -57,49 +92,56 @@ def test_a_cancelled_task_stops_at_its_next_word() -> None:
         task.progress(1, 2)
         raise AssertionError("went on")
 
-    tasks = Tasks()
-    task = tasks.submit("a", "some work", work)
-    waiting = tasks.submit("a", "never begun", work)
+    task = queue.submit_task("a", "some work", work)
+    waiting = queue.submit_task("a", "never begun", work)
     assert started.wait(5)
-    task.cancel()
-    waiting.cancel()
+    queue.interrupt(task.task_id)
+    queue.interrupt(waiting.task_id, why="cancelled")
+    assert waiting.wait(5)  # at once: it need not come to its turn
     go_on.set()
-    assert waiting.wait(5)
+    assert task.wait(5)
     assert (task.state.status, waiting.state.status) == (JobStatus.INTERRUPTED, JobStatus.INTERRUPTED)
     with pytest.raises(Interrupted, match="Cancelled"):
         task.result()
+    with pytest.raises(Interrupted, match="cancelled before it started"):
+        waiting.result()
 
 
-def test_errors_are_kept_and_the_next_task_runs() -> None:
+def test_errors_are_kept_and_the_next_task_runs(queue: JobQueue) -> None:
     def fails(task: Task) -> Outcome:
         raise InvalidValueError("too large")
 
     def breaks(task: Task) -> Outcome:
         raise ZeroDivisionError("by nothing")
 
-    tasks = Tasks()
-    first, second = tasks.submit("a", "first", fails), tasks.submit("a", "second", breaks)
-    third = tasks.submit("a", "third", lambda task: {})
-    assert third.wait(5)
+    def leaves(task: Task) -> Outcome:
+        raise SystemExit(3)
+
+    first, second = queue.submit_task("a", "first", fails), queue.submit_task("a", "second", breaks)
+    third = queue.submit_task("a", "third", leaves)
+    fourth = queue.submit_task("a", "fourth", lambda task: {})
+    assert fourth.wait(5)
     assert (first.state.error, first.state.status) == ("too large", JobStatus.FAILED)
-    with pytest.raises(FeatherweightError, match=r"mistake of ours: ZeroDivisionError"):
+    with pytest.raises(FeatherweightError, match=r"internal error ZeroDivisionError"):
         second.result()
-    assert third.result() == {}
+    with pytest.raises(FeatherweightError, match=r"internal error SystemExit"):
+        third.result()
+    assert fourth.result() == {}
 
 
-def test_only_the_last_ended_tasks_are_remembered() -> None:
-    tasks = Tasks()
-    every = [tasks.submit("a", str(number), lambda task: {}) for number in range(KEPT_TASKS + 5)]
+def test_only_what_ended_last_is_remembered(queue: JobQueue) -> None:
+    every = [queue.submit_task("a", str(number), lambda task: {}) for number in range(KEPT_ENTRIES + 5)]
     assert every[-1].wait(5)
-    newest = tasks.submit("a", "newest", lambda task: {})
+    newest = queue.submit_task("a", "newest", lambda task: {})
     assert newest.wait(5)
-    assert len(tasks.known()) == KEPT_TASKS + 1
+    assert len(queue.tasks()) == KEPT_ENTRIES + 1
     with pytest.raises(UnknownNameError, match="No task has the id"):
-        tasks.get(every[0].id)
+        queue.task(every[0].task_id)
+    with pytest.raises(UnknownNameError, match="No job has"):
+        queue.get(newest.task_id)  # an image job is something else
 
 
-def test_after_closing_nothing_is_taken() -> None:
-    tasks = Tasks()
-    tasks.close()
+def test_after_closing_nothing_is_taken(queue: JobQueue) -> None:
+    queue.close()
     with pytest.raises(Interrupted, match="shutting down"):
-        tasks.submit("a", "late", lambda task: {})
+        queue.submit_task("a", "late", lambda task: {})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.errors import InvalidValueError, OutputError, SettingsError, UnknownNameError
+from modules.errors import InvalidValueError, OutputError, UnknownNameError
 from modules.prompting.styles import Style, StyleBook
 from tests.prompting.recordings import MODELS
 
@@ -71,14 +71,29 @@ def test_files_with_comments_old_columns_and_a_byte_order_mark(tmp_path: Path) -
     assert StyleBook.read([old]).styles == {"plain": Style("plain", "words")}
 
 
-def test_unreadable_files_are_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"name,prompt\n\xff\xfe\xfa,x\n", "Save it as UTF-8"),
+        (b"name,prompt\na," + b"x" * 200_000 + b"\n", "no valid CSV file"),
+        (None, "Is a directory"),
+    ],
+)
+def test_damaged_files_stop_nothing_and_are_explained_and_kept(tmp_path: Path, data: bytes | None, reason: str) -> None:
     path = tmp_path / "styles.csv"
-    path.write_bytes(b"name,prompt\n\xff\xfe\xfa,x\n")
-    with pytest.raises(SettingsError, match="Save it as UTF-8"):
-        StyleBook.read([path])
-    path.write_text('name,prompt\nx,"' + "a" * 200_000 + '"\n')
-    with pytest.raises(SettingsError, match="no valid CSV"):
-        StyleBook.read([path])
+    if data is None:
+        path.mkdir()
+    else:
+        path.write_bytes(data)
+    book = StyleBook.read([path])
+    assert book.styles == {}
+    assert len(book.notices) == 1 and reason in book.notices[0]
+    book.save()
+    assert path.is_dir() if data is None else path.read_bytes() == data  # nothing to write: it stays as it is
+    book.with_style(Style("new", "x")).save()
+    assert list(StyleBook.read([path]).styles) == ["new"]
+    aside = path.with_name("styles.csv.corrupt-1")
+    assert aside.is_dir() if data is None else aside.read_bytes() == data
 
 
 def test_saving_keeps_the_old_file_beside(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     app = whole_api(services)
     app.include_router(page_routes(services))
     yield app
-    services.tasks.close()
     services.queue.close()
 
 

@@ -152,13 +152,29 @@ def test_updates_of_many_threads_are_all_kept(path: Path) -> None:
     assert stored(path) == {key: value for change in changes for key, value in change.items()}
 
 
-def test_an_unreadable_file_is_an_error_and_not_replaced(path: Path) -> None:
-    path.mkdir(parents=True)
+def test_an_unreadable_file_is_an_error_and_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match="cannot be read"):
-        SettingsStore(path)
+        SettingsStore(tmp_path / "file" / "config.json")
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\0b"])
 def test_what_no_file_can_hold_is_refused(path: Path, text: str) -> None:
     with pytest.raises(SettingsError, match=r"samples_filename_pattern holds .*; remove it"):
         SettingsStore(path).update({"samples_filename_pattern": text})
+
+
+def test_a_folder_in_place_of_the_file_is_kept_aside(path: Path) -> None:
+    path.mkdir(parents=True)
+    store = SettingsStore(path)
+    assert "it is a folder. It was kept as config.json.corrupt-1" in store.notices[0]
+    store.update({"jpeg_quality": 50})
+    assert SettingsStore(path).current.whole("jpeg_quality") == 50
+
+
+def test_half_a_character_in_the_file_is_repaired(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"samples_filename_pattern": "a\\ud800b", "disabled_extensions": ["\\udfff"]}')
+    settings = SettingsStore(path).current
+    assert settings["samples_filename_pattern"] == "a?b"
+    json.dumps(settings.to_stored(), ensure_ascii=False).encode()

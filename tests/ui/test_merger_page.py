@@ -31,7 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def services(folder: Path) -> Iterator[Services]:
     services = fake_services(folder.parent.parent)
     yield services
-    services.tasks.close()
     services.queue.close()
 
 
@@ -86,7 +85,7 @@ def test_progress_survives_a_reload_and_can_be_cancelled(page: sync_api.Page, se
             time.sleep(0.05)
         return {}
 
-    task = services.tasks.submit("merge", "Merging long.safetensors", work)
+    task = services.queue.submit_task("merge", "Merging long.safetensors", work)
     open_tab(page, page.url)
     page.wait_for_selector("#modelmerger_result [role=progressbar]")
     assert "Merging long.safetensors: 25% · 1 of 4 tensors" in page.inner_text("#modelmerger_result")

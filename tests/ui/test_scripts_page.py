@@ -30,7 +30,6 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), no_half=True))
     services.queue.start()
     yield services
-    services.tasks.close()
     services.queue.close()
 
 

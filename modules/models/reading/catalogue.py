@@ -25,6 +25,7 @@ from modules.models.layouts.diffusers_folder import (
     part_folders,
     stamp,
 )
+from modules.models.reading.other_files import is_adapter_or_embedding
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +218,7 @@ class CheckpointCatalogue:
         self._lock = threading.Lock()
         self._entries: tuple[CheckpointInfo, ...] = ()
         self._old_hashes: dict[tuple[Path, int, int], str] = {}
+        self._others: dict[tuple[Path, int, int], bool] = {}
         self.refresh()
 
     def refresh(self) -> tuple[CheckpointInfo, ...]:
@@ -270,13 +272,19 @@ class CheckpointCatalogue:
         """The wanted checkpoint, or the first there is when nothing is wanted; `CheckpointError` when there is none."""
         if wanted:
             return self.get(wanted)
-        if not self._entries:
+        first = self.first
+        if first is None:
             places = ", ".join(str(folder) for folder in self._folders)
             raise CheckpointError(
                 f"There is no checkpoint (looked for {', '.join(CHECKPOINT_SUFFIXES)} in {places}). "
                 "Put a Stable Diffusion checkpoint there and press refresh."
             )
-        return self._entries[0]
+        return first
+
+    @property
+    def first(self) -> CheckpointInfo | None:
+        """The first entry that is no adapter or embedding, which people keep among checkpoints too."""
+        return next((info for info in self._entries if not self._is_other(info)), None)
 
     def with_hash(
         self, info: CheckpointInfo, on_read: Callable[[int], None] = lambda read_bytes: None
@@ -289,6 +297,13 @@ class CheckpointCatalogue:
         with self._lock:
             self._entries = tuple(hashed if entry.path == info.path else entry for entry in self._entries)
         return hashed
+
+    def _is_other(self, info: CheckpointInfo) -> bool:
+        """Looked at once for each content."""
+        key = (info.path, info.size_bytes, info.mtime_ns)
+        if key not in self._others:
+            self._others[key] = is_adapter_or_embedding(info.path)
+        return self._others[key]
 
     def _old_hash(self, info: CheckpointInfo) -> str:
         """Computed once for each content."""

@@ -1,10 +1,16 @@
 """Which checkpoint a job is made with: the one that it names, else the one in the settings while that is there."""
 
+import logging
 from dataclasses import dataclass
 
-from modules.models.reading.catalogue import CheckpointCatalogue
+from modules.errors import FeatherweightError
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.request import GenerationRequest
+from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
+
+KEY = "sd_model_checkpoint"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -23,10 +29,22 @@ def wanted_checkpoint(request: GenerationRequest, catalogue: CheckpointCatalogue
 def stored_checkpoint(settings: Settings, catalogue: CheckpointCatalogue) -> Wanted:
     """The checkpoint in the settings; where that is missing the first there is, with a notice. The setting stays, for
     the day when the file is back."""
-    name = settings.text("sd_model_checkpoint")
+    name = settings.text(KEY)
     if not name or catalogue.find(name) is not None:
         return Wanted(name or None)
-    if not catalogue.entries:
+    if catalogue.first is None:
         return Wanted()
-    first = catalogue.default(None).title
+    first = catalogue.first.title
     return Wanted(first, f"The checkpoint {name!r} of the settings is missing; {first} was used. Choose another one.")
+
+
+def store_first_loaded(settings: SettingsStore, catalogue: CheckpointCatalogue, loaded: CheckpointInfo) -> None:
+    """Where nobody has chosen yet, the checkpoint that is used by default becomes the choice as soon as it is loaded:
+    a file that is added later and sorts before it changes nothing."""
+    first = catalogue.first
+    if settings.current.text(KEY) or KEY in settings.locked or first is None or first.path != loaded.path:
+        return
+    try:
+        settings.update({KEY: loaded.title})
+    except FeatherweightError as error:
+        log.warning("The checkpoint in use could not be stored as the choice: %s", error)

@@ -17,10 +17,14 @@ INFOTEXT = "parameters"  # the entry of an image's texts that says how it was ma
 
 @dataclass(frozen=True)
 class Output:
-    """The folder that relative output folders of the settings start from; a caller may name another one for samples."""
+    """The folder that relative output folders of the settings start from; a caller may name another one for samples.
+
+    `allowed`: the folders that images may go into; None: any, as where only this machine reaches the program.
+    """
 
     data_dir: Path
     samples_dir: Path | None = None
+    allowed: tuple[Path, ...] | None = None
 
     def save(
         self,
@@ -44,6 +48,7 @@ class Output:
         items = {name: text for name, text in file.infos.items() if name != INFOTEXT}
         infotext = file.infos.get(INFOTEXT, "")
         try:
+            check_folder(folder, self.allowed)
             file.path = path = save_image(
                 file.image, folder, request.settings, context, infotext, is_grid=is_grid, suffix=suffix, items=items
             )
@@ -51,6 +56,16 @@ class Output:
             return image, f"{error} The image is kept here until the page is closed: save it by hand."
         hooks.saved(file)
         return replace(image, path=path), None
+
+
+def check_folder(folder: Path, allowed: tuple[Path, ...] | None) -> None:
+    """Raise `OutputError` for a folder outside of the allowed ones, links followed."""
+    if allowed is None or any(folder.resolve().is_relative_to(place.resolve()) for place in allowed):
+        return
+    raise OutputError(
+        f"Images may not be saved in {folder}: other machines reach this server, so that its outputs stay in "
+        f"{', '.join(map(str, allowed))}. Start it with --gradio-allowed-path FOLDER to allow another folder."
+    )
 
 
 def name_context(

@@ -20,6 +20,14 @@ SETTINGS = (
     ),
     SYSTEM.flag("enable_console_prompts", "Print prompts to the console when a job starts", False),
     SYSTEM.flag("samples_log_stdout", "Print the infotext of every image to the console", False),
+    SYSTEM.whole(
+        "queue_limit",
+        "Most jobs that may wait in line",
+        256,
+        minimum=1,
+        maximum=10000,
+        hint="Further ones are refused until the line is shorter.",
+    ),
     SYSTEM.flag("list_hidden_files", "Load models from hidden directories", True),
     API.flag(
         "api_enable_requests", "Allow http:// and https:// URLs for input images in API", True, api_writable=False

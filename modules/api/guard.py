@@ -1,0 +1,294 @@
+"""The door of the whole server, page and API alike: which names it answers to, which sites may call it, who is let in.
+
+A web page of a stranger, open in the user's browser, can send requests to this machine. What it sends carries the
+stranger's `Origin` or the browser's `Sec-Fetch-Site`, or, after DNS rebinding, the stranger's `Host`; programs that are
+no browsers send none of the first two and are not hindered.
+"""
+
+import re
+import secrets
+import socket
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from ipaddress import ip_address
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from modules.access import Access, is_loopback
+from modules.api.auth import GUARDED
+from modules.api.errors import reply
+from modules.flags.flags import Flags
+
+COOKIE = "featherweight-token"
+FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
+JSON_PATHS = (*GUARDED, "/gradio_api/")
+UPLOAD_PATHS = ("/gradio_api/upload",)
+MAX_FAILURES, FAILURES_WITHIN_S = 10, 60.0
+MAX_ADDRESSES = 4096
+OTHER_SITES = ("cross-site", "same-site")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What this server may be called, from the flags."""
+
+    host: str  # the address it listens on
+    extra: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, flags: Flags) -> "Names":
+        """The bound address, --allow-host, and where every address is bound the name of this machine."""
+        extra = {name.strip().lower().rstrip(".") for name in flags.allow_host}
+        if not is_loopback(flags.host):
+            own = socket.gethostname().lower()
+            extra |= {own, f"{own}.local"}
+        return cls(flags.host.strip("[]").lower(), frozenset(extra))
+
+    def includes(self, host: str) -> bool:
+        """Whether a `Host` header (name or address, with or without port) may mean this server.
+
+        An address cannot be rebound, so a server that answers on every address takes any; names must be known.
+        """
+        name = host_name(host)
+        if not name:
+            return False
+        if is_loopback(name) or name == self.host or name in self.extra:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return not is_loopback(self.host)
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The foreign origins that may call, from the CORS flags."""
+
+    listed: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    @classmethod
+    def of(cls, flags: Flags) -> "Origins":
+        """--cors-allow-origins and --cors-allow-origins-regex."""
+        listed = (origin.strip().rstrip("/") for origin in (flags.cors_allow_origins or "").split(","))
+        return cls(tuple(origin for origin in listed if origin), flags.cors_allow_origins_regex)
+
+    def include(self, origin: str) -> bool:
+        """Whether this origin may call."""
+        by_pattern = self.pattern is not None and re.fullmatch(self.pattern, origin) is not None
+        return "*" in self.listed or origin in self.listed or by_pattern
+
+
+class Throttle:
+    """Counts wrong passwords and tokens by client address; memory stays bounded. Not thread safe: one event loop."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def failed(self, address: str) -> None:
+        """A wrong password or token came from there."""
+        self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._now())
+        self._failures.move_to_end(address)
+        while len(self._failures) > MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+
+    def wait_s(self, address: str) -> int:
+        """Seconds until this address may try again; 0: now."""
+        times = self._failures.get(address, deque())
+        if len(times) < MAX_FAILURES:
+            return 0
+        return max(int(times[0] + FAILURES_WITHIN_S - self._now() + 0.999), 0)
+
+
+class Guard:
+    """The ASGI middleware around everything else. It refuses with a sentence, and makes all cookies strict."""
+
+    def __init__(self, app: ASGIApp, names: Names, origins: Origins, access: Access, throttle: Throttle) -> None:
+        self._app = app
+        self._names = names
+        self._origins = origins
+        self._access = access
+        self._throttle = throttle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        address = connection.client.host if connection.client else ""
+        refusal = self._refusal(connection, address)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        carries_password = "authorization" in connection.headers or _path(connection).rstrip("/") == "/login"
+
+        async def send_strict(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _make_cookies_strict(message)
+                if carries_password and message["status"] in (400, 401):
+                    self._throttle.failed(address)
+            await send(message)
+
+        await self._app(scope, receive, send_strict)
+
+    def _refusal(self, connection: HTTPConnection, address: str) -> Response | None:
+        """What a request is answered that is not let in."""
+        return (
+            self._foreign(connection)
+            or self._form(connection)
+            or self._throttled(connection, address)
+            or (self._without_token(connection, address) if self._access.token else None)
+        )
+
+    def _foreign(self, connection: HTTPConnection) -> Response | None:
+        headers = connection.headers
+        host = headers.get("host", "")
+        if len(headers.getlist("host")) > 1 or not self._names.includes(host):
+            return _refused(
+                f"This server does not answer to the name {host_name(host)!r}. If that is a name of yours, as behind a "
+                "reverse proxy, start it with --allow-host NAME."
+            )
+        origin = headers.get("origin")
+        if origin is not None and self._is_foreign(origin, host) and not self._origins.include(origin):
+            return _refused(
+                f"A page of {origin} may not call this server. If it is yours, start the server with "
+                f"--cors-allow-origins {origin}."
+            )
+        if origin is None and headers.get("sec-fetch-site") in OTHER_SITES and not _is_visit(connection):
+            return _refused("Another site's page may not use what this server holds (Sec-Fetch-Site).")
+        return None
+
+    def _is_foreign(self, origin: str, host: str) -> bool:
+        """Whether an origin is another one than the server's. A reverse proxy may have changed `Host`, so that names of
+        --allow-host are its own too."""
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            return True
+        default = {"http": ":80", "https": ":443"}[parts.scheme]
+        own = parts.netloc.lower().removesuffix(default) == host.lower().removesuffix(default)
+        return not own and host_name(parts.netloc) not in self._names.extra
+
+    def _form(self, connection: HTTPConnection) -> Response | None:
+        """Forms can be sent by any page without the browser asking first; where JSON is expected they are refused."""
+        path = _path(connection)
+        kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind not in FORM_TYPES or not path.startswith(JSON_PATHS) or path.startswith(UPLOAD_PATHS):
+            return None
+        text = f"The body is {kind}; this route takes JSON. Send it with the header Content-Type: application/json."
+        return reply(415, "InvalidValueError", text)
+
+    def _throttled(self, connection: HTTPConnection, address: str) -> Response | None:
+        is_login = _path(connection).rstrip("/") == "/login"
+        if not (is_login or "authorization" in connection.headers or "token" in connection.query_params):
+            return None
+        wait_s = self._throttle.wait_s(address)
+        if not wait_s:
+            return None
+        text = f"Too many wrong passwords came from your address. Wait {wait_s} s, then try again."
+        return reply(429, "HTTPException", text, headers={"Retry-After": str(wait_s)})
+
+    def _without_token(self, connection: HTTPConnection, address: str) -> Response | None:
+        """None for who has the token; whoever brings it in the address gets a cookie, and the address without it."""
+        if _same(connection.cookies.get(COOKIE), self._access.token):
+            return None
+        scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            if _same(credentials.strip(), self._access.token):
+                return None
+            self._throttle.failed(address)
+        given = connection.query_params.get("token")
+        if _same(given, self._access.token):
+            return _entered(connection, self._access.token) if _is_page_visit(connection) else None
+        if given is not None:
+            self._throttle.failed(address)
+        text = (
+            "This server needs its token: open the address that it printed at start, which ends in ?token=..., or send "
+            "the header Authorization: Bearer TOKEN."
+        )
+        return reply(401, "Unauthorized", text)
+
+
+def install_guard(app: FastAPI, flags: Flags, access: Access) -> None:
+    """Put the guard around everything that `app` serves, the mounted page included; to be called last.
+
+    The CORS middleware stands inside of it always, with no origins where no flag names any: Gradio's own, which allows
+    more, keeps silent where it finds one.
+    """
+    origins = Origins.of(flags)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=list(origins.listed),
+        allow_origin_regex=origins.pattern,
+        allow_methods=["*"] if origins != Origins() else [],
+        allow_headers=["*"] if origins != Origins() else [],
+        allow_credentials=origins != Origins(),
+    )
+    app.add_middleware(Guard, names=Names.of(flags), origins=origins, access=access, throttle=Throttle())
+
+
+def host_name(host: str) -> str:
+    """The name in a `Host` header, without port and brackets, in lower case; "" for what is none."""
+    try:
+        return (urlsplit(f"//{host.strip()}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _path(connection: HTTPConnection) -> str:
+    path: str = connection.scope["path"]
+    return path.removeprefix(connection.scope.get("root_path", "").rstrip("/"))
+
+
+def _is_visit(connection: HTTPConnection) -> bool:
+    """Whether the user followed a link to here: the one thing that may come from another site."""
+    headers = connection.headers
+    is_top = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+    return connection.scope.get("method") in ("GET", "HEAD") and is_top
+
+
+def _is_page_visit(connection: HTTPConnection) -> bool:
+    return connection.scope.get("method") == "GET" and "text/html" in connection.headers.get("accept", "")
+
+
+def _entered(connection: HTTPConnection, token: str) -> Response:
+    """A page that goes on to the same address without the token, which is in a cookie from now on.
+
+    No redirect: to that the browser would not add a strict cookie where another site's link led here.
+    """
+    kept = urlencode([(name, value) for name, value in parse_qsl(connection.url.query) if name != "token"])
+    page = f'<!doctype html><title>Featherweight</title><meta http-equiv="refresh" content="0; url=?{escape(kept)}">'
+    response = HTMLResponse(page, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+    is_https = connection.url.scheme == "https"
+    response.set_cookie(COOKIE, token, httponly=True, samesite="strict", secure=is_https, path="/")
+    return response
+
+
+def _same(given: str | None, wanted: str) -> bool:
+    return given is not None and secrets.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def _refused(text: str) -> Response:
+    return reply(403, "Forbidden", text)
+
+
+def _make_cookies_strict(message: Message) -> None:
+    """No cookie of this server is sent along with another site's requests."""
+    headers = MutableHeaders(scope=message)
+    cookies = headers.getlist("set-cookie")
+    if not cookies:
+        return
+    del headers["set-cookie"]
+    for cookie in cookies:
+        parts = [part for part in cookie.split(";") if part.strip().partition("=")[0].lower() != "samesite"]
+        headers.append("set-cookie", f"{';'.join(parts)}; SameSite=Strict")

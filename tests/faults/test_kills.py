@@ -1,0 +1,196 @@
+"""kill -9, signals and second servers: no finished image is lost, and every unfinished job is named afterwards.
+
+Ten kills by default, a hundred with FEATHERWEIGHT_THOROUGH=1 in the environment.
+"""
+
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.faults.server import Refused, TinyServer
+
+KILLS = 100 if os.environ.get("FEATHERWEIGHT_THOROUGH") else 10
+BODY = {"width": 64, "height": 64, "steps": 3, "n_iter": 3, "save_images": True, "send_images": False}
+GONE = (OSError, HTTPException, Refused)
+
+
+def submit(server: TinyServer, task_id: str, **changed: object) -> bool:
+    """Submit and wait; whether the answer came."""
+    try:
+        server.ask("/sdapi/v1/txt2img", {**BODY, "prompt": task_id, "force_task_id": task_id, **changed})
+    except GONE:
+        return False
+    return True
+
+
+def rows(data: Path) -> dict[str, str]:
+    """The state of each job as the record has it."""
+    with sqlite3.connect(data / "jobs.sqlite") as database:
+        found = dict(database.execute("SELECT task_id, status FROM jobs").fetchall())
+    database.close()
+    return found
+
+
+def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    draw = random.Random(5)
+    answered: set[str] = set()
+    accepted: set[str] = set()
+    for round_number in range(KILLS + 1):
+        server = TinyServer(data)
+        server.wait_until_up()
+        named = {record["task_id"] for record in server.ask("/internal/unfinished")}
+        states = rows(data)
+        ended = {task_id for task_id, state in states.items() if state == "done"}
+        assert answered <= ended
+        assert named == set(states) - ended, "each job is done or named"
+        assert accepted <= set(states)
+        if round_number == KILLS:
+            server.kill()
+            break
+        tasks = [f"{round_number}-{number}" for number in range(4)]
+        with ThreadPoolExecutor(len(tasks)) as clients:
+            replies = {task: clients.submit(submit, server, task) for task in tasks}
+            time.sleep(draw.uniform(0.02, 0.6))
+            accepted |= set(server.ask("/internal/pending-tasks")["tasks"])
+            server.kill()
+        answered |= {task for task, reply in replies.items() if reply.result()}
+    assert accepted
+    recorded = images_of_the_record(data)
+    files = set((data / "outputs").rglob("*.png"))
+    assert recorded <= files, "every image that the record names is there"
+    for path in files:
+        with Image.open(path) as image:
+            image.load()  # and is whole
+    # An image may be on the disk for a moment before the record says so: at most one for each kill.
+    assert len(files - recorded) <= KILLS
+    assert not list((data / "outputs").rglob("*.tmp"))
+
+
+def images_of_the_record(data: Path) -> set[Path]:
+    with sqlite3.connect(data / "jobs.sqlite") as database:
+        found = database.execute(
+            "SELECT json_extract(image.value, '$.path') FROM jobs, json_each(jobs.outcome, '$.images') AS image "
+            "WHERE jobs.kind = 'txt2img' AND jobs.outcome IS NOT NULL"
+        ).fetchall()
+    database.close()
+    return {Path(path) for (path,) in found}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TinyServer]:
+    server = TinyServer(tmp_path / "data")
+    server.wait_until_up()
+    yield server
+    server.kill()
+
+
+def wait_for_line(server: TinyServer, length: int) -> None:
+    until = time.monotonic() + 20
+    while server.ask("/internal/pending-tasks")["size"] < length and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_within_five_seconds(server: TinyServer, tmp_path: Path, number: int) -> None:
+    with ThreadPoolExecutor(20) as clients:
+        for task in range(20):
+            clients.submit(submit, server, f"job-{task}", steps=20, n_iter=40)
+        wait_for_line(server, 20)
+        time.sleep(0.6)  # the first image is finished by then
+        began = time.monotonic()
+        server.signal(number)
+        assert server.exit_code(10) == 0
+        assert time.monotonic() - began < 5
+    assert len(images_of_the_record(tmp_path / "data")) >= 1
+    again = TinyServer(tmp_path / "data")
+    again.wait_until_up()
+    left = again.ask("/internal/unfinished")
+    assert len(left) == 20
+    assert sorted(left, key=lambda record: record["images"])[-1]["images"] >= 1
+    assert all(record["reason"] and record["title"].startswith("job-") and record["when"] > 0 for record in left)
+    again.kill()
+
+
+def test_unfinished_jobs_are_repeated_and_dismissed_over_http(server: TinyServer, tmp_path: Path) -> None:
+    threading.Thread(target=submit, args=(server, "cut off"), kwargs={"steps": 500, "seed": 7}, daemon=True).start()
+    wait_for_line(server, 1)
+    server.kill()
+    again = TinyServer(tmp_path / "data")
+    again.wait_until_up()
+    (left,) = again.ask("/internal/unfinished")
+    assert (left["task_id"], left["kind"], left["title"]) == ("cut off", "txt2img", "cut off")
+    new = again.ask("/internal/unfinished/cut%20off/repeat", method="POST")["task_id"]
+    assert new in again.ask("/internal/pending-tasks")["tasks"]
+    assert again.ask("/internal/unfinished") == []
+    with pytest.raises(Refused) as refused:
+        again.ask("/internal/unfinished/cut%20off/dismiss", method="POST")
+    assert refused.value.args[0] == 404
+    again.kill()
+
+
+def test_a_second_server_on_the_same_folder_says_so_and_ends(server: TinyServer, tmp_path: Path) -> None:
+    second = TinyServer(tmp_path / "data")
+    assert second.exit_code(30) == 1
+    said = second.log.read_text()
+    assert "A server uses the data folder" in said and f"port {server.port}" in said and "--data-dir" in said
+    assert server.ask("/internal/ping") == {}
+
+
+def test_damaged_files_do_not_stop_the_start(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "jobs.sqlite").write_bytes(b"garbage" * 1000)
+    (data / "styles.csv").write_bytes(b"name,prompt\n\xff\xfe,x\n")
+    (data / "config.json").mkdir()
+    server = TinyServer(data)
+    server.wait_until_up()
+    notices = " ".join(server.ask("/internal/notices"))
+    server.kill()
+    assert all(name in notices for name in ("jobs.sqlite.corrupt-1", "styles.csv", "config.json.corrupt-1"))
+
+
+def test_jobs_of_clients_that_have_gone_end_unless_they_may_come_back(server: TinyServer) -> None:
+    answer_only = {**BODY, "save_images": False, "steps": 500}
+    for body in (answer_only, answer_only, {**answer_only, "force_task_id": "kept"}):
+        with pytest.raises(TimeoutError):
+            server.ask("/sdapi/v1/txt2img", body, timeout_s=0.5)
+    until = time.monotonic() + 20
+    while server.ask("/internal/pending-tasks")["tasks"] != ["kept"] and time.monotonic() < until:
+        time.sleep(0.1)
+    assert server.ask("/internal/pending-tasks")["tasks"] == ["kept"]
+    assert server.ask("/internal/clear-queue", method="POST") == {"cleared": 0}
+
+
+def test_an_open_server_is_not_started(tmp_path: Path) -> None:
+    server = TinyServer(tmp_path / "data", "--listen")
+    assert server.exit_code(30) == 1
+    assert "--access-token" in server.log.read_text()
+
+
+def test_the_token_that_was_drawn_is_printed(tmp_path: Path) -> None:
+    server = TinyServer(tmp_path / "data", "--access-token")
+    until = time.monotonic() + 30
+    while "?token=" not in server.log.read_text() and time.monotonic() < until:
+        time.sleep(0.1)
+    token = server.log.read_text().partition("?token=")[2].split()[0]
+    while time.monotonic() < until:
+        with suppress(ConnectionError):
+            assert server.ask(f"/internal/ping?token={token}") == {}
+            break
+        time.sleep(0.1)
+    with pytest.raises(Refused) as refused:
+        server.ask("/internal/ping")
+    assert refused.value.args[0] == 401
+    server.kill()

@@ -128,7 +128,9 @@ MEMORY: dict[str, Any] = {
 ENGINE: dict[str, Any] = {
     "state": "ready",
     "message": "",
-    "line": "SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda:0",
+    "line": "SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB · cuda:0",
+    "pending": "",
+    "facts": "model.safetensors [abcdef0123]\nin fp16 it would take 2.1 GB",
     "hashing": "",
     "size": 512,
     "switch_seconds": 2.31,

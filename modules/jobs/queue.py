@@ -185,7 +185,9 @@ class JobQueue:
             status = JobStatus.INTERRUPTED if result.interrupted else JobStatus.DONE
             self.store.ended(job.task_id, status, outcome=_outcome(result))
             job.finish(result)
-            log.info("%s: %d images in %.1f s", job.task_id, len(result.images), time.monotonic() - began)
+            count = len(result.images)
+            took = time.monotonic() - began
+            log.info("%s: %d %s in %.1f s", job.task_id, count, "image" if count == 1 else "images", took)
 
     def _forget_old_jobs(self) -> None:
         final = [task_id for task_id, job in self._jobs.items() if job.status.is_final]

@@ -196,6 +196,6 @@ def test_the_retention_of_each_lora_is_shown(page: sync_api.Page) -> None:
         " worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
     )
     text = page.inner_text(".fw-retention")
-    assert "LoRA ink: 99.8 % arrived" in text and "LoRA pen: 41.0 % arrived" in text
+    assert "LoRA ink: applied, 99.8 % of its effect kept" in text and "LoRA pen: applied, 41.0 %" in text
     assert "Worst layers: mid.to_q 20.0 %" in text and "to_k" not in text
-    assert "LoRA x: 100 % arrived" in text and "noise 20.0 %" in text
+    assert "LoRA x: applied, 100 % of its effect kept" in text and "noise 20.0 %" in text

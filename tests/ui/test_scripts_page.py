@@ -110,7 +110,7 @@ def test_a_precision_report_is_made_and_found_again_after_a_reload(page: sync_ap
     page.click("#precision_report")
     page.wait_for_selector("#precision_result .fw-table")
     keep(page, "precision-report")
-    assert "in place of" in page.inner_text("#precision_result")
+    assert "instead of" in page.inner_text("#precision_result")
     page.reload()
     open_tab(page, "Precision")
     page.wait_for_selector("#precision_result .fw-table")

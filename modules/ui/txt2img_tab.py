@@ -385,7 +385,8 @@ def _build_refiner(services: Services, form: Components) -> gr.Accordion:
         services.catalogue.refresh()
         return gr.update(choices=titles())
 
-    with gr.Accordion("Refiner", open=False, elem_id="txt2img_refiner") as head, gr.Row():
+    head: gr.Accordion = gr.Accordion("Refiner", open=False, elem_id="txt2img_refiner")
+    with head, gr.Row():
         form["refiner_checkpoint"] = gr.Dropdown(
             titles(),
             value=NO_REFINER,

@@ -9,8 +9,8 @@ from playwright import sync_api
 from modules.services import Services
 from tests.fakes import fake_services
 from tests.model_cards.test_cards import adapter, image
-from tests.ui.browser import needs_browser, opened_browser, served
-from tests.ui.test_page import PROMPT, open_page
+from tests.ui.browser import needs_browser, open_page, served
+from tests.ui.test_page import PROMPT
 
 pytestmark = needs_browser
 NEGATIVE = "#txt2img_neg_prompt textarea"
@@ -43,14 +43,15 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services) -> Iterator[sync_api.Page]:
+def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
     errors: list[str] = []
-    with served(services) as address, opened_browser() as browser:
+    with served(services) as address:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         open_page(page, address)
         yield page
+        page.close()
     assert errors == []
 
 

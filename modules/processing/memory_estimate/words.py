@@ -35,7 +35,19 @@ def plan_reply(plan: MemoryEstimate, proposals: tuple[Proposal, ...]) -> dict[st
             }
             for item in proposals
         ],
+        "nothing_fits": "" if plan.fits or proposals else why_nothing_fits(plan),
     }
+
+
+def why_nothing_fits(plan: MemoryEstimate) -> str:
+    """A sentence for a job for which there is no proposal."""
+    needs = (
+        f"{plan.needs_bytes / GB:.1f} GB at the stage {plan.worst!r}, {plan.weights_bytes / GB:.1f} GB of it weights"
+    )
+    return (
+        f"It does not fit, and no smaller size or saving setting was found with which it would: it needs {needs}. "
+        "Free memory, make a smaller image, or choose a smaller model."
+    )
 
 
 def plan_line(plan: MemoryEstimate) -> str:

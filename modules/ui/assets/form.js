@@ -28,7 +28,7 @@
       describe("hr", tab.form.hires_enabled ? fw.hiresLine(tab.form) : "");
       describe("refiner", fw.refinerLine(tab.form));
       const size = tab.find("hr_size");
-      if (size) size.textContent = fw.hiresLine(tab.form);
+      if (size) size.textContent = tab.form.hires_enabled ? "" : fw.hiresLine(tab.form); // else the head says it
     };
 
     function describe(name, text) {

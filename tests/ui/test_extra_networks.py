@@ -94,11 +94,20 @@ def test_cards_are_drawn_as_far_as_they_are_looked_at(cards: sync_api.Page) -> N
     page.wait_for_function(f"document.querySelectorAll('{CARDS}').length > {drawn}")
 
 
+def test_an_empty_page_of_cards_is_no_list(cards: sync_api.Page) -> None:
+    open_tab(cards, "Hypernetworks")
+    cards.wait_for_selector("#txt2img_hypernetworks_cards .fw-cards-empty")
+    assert cards.get_attribute("#txt2img_hypernetworks_cards", "role") == "group"
+    open_tab(cards, "Lora")
+    cards.wait_for_selector(CARDS)
+    assert cards.get_attribute("#txt2img_lora_cards", "role") == "list"
+
+
 def test_search_sort_and_folders(cards: sync_api.Page) -> None:
     page = cards
     count = page.locator(".fw-networks[data-page=lora] .fw-networks-count")
     page.fill(SEARCH, "plain 14")  # also 114 and 140 to 149
-    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 4}")
+    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 6}")  # two are bundled
     page.select_option("#txt2img_lora_extra_sort", "Name")
     page.click("#txt2img_lora_extra_sort_dir")
     assert page.locator(CARDS).first.get_attribute("data-name") == "plain 149"
@@ -193,7 +202,7 @@ def test_an_embedding_goes_where_the_cursor_was(cards: sync_api.Page) -> None:
 def test_the_retention_of_each_lora_is_shown(page: sync_api.Page) -> None:
     open_tab(page, "Generation")
     page.evaluate(
-        "featherweight.showSurvival({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]],"
+        "featherweight.tab('txt2img').showRetention({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]],"
         " worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
     )
     text = page.inner_text(".fw-retention")

@@ -28,7 +28,7 @@ SCRIPTS = (
     *("core.js", "form.js", "attention.js", "progress.js", "gallery.js", "prompt_text.js", "prompt.js", "hotkeys.js"),
     "lightbox.js",
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("memory.js", "start.js"),
+    *("memory.js", "notices.js", "start.js"),
 )
 STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
@@ -42,6 +42,7 @@ def build_page(services: Services) -> gr.Blocks:
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
         checkpoint = build_header(services, page)
+        gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
                 images = build_txt2img_tab(services, page)

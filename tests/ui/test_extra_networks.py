@@ -202,8 +202,8 @@ def test_an_embedding_goes_where_the_cursor_was(cards: sync_api.Page) -> None:
 def test_the_retention_of_each_lora_is_shown(page: sync_api.Page) -> None:
     open_tab(page, "Generation")
     page.evaluate(
-        "featherweight.tab('txt2img').showRetention({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]],"
-        " worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
+        "featherweight.tab('txt2img').showRetention({retention: 0.9, noise: 0.2,"
+        " networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]], worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
     )
     text = page.inner_text(".fw-retention")
     assert "LoRA ink: applied, 99.8 % of its effect kept" in text and "LoRA pen: applied, 41.0 %" in text

@@ -5,7 +5,7 @@
   const GRACE_MS = 6000; // how long a submitted job may be unknown to the server
   const GUARD_MS = 600; // a second click on Generate must not fall on Interrupt
   const ASK_MS = 250; // how long other pages have to say that a job is theirs
-  const LOST = "The server was restarted before this job was done, so it is lost. The form is as it was: Generate makes it again.";
+  const LOST = "The server was restarted before this job was done. The form is as it was: Generate makes it again.";
   const NOT_TAKEN = "The server did not take this job. Press Generate again; if that does not help, the server's log says why.";
   const REFUSED =
     "The job was not started: the server could not read a value of the form, or could not be reached. Its log says more.";
@@ -33,6 +33,13 @@
       tab.clearMessages();
       watch(id);
       return id;
+    };
+
+    // Watch a job that was put in line elsewhere.
+    tab.follow = (id) => {
+      remember(id, false);
+      tab.clearMessages();
+      watch(id);
     };
 
     // Called when the server took (or refused) the job.

@@ -113,6 +113,7 @@
     setInterval(nameButtons, 2000);
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
     for (const tab of fw.tabs) tab.resume();
+    fw.showNotices();
   }
 
   document.addEventListener("DOMContentLoaded", ready);

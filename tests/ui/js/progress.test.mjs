@@ -63,7 +63,7 @@ test("what the server says of a job that was cut off is what the page says", asy
   assert.equal(said(), "interrupted by a restart");
 });
 
-test("a server that restarts while the page watches loses the job aloud", async () => {
+test("a server that restarts while the page watches does not end the job silently", async () => {
   const replies = { [PROGRESS]: { active: true, progress: 0.5 } };
   const { fw, tick, said } = page({ replies });
   fw.tab("one").start();
@@ -74,7 +74,13 @@ test("a server that restarts while the page watches loses the job aloud", async 
   replies[PROGRESS] = { active: false, queued: false, completed: false };
   await tick();
   assert.ok(!fw.tab("one").isRunning());
-  assert.match(said(), /lost/);
+  assert.match(said(), /restarted before this job was done/);
+});
+
+test("a job that was put in line elsewhere is watched and kept", () => {
+  const stores = { session: new Storage(), local: new Storage() };
+  page({ stores }).fw.tab("one").follow("task(x)");
+  assert.equal(page({ stores }).fw.tab("one").task(), "task(x)");
 });
 
 test("a finished job is shown", async () => {

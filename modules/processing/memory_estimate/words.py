@@ -41,12 +41,11 @@ def plan_reply(plan: MemoryEstimate, proposals: tuple[Proposal, ...]) -> dict[st
 
 def why_nothing_fits(plan: MemoryEstimate) -> str:
     """A sentence for a job for which there is no proposal."""
-    needs = (
-        f"{plan.needs_bytes / GB:.1f} GB at the stage {plan.worst!r}, {plan.weights_bytes / GB:.1f} GB of it weights"
-    )
+    needs, weights = plan.needs_bytes / GB, plan.weights_bytes / GB
     return (
-        f"It does not fit, and no smaller size or saving setting was found with which it would: it needs {needs}. "
-        "Free memory, make a smaller image, or choose a smaller model."
+        "It does not fit, and no smaller size or saving setting was found with which it would: it needs "
+        f"{needs:.1f} GB at the stage '{plan.worst}', {weights:.1f} GB of it weights. Free memory, make a smaller "
+        "image, or choose a smaller model."
     )
 
 

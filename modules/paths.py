@@ -141,7 +141,8 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
 
     Folders given on the command line are relative to the working directory, defaults to the data folder, as in the
     reference UI. --ckpt-dir and --vae-dir are searched besides the usual folder; the other folder flags replace it.
-    The program's own model folder is always searched last, so that the shipped model is found with --data-dir too.
+    The program's own model folders are always searched last, so that the shipped model, its LoRAs and its small VAE are
+    found with --data-dir too.
     """
     root = root.absolute()
     data_dir = _given(flags.data_dir) or root
@@ -159,6 +160,7 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         lora_dirs=_distinct(
             _given(flags.lora_dir) or models_dir / "Lora",
             _given(flags.lyco_dir_backcompat) or models_dir / "LyCORIS",
+            root / "models" / "Lora",
         ),
         embeddings_dir=_given(flags.embeddings_dir) or data_dir / "embeddings",
         hypernetwork_dir=_given(flags.hypernetwork_dir) or models_dir / "hypernetworks",

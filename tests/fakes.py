@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -127,14 +128,15 @@ def whole_api(services: Services) -> FastAPI:
 
 def mounted_page(services: Services) -> FastAPI:
     """API and page as they are served. Built in a loop, because Gradio makes loops, and leaves them open, where none is
-    running."""
+    running; in a thread of its own, because an open browser's loop may run in this one."""
 
     async def build() -> FastAPI:
         from modules.ui.app import mount_page
 
         return mount_page(build_api(services), services)
 
-    return asyncio.run(build())
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(lambda: asyncio.run(build())).result()
 
 
 def result_of(request: GenerationRequest, images: list[GeneratedImage], interrupted: bool) -> Result:

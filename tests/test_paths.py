@@ -34,6 +34,8 @@ def test_data_dir_moves_what_the_user_makes_and_keeps_the_shipped_model(tmp_path
     data = tmp_path / "data"
     paths = paths_of(tmp_path, "--data-dir", str(data))
     assert paths.checkpoint_dirs == (data / "models" / "Stable-diffusion", tmp_path / "models" / "Stable-diffusion")
+    assert paths.lora_dirs[-1] == tmp_path / "models" / "Lora"
+    assert paths.tiny_vae_dirs[-1] == tmp_path / "models" / "VAE-taesd"
     assert paths.embeddings_dir == data / "embeddings"
     assert paths.config_file == data / "config.json"
     assert paths.builtin_extensions_dir == tmp_path / "extensions-builtin"

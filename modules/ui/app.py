@@ -14,22 +14,21 @@ from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
-from modules.ui.form import memory_fields
 from modules.ui.header import build_header
 from modules.ui.merger_tab import build_merger_tab
-from modules.ui.messages import note_box
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.theme import build_theme
-from modules.ui.txt2img_tab import build_txt2img_tab
+from modules.ui.txt2img_tab import SCRIPT_IDS, build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
-    *("core.js", "attention.js", "progress.js", "gallery.js", "prompt.js", "hotkeys.js", "lightbox.js"),
+    *("core.js", "form.js", "attention.js", "progress.js", "gallery.js", "prompt_text.js", "prompt.js", "hotkeys.js"),
+    "lightbox.js",
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("memory.js", "start.js"),
+    *("memory.js", "notices.js", "start.js"),
 )
 STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
@@ -43,13 +42,12 @@ def build_page(services: Services) -> gr.Blocks:
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
         checkpoint = build_header(services, page)
-        if services.notices:
-            gr.HTML("".join(note_box(text) for text in services.notices), elem_id="fw_notices")
+        gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
-                form, scripts = build_txt2img_tab(services, page)
+                images = build_txt2img_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
-                build_png_info_tab(services, form, scripts, tabs)
+                build_png_info_tab(services, images, tabs)
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
                 build_merger_tab(services, page, checkpoint)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
@@ -102,9 +100,7 @@ def _session_user(app: FastAPI) -> SessionUser:
 
 def _head(services: Services) -> str:
     """The page's scripts, inlined: no request leaves the page for them."""
-    theme = services.flags.theme
-    forced = f"window.featherweightTheme = {theme!r};" if theme else ""
-    forced += f"window.featherweightCards = {json.dumps(list(services.cards.pages))};"
-    forced += f"window.featherweightMemoryFields = {json.dumps(memory_fields('txt2img'))};"
+    known = {"tabs": [SCRIPT_IDS], "cards": list(services.cards.pages), "theme": services.flags.theme or ""}
+    forced = f"window.featherweightPage = {json.dumps(known)};"
     scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return f'<meta name="viewport" content="width=device-width, initial-scale=1"><script>{forced}\n{scripts}</script>'

@@ -130,8 +130,8 @@ def _build_form(services: Services, fields: Fields) -> tuple[gr.HTML, list[gr.Bu
     fields["name"] = gr.Textbox(
         label="Custom Name (Optional)",
         elem_id="modelmerger_custom_name",
-        info="In the folder of checkpoints, without ending; a / makes a folder. Without one, the name says what was "
-        "merged.",
+        info="File name in models/Stable-diffusion, without extension; a / makes a folder. Without one, the name says "
+        "what was merged.",
         max_lines=1,
     )
     fields["multiplier"] = gr.Slider(

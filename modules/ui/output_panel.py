@@ -11,7 +11,7 @@ PANEL = """
   </div>
   <div id="txt2img_gallery" class="fw-gallery">
     <div class="fw-stage"><p class="fw-empty">Images appear here.<br>Ctrl+Enter generates.</p></div>
-    <div class="fw-thumbs" role="listbox" aria-label="Images of this job"></div>
+    <div class="fw-thumbs" role="listbox" aria-label="Images of this job" aria-orientation="horizontal"></div>
   </div>
   <div id="txt2img_image_tools" class="fw-tools" hidden>
     <button type="button" data-do="save" title="Save into the folder of the Save button">Save</button>

@@ -9,15 +9,13 @@ import gradio as gr
 from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
 from modules.services import Services
-from modules.ui.controls import Components
-from modules.ui.form import FIELDS, pasted_fields, sent_values
+from modules.ui.form import pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
-from modules.ui.scripts_panel import ScriptFields
-from modules.ui.txt2img_tab import HIDDEN_EVENT
+from modules.ui.txt2img_tab import HIDDEN_EVENT, ImageTab
 
 
-def build_png_info_tab(services: Services, form: Components, scripts: ScriptFields, tabs: gr.Tabs) -> None:
-    """Build the tab's contents inside of the tab that is open now; `form` and `scripts` are what it sends to."""
+def build_png_info_tab(services: Services, images: ImageTab, tabs: gr.Tabs) -> None:
+    """Build the tab's contents inside of the tab that is open now; `images` is what it sends to."""
     with gr.Row():
         with gr.Column(scale=1):
             image = gr.File(
@@ -46,12 +44,9 @@ def build_png_info_tab(services: Services, form: Components, scripts: ScriptFiel
 
     def fill(infotext: str) -> list[Any]:
         parsed = pasted_fields(infotext, services) if infotext else {}
-        values = sent_values(parsed, services)
-        updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
-        overrides = values.get("overrides", [])
-        updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))
-        return [*updates, *scripts.pasted(parsed), gr.update(selected="txt2img") if values else gr.update()]
+        updates = images.filled(parsed, sent_values(parsed, services))
+        return [*updates, gr.update(selected="txt2img") if parsed else gr.update()]
 
     image.change(read, inputs=[image], outputs=[shown, text], **HIDDEN_EVENT)
-    outputs = [*(form[name] for name in FIELDS), *scripts.pasted_outputs, tabs]
-    send.click(fill, inputs=[text], outputs=outputs, **HIDDEN_EVENT)
+    sent = send.click(fill, inputs=[text], outputs=[*images.outputs, tabs], **HIDDEN_EVENT)
+    images.keep_after(sent)

@@ -62,7 +62,7 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
                     name = gr.Textbox(
                         label="File name",
                         placeholder="smaller.safetensors",
-                        info="In the folder of checkpoints; nothing is replaced.",
+                        info="Saved into models/Stable-diffusion; an existing file is never overwritten.",
                         max_lines=1,
                         elem_id="precision_name",
                     )
@@ -150,7 +150,7 @@ def _comparison_fields(services: Services) -> Fields:
         [(FORMAT_LABELS.get(item, item), item) for item in COMPARED],
         value=list(COMPARED),
         label="Formats",
-        info="The first is what the others are measured against",
+        info="The first is the reference",
         elem_id="precision_formats",
     )
     with gr.Row():
@@ -189,8 +189,11 @@ def _comparison_request(
     width: Any,
     height: Any,
 ) -> ComparisonRequest:
+    lines = tuple(line.strip() for line in (prompts or "").splitlines() if line.strip())
+    if not lines:
+        raise InvalidValueError("There is nothing to compare: type at least one prompt, at most 16, one per line.")
     return ComparisonRequest(
-        prompts=tuple(line.strip() for line in (prompts or "").splitlines() if line.strip()),
+        prompts=lines,
         storages=tuple(storage for storage in COMPARED if storage in formats),
         checkpoint=checkpoint or None,
         negative_prompt=negative or "",

@@ -54,11 +54,12 @@ def _report(title: str, outcome: Mapping[str, Any]) -> str:
     notices = "".join(f"<p>{escape(notice)}</p>" for notice in outcome.get("notices", ()))
     error = outcome["mean_error"]
     lost = f"the stored weights are off by {error:.2%} on average" if error else "no weight is changed"
-    sentence = f"{megabytes(after)} in place of {megabytes(before)} ({after / max(before, 1):.0%}); {lost}."
+    share = f"{after / max(before, 1):.0%}"
+    sentence = f"{megabytes(after)} instead of {megabytes(before)} ({share}), all tensors of the file counted; {lost}."
     return (
         f"<h3>{escape(title)}</h3><p><b>{sentence}</b></p>{saturated}{notices}"
         '<table class="fw-table"><thead><tr><th>Part</th><th>In 16 bits</th><th>As stored</th><th>Share</th>'
-        f"<th>Tensors stored so</th><th>Tensors that stay</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"<th>Quantized tensors</th><th>Kept in 16 bit</th></tr></thead><tbody>{rows}</tbody></table>"
         + (
             "<details><summary>Layers with the largest errors</summary>"
             '<table class="fw-table"><thead><tr><th>Relative error</th><th>Tensor</th><th>Shape</th></tr></thead>'

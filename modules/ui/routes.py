@@ -3,6 +3,8 @@ is opened to the browser."""
 
 import csv
 import logging
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,10 +26,12 @@ from modules.api.reply_models import (
     SavedImageReply,
     TokenCountReply,
 )
-from modules.errors import FeatherweightError
+from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.encode import encode_image
 from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
+from modules.processing.memory_estimate.proposals import propose
+from modules.processing.memory_estimate.words import plan_reply
 from modules.processing.pipeline.texts import text_options
 from modules.processing.record.output import name_context
 from modules.processing.record.result import GeneratedImage, ImageRole
@@ -37,9 +41,10 @@ from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
+from modules.ui.form import FIELDS, request_of
 from modules.ui.job_images import image_of, images_of
 from modules.ui.page_settings import page_settings
-from modules.ui.scales import hashing_line, scales_line
+from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +73,12 @@ class ImageBody(BaseModel):
     index: int = 0
 
 
+class FormBody(BaseModel):
+    """The values of a form by the names of its fields, as the page's script keeps them."""
+
+    form: dict[str, Any]
+
+
 class _Counting:
     """The tokenizer, built when the first count is asked for."""
 
@@ -85,13 +96,16 @@ def page_routes(services: Services) -> APIRouter:
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
         status = services.engine.status
+        model, wanted = status.model, services.settings.current.text("fp8_storage")
         return {
             "state": status.state.value,
             "message": status.message,
-            "line": scales_line(status.model) if status.model else "",
+            "line": scales_line(model) if model else "",
+            "pending": pending_line(model, wanted, services.queue.running is not None) if model else "",
+            "facts": scales_facts(model) if model else "",
             "hashing": hashing_line(services.engine.hashing),
-            "size": status.model.default_size_px if status.model else None,
-            "switch_seconds": round(status.model.switch_seconds, 2) if status.model else None,
+            "size": model.default_size_px if model else None,
+            "switch_seconds": round(model.switch_seconds, 2) if model else None,
             "settings": page_settings(services.settings.current),
         }
 
@@ -109,6 +123,20 @@ def page_routes(services: Services) -> APIRouter:
             is_negative=body.is_negative,
         )
         return {"text": str(count), "count": count.count, "limit": count.limit}
+
+    @routes.post("/memory-estimate", **documented({"line": "needs 3.2 GB of 4.0 GB"}))
+    def memory_estimate(body: FormBody) -> dict[str, Any]:
+        """What the job in a form will need, as POST /sdapi/v1/plan says it; the form counts as Generate would read
+        it, also the fields that the page has not shown."""
+        missing = [name for name in FIELDS if name not in body.form]
+        if missing:
+            raise InvalidValueError(f"The form lacks {', '.join(missing)}; reload the page.")
+        try:
+            request = request_of(body.form, services)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidValueError(f"A number in the form cannot be used: {error}.") from error
+        found = services.estimator.plan(request)
+        return plan_reply(found, propose(request, found, services.estimator.plan))
 
     @routes.get("/result", response_model=ResultReply, **documented(errors={404: NO_JOB}))
     def result(id_task: str) -> dict[str, Any]:
@@ -180,10 +208,14 @@ def _result_reply(job: Job) -> dict[str, Any]:
             error = str(failure)
         else:
             images, notices = finished.images, list(finished.notices)
-            seconds = round(sum(finished.timings_s.values()), 1)
+            state = job.progress()
+            seconds = round(state.elapsed_s, 1)
             retention = finished.adapter_retention
             if finished.interrupted:
-                notices.append("Interrupted: the images that were finished are kept.")
+                notices.append(
+                    f"Interrupted at step {state.step} of {state.total_steps}. What was made until then is kept; the "
+                    "last image may be unfinished."
+                )
     return {
         "task": job.task_id,
         "status": job.status.value,
@@ -236,6 +268,9 @@ def _log_saved(file: Path, job: Job, image: GeneratedImage, path: Path) -> None:
 
 def _open(folder: Path) -> bool:
     command = {"darwin": "open", "win32": "explorer"}.get(sys.platform, "xdg-open")
+    has_screen = command != "xdg-open" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not has_screen or shutil.which(command) is None:
+        return False
     try:
         subprocess.Popen([command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     except OSError as error:

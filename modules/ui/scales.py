@@ -7,15 +7,35 @@ UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 def scales_line(model: ModelFacts) -> str:
-    """For example `SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda`; where weights are
-    streamed it says so, and how much of them stays on the device."""
+    """For example `SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB · cuda`; where weights are streamed it says so, and
+    how much of them stays on the device."""
     whole = model.stored_bytes + model.streamed_bytes
     parts = [model.family, f"{short_count(model.parameters)} parameters", model.storage, short_bytes(whole)]
-    if whole != model.fp16_bytes:
-        parts[-1] += f", fp16 would be {short_bytes(model.fp16_bytes)}"
     if model.streaming:
         parts.append(f"{model.streaming}, {short_bytes(model.stored_bytes)} stay")
     return " · ".join([*parts, model.device])
+
+
+def scales_facts(model: ModelFacts) -> str:
+    """What more there is to say, a line each: the name, what the weights would take in fp16, how long it took."""
+    lines = [model.title]
+    if model.stored_bytes + model.streamed_bytes != model.fp16_bytes:
+        lines.append(f"in fp16 it would take {short_bytes(model.fp16_bytes)}")
+    if model.switch_seconds:
+        lines.append(f"ready after {model.switch_seconds:.2f} s")
+    return "\n".join(lines)
+
+
+def pending_line(model: ModelFacts, fp8_storage: str, is_busy: bool) -> str:
+    """What a chosen "FP8 weight" will change about the loaded model, and when; empty where it is as chosen, or where
+    that depends on the model ("Enable for SDXL")."""
+    is_quantized = model.storage.startswith(("fp8", "int8"))
+    when = "after this job" if is_busy else "with the next job"
+    if fp8_storage == "Disable" and is_quantized:
+        return f"changes to 16 bits {when}"
+    if fp8_storage == "Enable" and not is_quantized and model.device != "mps":
+        return f"changes to 8 bits {when}"
+    return ""
 
 
 def hashing_line(progress: HashProgress | None) -> str:

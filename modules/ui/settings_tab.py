@@ -18,7 +18,7 @@ def build_settings_tab(services: Services, page: gr.Blocks) -> None:
             '<input id="settings_search" type="search" placeholder="Search settings" aria-label="Search settings">',
             elem_classes=["fw-search"],
         )
-        apply = gr.Button("Apply settings", variant="primary", elem_id="settings_submit", scale=0)
+        apply = gr.Button("Apply settings", variant="primary", elem_id="settings_submit", scale=0, min_width=160)
     message = gr.HTML(elem_id="settings_result")
     components: list[gr.components.Component] = []
     values = iter(shown_values(services.settings.current))
@@ -37,7 +37,7 @@ def build_settings_tab(services: Services, page: gr.Blocks) -> None:
             return note_box("Nothing was changed.")
         labels = ", ".join(SETTINGS.get(key).label for key in changes)
         restart = any(SETTINGS.get(key).needs_reload for key in changes)
-        return note_box(f"Stored: {labels}.{' Some of it shows after a reload of the page.' if restart else ''}")
+        return note_box(f"Saved: {labels}.{' Reload the page to see it.' if restart else ''}")
 
     apply.click(store, inputs=components, outputs=[message], queue=False, api_visibility="private")
     page.load(

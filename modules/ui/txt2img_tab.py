@@ -4,8 +4,9 @@ The form only submits. The job lives in the queue; the page's script watches it 
 images, so that closing or reloading the page loses nothing.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
@@ -17,17 +18,103 @@ from modules.services import Services
 from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
 from modules.ui.extra_networks import extra_networks_tabs
-from modules.ui.form import FIELDS, ROWS, form_values, pasted_fields, request_of
+from modules.ui.filling import bounded, choices_of_names, known_only, restored
+from modules.ui.form import FIELDS, NO_REFINER, ROWS, form_values, pasted_fields, request_of
 from modules.ui.messages import error_box, note_box
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
 
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+SCRIPT_IDS: dict[str, Any] = {
+    "prefix": "txt2img",
+    "ids": {"paste": "paste", "hires_prompt": "hires_prompt", "hires_neg_prompt": "hires_neg_prompt"},
+    "fields": list(FIELDS),
+}
+"""What the page's scripts have to know of this tab: how its elements are named, and what its form holds."""
+SCRIPT_TAB = f"featherweight.tab('{SCRIPT_IDS['prefix']}')"
 
 
-def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, ScriptFields]:
-    """Build the tab's contents inside of the tab that is open now; returns the form's fields by name, and those of the
-    scripts."""
+@dataclass(frozen=True)
+class ImageTab:
+    """A form that makes images, as other tabs and pasted parameters fill it."""
+
+    services: Services
+    form: Components
+    scripts: ScriptFields
+    heads: tuple[gr.Accordion, gr.Accordion]  # of hires fix and of the refiner
+    notice: gr.HTML
+
+    @property
+    def fields(self) -> list[gr.components.Component]:
+        """In the order of `FIELDS`."""
+        return [self.form[name] for name in FIELDS]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What `filled` gives updates for."""
+        return [*self.fields, *self.scripts.pasted_outputs, *self.heads, self.notice]
+
+    def filled(self, parsed: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
+        """Updates that put the values of an infotext into the form, without what is not here; the notice names it.
+        `parsed` are the infotext's fields."""
+        if not values:
+            note = note_box("No parameters found: paste an image's infotext into the prompt, then press this button.")
+            return [*(gr.update() for _ in self.outputs[:-1]), note]
+        known = known_only(values, parsed, self.services)
+        fitting = bounded(known.values, self.form)
+        found, left_out = fitting.values, (*known.left_out, *fitting.left_out)
+        updates = {name: gr.update(value=value) for name, value in found.items()}
+        for name, (_, choices) in choices_of_names(self.services).items():
+            if name in found:
+                updates[name] = gr.update(value=found[name], choices=choices)
+        updates["overrides"] = _overrides(found.get("overrides", []))
+        heads = [gr.update(open=is_on) for is_on in _are_on(found)]
+        note = note_box(" ".join(("The parameters were filled in.", *left_out)))
+        fields = [updates.get(name, gr.update()) for name in FIELDS]
+        return [*fields, *self.scripts.pasted(parsed), *heads, note]
+
+    def opened(self, kept: str) -> list[Any]:
+        """Updates for `fields`, the scripts' fields and `heads` when the page is opened: the lists as they now are, and
+        the values that an earlier page kept."""
+        side = default_size(self.services, wanted_checkpoint(self.services))
+        lists = {name: choices for name, (_, choices) in choices_of_names(self.services).items()}
+        lists["styles"] = _style_names(self.services)
+        found = restored(kept, self.form, self.scripts.components)
+        names = {field: name for name, field in self.form.items()}
+        updates: dict[str, dict[str, Any]] = {name: {"choices": choices} for name, choices in lists.items()}
+        updates |= {"width": {"value": side}, "height": {"value": side}}
+        values: dict[str, Any] = {}
+        for field, value in found.items():
+            name = names.get(field, "")
+            chosen = value if isinstance(value, list) else [value]
+            if name and all(one in lists.get(name, chosen) for one in chosen):
+                values[name] = value
+                updates[name] = {**updates.get(name, {}), "value": value}
+        fields = [gr.update(**updates.get(name, {})) for name in FIELDS]
+        fields[FIELDS.index("overrides")] = _overrides(values.get("overrides", []))
+        others = [gr.update(value=found[field]) if field in found else gr.update() for field in self.scripts.components]
+        return [*fields, *others, *(gr.update(open=True) if is_on else gr.update() for is_on in _are_on(values))]
+
+    def keep_after(self, event: Any) -> None:
+        """Tell the page's script what the form holds when an event has filled it; fields that are not shown say
+        nothing themselves."""
+        everything = [*self.fields, *self.scripts.components]
+        event.then(
+            None, inputs=everything, js=f"(...values) => {SCRIPT_TAB}.keepForm(values)", api_visibility="private"
+        )
+
+
+def _overrides(shown: list[str]) -> dict[str, Any]:
+    return gr.update(value=shown, choices=shown, visible=bool(shown))
+
+
+def _are_on(values: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether hires fix and the refiner take part."""
+    return bool(values.get("hires_enabled")), values.get("refiner_checkpoint", NO_REFINER) not in (NO_REFINER, "", None)
+
+
+def build_txt2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
+    """Build the tab's contents inside of the tab that is open now."""
     controls = Controls(services, "txt2img")
     form = controls.form
     with gr.Row(elem_id="txt2img_toprow"):
@@ -36,6 +123,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, 
             examples = _build_examples(services)
         with gr.Column(scale=2, min_width=240, elem_id="txt2img_actions_column"):
             task = gr.Textbox(visible="hidden", elem_id="txt2img_task")
+            kept = gr.Textbox(visible="hidden", elem_id="txt2img_kept_form")
             with gr.Row(elem_id="txt2img_generate_box"):
                 interrupt = gr.Button("Interrupt", elem_id="txt2img_interrupt", variant="stop")
                 skip = gr.Button("Skip", elem_id="txt2img_skip")
@@ -50,8 +138,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, 
     with extra_networks_tabs(services), gr.Row(elem_id="txt2img_body"):
         with gr.Column(scale=1, elem_id="txt2img_settings"):
             _build_parameters(services, controls)
-            _build_hires(services, controls)
-            _build_refiner(services, controls)
+            heads = (_build_hires(services, controls), _build_refiner(services, controls))
             form["overrides"] = overrides = gr.Dropdown(
                 choices=[],
                 multiselect=True,
@@ -66,19 +153,37 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> tuple[Components, 
         with gr.Column(scale=1, elem_id="txt2img_results"):
             build_output_panel()
     overrides.change(lambda chosen: gr.update(visible=bool(chosen)), [overrides], [overrides], **HIDDEN_EVENT)
-    fields = [form[name] for name in FIELDS]
-    _wire_jobs(services, scripts, fields, task, notice, (generate, interrupt, skip))
-    outputs = [*fields, *scripts.pasted_outputs, notice]
-    paste.click(_pasting(services, scripts), inputs=[form["prompt"]], outputs=outputs, **HIDDEN_EVENT)
+    tab = ImageTab(services, form, scripts, heads, notice)
+    _wire_jobs(services, scripts, tab.fields, task, notice, (generate, interrupt, skip))
+    tab.keep_after(paste.click(_pasting(tab), inputs=[form["prompt"]], outputs=tab.outputs, **HIDDEN_EVENT))
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
     for button, text in examples:
         button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
-    page.load(
-        lambda: (*_sizes(services), gr.update(choices=_style_names(services)), *_samplers(services)),
-        outputs=[*(form[name] for name in ("width", "height", "styles", "sampler", "hires_sampler"))],
+    _wire_keeping(tab, page, kept)
+    return tab
+
+
+def _wire_keeping(tab: ImageTab, page: gr.Blocks, kept: gr.Textbox) -> None:
+    """The page's script keeps the form whenever a field changes, and hands it back when the page is opened."""
+    everything = [*tab.fields, *tab.scripts.components]
+    opening = page.load(
+        tab.opened,
+        inputs=[kept],
+        outputs=[*everything, *tab.heads],
+        js=f"() => [{SCRIPT_TAB}.keptForm()]",
         **HIDDEN_EVENT,
     )
-    return form, scripts
+    opening.then(
+        None, inputs=everything, js=f"(...values) => {SCRIPT_TAB}.formOpened(values)", api_visibility="private"
+    )
+    gr.on(
+        [field.change for field in everything if hasattr(field, "change")],
+        None,
+        inputs=everything,
+        js=f"(...values) => {SCRIPT_TAB}.keepForm(values)",
+        trigger_mode="multiple",
+        **HIDDEN_EVENT,
+    )
 
 
 def _wire_jobs(
@@ -105,18 +210,20 @@ def _wire_jobs(
             return error_box(str(InvalidValueError(f"A number in the form cannot be used: {error}.")))
         return ""
 
-    generate.click(
+    sent = generate.click(
         submit,
         inputs=[task, *fields, *scripts.components],
         outputs=[notice],
-        js="(task, ...values) => [featherweight.start(), ...values]",
+        js=f"(task, ...values) => [{SCRIPT_TAB}.start(), ...values]",
         **HIDDEN_EVENT,
-    ).then(None, js="() => featherweight.submitted()", api_visibility="private")
+    )
+    sent.success(None, js=f"() => {SCRIPT_TAB}.submitted()", api_visibility="private")
+    sent.failure(None, js=f"() => {SCRIPT_TAB}.failed()", api_visibility="private")
 
     def stop(task_id: str) -> None:
         services.queue.interrupt(task_id or None, services.settings.current.flag("interrupt_after_current"))
 
-    interrupt.click(stop, inputs=[task], js="() => featherweight.task()", **HIDDEN_EVENT)
+    interrupt.click(stop, inputs=[task], js=f"() => {SCRIPT_TAB}.task()", **HIDDEN_EVENT)
     skip.click(services.queue.skip, **HIDDEN_EVENT)
 
 
@@ -153,10 +260,21 @@ def _build_parameters(services: Services, controls: Controls) -> None:
         controls.build_rest(Section.SEED_EXTRAS)
 
 
-def _build_hires(services: Services, controls: Controls) -> None:
+@contextmanager
+def _switched_accordion(form: Components, name: str, label: str, elem_id: str) -> Iterator[gr.Accordion]:
+    """An accordion whose head has a checkbox: it shows whether its part takes place, and opens it."""
+    with gr.Column(elem_classes=["fw-switched"]):
+        switch = form[name] = gr.Checkbox(
+            False, label=f"Enable {label}", container=False, elem_id=elem_id, elem_classes=["fw-switch"]
+        )
+        with gr.Accordion(label, open=False, elem_id="txt2img_hr") as head:
+            yield head
+    switch.change(lambda is_on: gr.update(open=is_on), [switch], [head], **HIDDEN_EVENT)
+
+
+def _build_hires(services: Services, controls: Controls) -> gr.Accordion:
     form = controls.form
-    with gr.Accordion("Hires. fix", open=False, elem_id="txt2img_hr"):
-        form["hires_enabled"] = gr.Checkbox(False, label="Make it larger in a second pass", elem_id="txt2img_enable_hr")
+    with _switched_accordion(form, "hires_enabled", "Hires. fix", "txt2img_enable_hr") as head:
         gr.HTML('<p id="txt2img_hr_size" aria-live="polite"></p>')
         with gr.Row():
             controls.build("hires_upscaler")
@@ -169,18 +287,21 @@ def _build_hires(services: Services, controls: Controls) -> None:
         return gr.update(choices=choices_of(ROWS["hires_upscaler"], services))
 
     refresh.click(look, outputs=[form["hires_upscaler"]], **HIDDEN_EVENT)
+    return head
 
 
-def _build_refiner(services: Services, controls: Controls) -> None:
+def _build_refiner(services: Services, controls: Controls) -> gr.Accordion:
     def look() -> Any:
         services.catalogue.refresh()
         return gr.update(choices=choices_of(ROWS["refiner_checkpoint"], services))
 
-    with gr.Accordion("Refiner", open=False, elem_id="txt2img_refiner"), gr.Row():
+    head: gr.Accordion = gr.Accordion("Refiner", open=False, elem_id="txt2img_refiner")
+    with head, gr.Row():
         controls.build("refiner_checkpoint")
         refresh = gr.Button("↻", elem_id="txt2img_checkpoint_refresh", scale=0, min_width=44)
         controls.build_rest(Section.REFINER)
     refresh.click(look, outputs=[controls.form["refiner_checkpoint"]], **HIDDEN_EVENT)
+    return head
 
 
 def _build_style_editor(services: Services, form: Components) -> None:
@@ -217,10 +338,10 @@ def _build_style_editor(services: Services, form: Components) -> None:
         if not (chosen or "").strip():
             return gr.update(), gr.update(), error_box("A style needs a name: type one into the first field.")
         style = Style(str(chosen), text or "", negative_text or "")
-        return change(lambda book: book.with_style(style), f"The style {chosen} is stored.")
+        return change(lambda book: book.with_style(style), f"Style '{chosen}' saved.")
 
     def remove(chosen: str | None) -> tuple[Any, Any, str]:
-        return change(lambda book: book.without_style(chosen or ""), f"The style {chosen} is missing.")
+        return change(lambda book: book.without_style(chosen or ""), f"Style '{chosen}' deleted.")
 
     outputs = [name, form["styles"], message]
     name.change(show, inputs=[name], outputs=[prompt, negative], **HIDDEN_EVENT)
@@ -236,31 +357,13 @@ def _style_names(services: Services) -> list[str]:
     return list(_book(services).styles)
 
 
-def _sizes(services: Services) -> tuple[int, int]:
-    side = default_size(services, wanted_checkpoint(services))
-    return side, side
-
-
-def _samplers(services: Services) -> tuple[Any, Any]:
-    """The two lists of samplers as the settings now are."""
-    first, second = (gr.update(choices=choices_of(ROWS[key], services)) for key in ("sampler", "hires_sampler"))
-    return first, second
-
-
-def _pasting(services: Services, scripts: ScriptFields) -> Callable[[str], list[Any]]:
+def _pasting(tab: ImageTab) -> Callable[[str], list[Any]]:
     """The handler of the paste button: parameters in the prompt box, or the last job's where it is empty."""
 
     def paste(text: str) -> list[Any]:
-        text = (text or "").strip() or _last_infotext(services)
-        parsed = pasted_fields(text, services) if text else {}
-        values = form_values(parsed, services)
-        if not values:
-            note = note_box("No parameters found: paste an image's infotext into the prompt, then press this button.")
-            return [*(gr.update() for _ in (*FIELDS, *scripts.pasted_outputs)), note]
-        updates = [gr.update(value=values[name]) if name in values else gr.update() for name in FIELDS]
-        overrides = values.get("overrides", [])
-        updates[FIELDS.index("overrides")] = gr.update(value=overrides, choices=overrides, visible=bool(overrides))
-        return [*updates, *scripts.pasted(parsed), note_box("The parameters were filled in.")]
+        text = (text or "").strip() or _last_infotext(tab.services)
+        parsed = pasted_fields(text, tab.services) if text else {}
+        return tab.filled(parsed, form_values(parsed, tab.services))
 
     return paste
 

@@ -45,7 +45,8 @@ def test_every_list_is_read(api: "webuiapi.WebUIApi") -> None:
     assert "ram" in api.get_memory()
     assert "nowebui" in api.get_cmd_flags()
     assert api.get_scripts() == {"txt2img": ["x/y/z plot"], "img2img": []}
-    assert api.get_loras() == [] and isinstance(api.get_prompt_styles(), list)
+    assert {lora["name"] for lora in api.get_loras()} == {"balloon", "blueprint"}  # the bundled ones
+    assert isinstance(api.get_prompt_styles(), list)
 
 
 def test_progress_interrupt_refresh_and_png_info(api: "webuiapi.WebUIApi") -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from modules.processing.memory_estimate.estimate import MemoryEstimate, StageNeed
 from modules.processing.memory_estimate.proposals import changes, propose
-from modules.processing.memory_estimate.words import plan_line
+from modules.processing.memory_estimate.words import plan_line, plan_reply
 from modules.processing.pipeline.stages import Stage
 from modules.processing.request import GenerationRequest, HiresRequest
 from modules.settings.values import Settings
@@ -61,12 +61,35 @@ def test_changes_are_added_up_where_none_is_enough() -> None:
     assert found == ["VAE in tiles; FP8 weight"]  # and nothing that is not needed beside these
 
 
-def test_the_best_sum_where_nothing_is_enough() -> None:
+def test_where_nothing_is_enough_there_is_no_proposal_but_a_reason() -> None:
     request = job()
     plan = plan_of(100, request)
-    (only,) = propose(request, plan, lambda changed: plan_of(100, changed))
-    assert not only.plan.fits and only.plan.needs_bytes < plan.needs_bytes
-    assert only.change.title.count("pixels") == 1 and only.change.title.endswith("512x384 pixels")
+    found = propose(request, plan, lambda changed: plan_of(100, changed))
+    assert found == ()
+    assert "1.8 GB at the stage 'decode', 1.0 GB of it weights" in str(plan_reply(plan, found)["nothing_fits"])
+
+
+@pytest.mark.parametrize("available_mb", range(10, 1800, 35))
+@pytest.mark.parametrize("side", [512, 8192])
+def test_every_proposal_fits(available_mb: int, side: int) -> None:
+    request = job(width=side, height=side, batch_size=4)
+    plan = streamed(available_mb, request)
+    for item in propose(request, plan, lambda changed: streamed(available_mb, changed)):
+        assert item.plan.fits and streamed(available_mb, item.change.applied_to(request)).fits
+
+
+@pytest.mark.parametrize("seconds_a_plan", [0.05, 0.3, 2.0])
+def test_it_ends_in_time_with_something_that_fits(seconds_a_plan: float) -> None:
+    request = job(width=8192, height=8192)
+    now = [0.0]
+
+    def slow(changed: GenerationRequest) -> MemoryEstimate:
+        now[0] += seconds_a_plan
+        return streamed(600, changed)
+
+    found = propose(request, streamed(600, request), slow, clock=lambda: now[0])
+    assert now[0] <= max(1.0, seconds_a_plan)
+    assert found and all(item.plan.fits for item in found)
 
 
 def streamed(available_mb: int, request: GenerationRequest) -> MemoryEstimate:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gradio as gr
@@ -74,7 +75,8 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 def panel(services: Services) -> ScriptFields:
-    return asyncio.run(_panel(services))
+    with ThreadPoolExecutor(1) as elsewhere:  # an open browser's loop may run in this thread
+        return elsewhere.submit(lambda: asyncio.run(_panel(services))).result()
 
 
 async def _panel(services: Services) -> ScriptFields:

@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -29,8 +28,7 @@ ARGUMENTS = [
 @contextmanager
 def served(services: Services) -> Iterator[str]:
     """API and page on a free port; yields the address."""
-    with ThreadPoolExecutor(1) as elsewhere:  # an open browser's loop runs in this thread
-        app = elsewhere.submit(mounted_page, services).result()
+    app = mounted_page(services)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
@@ -46,9 +44,28 @@ def served(services: Services) -> Iterator[str]:
 
 
 @contextmanager
-def opened_browser() -> Iterator[sync_api.Browser]:
-    """Chromium without a window."""
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
+def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """The page as a new visitor finds it; afterwards nothing may have failed or left the machine."""
+    page = context.new_page()
+    foreign: list[str] = []
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith((address, "data:", "blob:")) else foreign.append(request.url),
+    )
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    open_page(page, address)
+    yield page
+    page.goto(f"{address}/internal/ping")  # nothing is kept any more from here
+    page.evaluate("localStorage.clear()")  # the next page finds no form and no job of this one
+    page.close()
+    assert foreign == [], "a request left the machine"
+    assert errors == []
+
+
+def open_page(page: sync_api.Page, address: str) -> None:
+    """Go there, and wait until it stands and what was kept is back in its form."""
+    page.goto(address)
+    page.wait_for_selector("#txt2img_generate")
+    page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
+    page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")

@@ -9,8 +9,8 @@ from playwright import sync_api
 from modules.services import Services
 from tests.fakes import fake_services
 from tests.model_cards.test_cards import adapter, image
-from tests.ui.browser import needs_browser, opened_browser, served
-from tests.ui.test_page import PROMPT, open_page
+from tests.ui.browser import needs_browser, open_page, served
+from tests.ui.test_page import PROMPT
 
 pytestmark = needs_browser
 NEGATIVE = "#txt2img_neg_prompt textarea"
@@ -43,14 +43,15 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services) -> Iterator[sync_api.Page]:
+def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
     errors: list[str] = []
-    with served(services) as address, opened_browser() as browser:
+    with served(services) as address:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         open_page(page, address)
         yield page
+        page.close()
     assert errors == []
 
 
@@ -93,11 +94,20 @@ def test_cards_are_drawn_as_far_as_they_are_looked_at(cards: sync_api.Page) -> N
     page.wait_for_function(f"document.querySelectorAll('{CARDS}').length > {drawn}")
 
 
+def test_an_empty_page_of_cards_is_no_list(cards: sync_api.Page) -> None:
+    open_tab(cards, "Hypernetworks")
+    cards.wait_for_selector("#txt2img_hypernetworks_cards .fw-cards-empty")
+    assert cards.get_attribute("#txt2img_hypernetworks_cards", "role") == "group"
+    open_tab(cards, "Lora")
+    cards.wait_for_selector(CARDS)
+    assert cards.get_attribute("#txt2img_lora_cards", "role") == "list"
+
+
 def test_search_sort_and_folders(cards: sync_api.Page) -> None:
     page = cards
     count = page.locator(".fw-networks[data-page=lora] .fw-networks-count")
     page.fill(SEARCH, "plain 14")  # also 114 and 140 to 149
-    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 4}")
+    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 6}")  # two are bundled
     page.select_option("#txt2img_lora_extra_sort", "Name")
     page.click("#txt2img_lora_extra_sort_dir")
     assert page.locator(CARDS).first.get_attribute("data-name") == "plain 149"
@@ -192,13 +202,10 @@ def test_an_embedding_goes_where_the_cursor_was(cards: sync_api.Page) -> None:
 def test_the_retention_of_each_lora_is_shown(page: sync_api.Page) -> None:
     open_tab(page, "Generation")
     page.evaluate(
-        "featherweight.showSurvival({retention: 0.9, noise: 0.2, networks: [['ink', 0.9981], ['pen', 0.41], ['x', 1]],"
-        " worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
+        "featherweight.tab('txt2img').showRetention({retention: 0.9, noise: 0.2,"
+        " adapters: [['ink', 0.9981], ['pen', 0.41], ['x', 1]], worst: [['mid.to_q', 0.2], ['mid.to_k', 0.99]]})"
     )
     text = page.inner_text(".fw-retention")
-    assert (
-        "LoRA ink: applied, 99.8 % of its effect kept" in text
-        and "LoRA pen: applied, 41.0 % of its effect kept" in text
-    )
+    assert "LoRA ink: applied, 99.8 % of its effect kept" in text and "LoRA pen: applied, 41.0 %" in text
     assert "Worst layers: mid.to_q 20.0 %" in text and "to_k" not in text
     assert "LoRA x: applied, 100 % of its effect kept" in text and "noise 20.0 %" in text

@@ -143,7 +143,7 @@ def test_only_changed_settings_are_stored(services: Services) -> None:
 
 def test_the_scales_weigh_the_model() -> None:
     facts = ModelFacts("x", "SD 1.x", 1_066_235_307, 1_100_000_000, 2_132_470_614, "fp8 row", "cuda:0")
-    assert scales_line(facts) == "SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda:0"
+    assert scales_line(facts) == "SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB · cuda:0"
 
 
 def test_messages_are_escaped() -> None:

@@ -11,7 +11,7 @@ from modules.assembly import build_services
 from modules.flags.flags import Flags
 from modules.services import Services
 from tests.recordings import TINY
-from tests.ui.browser import needs_browser, opened_browser, served
+from tests.ui.browser import needs_browser, served
 
 pytestmark = needs_browser
 SLOW_MS = 120_000  # the first plan and the first image import PyTorch's larger parts
@@ -49,15 +49,16 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services) -> Iterator[sync_api.Page]:
+def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
     errors: list[str] = []
-    with served(services) as address, opened_browser() as browser:
+    with served(services) as address:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.set_default_timeout(SLOW_MS)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
         page.wait_for_selector("#txt2img_generate")
         yield page
+        page.close()
     assert errors == []
 
 
@@ -82,9 +83,25 @@ def test_after_an_image_its_memory_is_drawn(page: sync_api.Page) -> None:
     assert stages[0] == "load" and {"text", "denoise", "decode", "save"} <= set(stages)
 
 
+def test_hires_fix_counts_before_it_was_ever_shown(page: sync_api.Page) -> None:
+    text = "a dog\nSteps: 2, Sampler: Euler, CFG scale: 5, Seed: 2, Size: 64x64, Hires upscale: 4"
+    page.fill("#txt2img_prompt textarea", text)
+    page.click("#paste")
+    page.wait_for_function("featherweight.tab('txt2img').form.hires_scale === 4")
+    with page.expect_response(
+        lambda reply: reply.url.endswith("memory-estimate") and "hires_scale" in str(reply.request.post_data)
+    ) as heard:
+        page.fill("#txt2img_width input[type=number]", "72")
+    stages = [stage["stage"] for stage in heard.value.json()["stages"]]
+    assert "denoise larger" in stages
+    page.click("#txt2img_enable_hr input")
+    page.fill("#txt2img_width input[type=number]", "64")
+
+
 def test_one_click_makes_the_change_that_is_proposed(page: sync_api.Page, services: Services) -> None:
     page.route(
-        "**/sdapi/v1/plan", lambda route: route.fulfill(body=json.dumps(TOO_MUCH), content_type="application/json")
+        "**/internal/memory-estimate",
+        lambda route: route.fulfill(body=json.dumps(TOO_MUCH), content_type="application/json"),
     )
     page.fill("#txt2img_width input[type=number]", "128")
     button = page.wait_for_selector("#txt2img_plan_line.fw-over button")

@@ -13,7 +13,7 @@ from modules.jobs.tasks import Task
 from modules.services import Services
 from tests.fakes import fake_services
 from tests.models.merging.toys import UNET, Toys, toy
-from tests.ui.browser import needs_browser, opened_browser, served
+from tests.ui.browser import needs_browser, served
 
 pytestmark = needs_browser
 LIST = "ul[role=listbox]"
@@ -35,12 +35,13 @@ def services(folder: Path) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services) -> Iterator[sync_api.Page]:
-    with served(services) as address, opened_browser() as browser:
+def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
+    with served(services) as address:
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.set_default_timeout(30_000)
         open_tab(page, address)
         yield page
+        page.close()
 
 
 def open_tab(page: sync_api.Page, address: str) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from PIL import Image
@@ -10,66 +9,16 @@ from playwright import sync_api
 
 from modules.images.encode import encode_image
 from modules.services import Services
-from tests.fakes import fake_services
-from tests.ui.browser import needs_browser, opened_browser, served
+from tests.ui.browser import needs_browser, open_page, watched_page
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 IMAGE = "#txt2img_gallery .fw-image img"
 
 
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
-    services = fake_services(tmp_path_factory.mktemp("data"))
-    yield services
-    services.queue.close()
-
-
-@pytest.fixture(scope="module")
-def address(services: Services) -> Iterator[str]:
-    with served(services) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[sync_api.Browser]:
-    with opened_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="module")
-def context(browser: sync_api.Browser) -> Iterator[sync_api.BrowserContext]:
-    """Its pages share what the browser keeps of the page's scripts."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(30_000)
-    yield context
-    context.close()
-
-
-@contextmanager
-def watched_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """The page as a new visitor finds it; afterwards nothing may have failed or left the machine."""
-    page = context.new_page()
-    foreign: list[str] = []
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith((address, "data:", "blob:")) else foreign.append(request.url),
-    )
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    open_page(page, address)
-    yield page
-    page.evaluate("localStorage.clear()")  # the next page finds no job of this one
-    page.close()
-    assert foreign == [], "a request left the machine"
-    assert errors == []
-
-
 @pytest.fixture
-def page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """Opened for this test."""
-    with watched_page(context, address) as page:
-        yield page
+def services(fakes: Services) -> Services:
+    return fakes
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +39,6 @@ def form(shared_page: sync_api.Page) -> sync_api.Page:
     for name in ("prompt", "neg_prompt"):
         shared_page.wait_for_function(f"document.querySelector('#txt2img_{name} .fw-counter').textContent === '0/75'")
     return shared_page
-
-
-def open_page(page: sync_api.Page, address: str) -> None:
-    page.goto(address)
-    page.wait_for_selector("#txt2img_generate")
-    page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
 
 
 def test_a_typed_prompt_becomes_an_image_with_its_infotext(page: sync_api.Page) -> None:
@@ -346,7 +289,7 @@ def test_control_enter_while_a_job_runs_begins_anew(page: sync_api.Page, service
     page.fill("#txt2img_steps input[type=number]", "150")
     page.click("#txt2img_generate")
     page.wait_for_function("document.title.includes(' of 150')")
-    first = page.evaluate("featherweight.task()")
+    first = page.evaluate("featherweight.tab('txt2img').task()")
     page.fill(PROMPT, "second try")
     page.fill("#txt2img_steps input[type=number]", "3")
     page.press(PROMPT, "Control+Enter")
@@ -412,5 +355,5 @@ def test_interrupt_finishes_the_present_image_where_more_are_to_come(page: sync_
     page.click("#txt2img_interrupt")
     page.wait_for_selector("#txt2img_progress :text('stops after this image')")
     page.wait_for_selector("#txt2img_infotext:has-text('one of three')")
-    result = services.queue.get(page.evaluate("featherweight.task()")).result()
+    result = services.queue.get(page.evaluate("featherweight.tab('txt2img').task()")).result()
     assert result.interrupted and 1 <= len(result.samples) < 3

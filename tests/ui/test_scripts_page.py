@@ -14,7 +14,7 @@ from modules.flags.flags import Flags
 from modules.images.metadata import read_metadata
 from modules.services import Services
 from tests.recordings import TINY
-from tests.ui.browser import needs_browser, opened_browser, served
+from tests.ui.browser import needs_browser, served
 from tests.ui.test_page import IMAGE, PROMPT
 
 pytestmark = needs_browser
@@ -34,13 +34,14 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 
 
 @pytest.fixture(scope="module")
-def page(services: Services) -> Iterator[sync_api.Page]:
-    with served(services) as address, opened_browser() as browser:
+def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
+    with served(services) as address:
         page = browser.new_page(viewport={"width": 1440, "height": 1200})
         page.set_default_timeout(60_000)
         page.goto(address)
         page.wait_for_selector("#txt2img_generate")
         yield page
+        page.close()
 
 
 def choose(page: sync_api.Page, field: str, text: str) -> None:
@@ -109,7 +110,7 @@ def test_a_precision_report_is_made_and_found_again_after_a_reload(page: sync_ap
     page.click("#precision_report")
     page.wait_for_selector("#precision_result .fw-table")
     keep(page, "precision-report")
-    assert "in place of" in page.inner_text("#precision_result")
+    assert "instead of" in page.inner_text("#precision_result")
     page.reload()
     open_tab(page, "Precision")
     page.wait_for_selector("#precision_result .fw-table")

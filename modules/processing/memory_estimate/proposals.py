@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,10 +15,14 @@ from modules.processing.request import REQUEST_ROWS, GenerationRequest
 MAX_PROPOSALS = 3
 SMALLEST_SIDE_PX = 256
 SIDE_STEP_PX = 64
+SIZES_PERCENT = (84, 71, 59, 50, 42, 35, 30, 25, 18, 12, 9, 6, 3)
+SECONDS = 0.8
+"""How long to look for proposals; a plan that was begun is waited for."""
 DENOISING, PIXELS = "denoise", "pixels"
 """Where a change helps: while denoising, or where the VAE runs."""
 
 Plan = Callable[[GenerationRequest], MemoryEstimate]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -71,42 +76,75 @@ class Proposal:
     plan: MemoryEstimate
 
 
-def propose(request: GenerationRequest, plan: MemoryEstimate, plan_again: Plan) -> tuple[Proposal, ...]:
-    """Changes with which a job that does not fit would, the cheapest first; nothing for one that fits.
+class _Tries:
+    """Plans of changed requests, for as long as there is time for one more."""
+
+    def __init__(self, request: GenerationRequest, plan_again: Plan, clock: Clock) -> None:
+        self._request, self._plan_again, self._clock = request, plan_again, clock
+        self._end = clock() + SECONDS
+        self._longest = 0.0
+        self._known: dict[str, MemoryEstimate] = {}
+
+    def plan(self, parts: Sequence[Change]) -> MemoryEstimate | None:
+        """The plan with these changes; None where time is over."""
+        change = joined(parts)
+        if change.title not in self._known:
+            began = self._clock()
+            if began + self._longest > self._end:
+                return None
+            self._known[change.title] = self._plan_again(change.applied_to(self._request))
+            self._longest = max(self._longest, self._clock() - began)
+        return self._known[change.title]
+
+    def proposal(self, parts: Sequence[Change]) -> Proposal | None:
+        """These changes, if the job fits with them."""
+        plan = self.plan(parts)
+        return Proposal(joined(parts), plan) if plan is not None and plan.fits else None
+
+
+def propose(
+    request: GenerationRequest, plan: MemoryEstimate, plan_again: Plan, clock: Clock = time.monotonic
+) -> tuple[Proposal, ...]:
+    """Changes with which a job that does not fit would, the cheapest first; nothing for one that fits, and nothing
+    where no change is enough (`words.why_nothing_fits` says so).
 
     Single changes first. Where none that keeps the image's size is enough, they are added up in their order until the
-    job fits, and what the sum can do without is left out again; smaller sizes come after that. Where nothing is
-    enough, the sum of all is given with what it would still need.
+    job fits, and what the sum can do without is left out again; smaller sizes come after that, alone or with the sum.
+    It begins with what saves the most, so that there is an answer when `SECONDS` are over.
     """
     if plan.fits:
         return ()
+    tries = _Tries(request, plan_again, clock)
     same_size = [change for change in changes(request) if not change.is_smaller]
-    found = _alone(request, same_size, plan, plan_again, MAX_PROPOSALS)
-    if not found:
-        summed = _summed(request, same_size, plan, plan_again)
-        found = [proposal for proposal in summed if proposal.plan.fits]
     smaller = [change for change in changes(request) if change.is_smaller]
-    found += _alone(request, smaller, plan, plan_again, MAX_PROPOSALS - len(found))
-    return tuple(found) or _summed(request, [*same_size, *smaller], plan, plan_again)
+    everything = _strongest(same_size)
+    smallest = tries.proposal([*everything, *smaller[-1:]])
+    if smallest is None:
+        return ()
+    if tries.proposal(everything) is None:
+        return (_smaller_with(tries, everything, smaller) or smallest,)
+    found = _alone(tries, same_size, plan, MAX_PROPOSALS) or [_summed(tries, same_size, plan, everything)]
+    return (*found, *_alone(tries, smaller, plan, MAX_PROPOSALS - len(found)))
 
 
-def _alone(
-    request: GenerationRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan, most: int
-) -> list[Proposal]:
+def _strongest(choices: Sequence[Change]) -> list[Change]:
+    """Of changes that set the same things the last, which saves the most."""
+    return list({change.keys: change for change in choices}.values())
+
+
+def _alone(tries: _Tries, choices: Sequence[Change], plan: MemoryEstimate, most: int) -> list[Proposal]:
     """Of these changes the first ones, at most so many, with one of which the job fits."""
     found: list[Proposal] = []
     for change in choices:
         if len(found) == most:
             break
-        if change.may_help(plan):
-            alone = Proposal(change, plan_again(change.applied_to(request)))
-            found += [alone] * alone.plan.fits
+        alone = tries.proposal([change]) if change.may_help(plan) else None
+        found += [alone] if alone else []
     return found
 
 
-def _summed(
-    request: GenerationRequest, choices: Sequence[Change], plan: MemoryEstimate, plan_again: Plan
-) -> tuple[Proposal, ...]:
+def _summed(tries: _Tries, choices: Sequence[Change], plan: MemoryEstimate, everything: list[Change]) -> Proposal:
+    """The sum that fits, of `everything` where there is no time to find a smaller one."""
     parts: list[Change] = []
     now = plan
     is_better = True
@@ -116,30 +154,39 @@ def _summed(
             if change in parts or not change.may_help(now):
                 continue
             tried = [part for part in parts if part.keys != change.keys] + [change]
-            then = plan_again(joined(tried).applied_to(request))
-            if then.missing_bytes < now.missing_bytes:
+            then = tries.plan(tried)
+            if then is not None and then.missing_bytes < now.missing_bytes:
                 parts, now, is_better = tried, then, True
             if now.fits:
                 break
-    if now.fits:
-        parts, now = _without_idle(request, parts, now, plan_again)
-    order = [change.title for change in choices]
-    parts.sort(key=lambda part: order.index(part.title))
-    return (Proposal(joined(parts), now),) if parts else ()
+    return _without_idle(tries, parts if now.fits else everything, choices)
 
 
-def _without_idle(
-    request: GenerationRequest, parts: list[Change], plan: MemoryEstimate, plan_again: Plan
-) -> tuple[list[Change], MemoryEstimate]:
-    """Without the changes that are not needed beside the others, the last first, and the plan then."""
+def _smaller_with(tries: _Tries, parts: list[Change], sizes: Sequence[Change]) -> Proposal | None:
+    """The largest of these sizes, given from large to small, that fits together with the other changes."""
+    low, high = 0, len(sizes)  # the first size that fits is in [low, high]
+    while low < high:
+        middle = (low + high) // 2
+        plan = tries.plan([*parts, sizes[middle]])
+        if plan is None:
+            break
+        low, high = (low, middle) if plan.fits else (middle + 1, high)
+    if high == len(sizes):
+        return None
+    return _without_idle(tries, [*parts, sizes[high]], [*parts, *sizes])
+
+
+def _without_idle(tries: _Tries, parts: list[Change], order: Sequence[Change]) -> Proposal:
+    """A sum that fits, without the changes that are not needed beside the others, the last first; in this order."""
     for part in reversed(list(parts)):
         others = [other for other in parts if other is not part]
-        if not others:
-            break
-        then = plan_again(joined(others).applied_to(request))
-        if then.fits:
-            parts, plan = others, then
-    return parts, plan
+        if others and not part.is_smaller and tries.proposal(others):
+            parts = others
+    titles = [change.title for change in order]
+    parts = sorted(parts, key=lambda part: titles.index(part.title))
+    found = tries.proposal(parts)
+    assert found is not None, "a sum that was tried before"
+    return found
 
 
 def changes(request: GenerationRequest) -> Iterator[Change]:
@@ -171,10 +218,13 @@ def changes(request: GenerationRequest) -> Iterator[Change]:
 def _sizes(request: GenerationRequest) -> Iterator[Change]:
     """Smaller images of about the same shape."""
     width, height = request.size_px
-    for percent in (84, 71, 59, 50):
-        sides = [
-            max(SMALLEST_SIDE_PX, side * percent // 100 // SIDE_STEP_PX * SIDE_STEP_PX) for side in (width, height)
-        ]
-        if sides[0] < width or sides[1] < height:
-            smaller = {"width": min(sides[0], width), "height": min(sides[1], height)}
-            yield Change(f"{smaller['width']}x{smaller['height']} pixels", fields=smaller)
+    seen = {(width, height)}
+    for percent in SIZES_PERCENT:
+        size = (_smaller_side(width, percent), _smaller_side(height, percent))
+        if size not in seen:
+            seen.add(size)
+            yield Change(f"{size[0]}x{size[1]} pixels", fields={"width": size[0], "height": size[1]})
+
+
+def _smaller_side(side: int, percent: int) -> int:
+    return min(side, max(SMALLEST_SIDE_PX, side * percent // 100 // SIDE_STEP_PX * SIDE_STEP_PX))

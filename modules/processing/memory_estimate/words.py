@@ -35,7 +35,18 @@ def plan_reply(plan: MemoryEstimate, proposals: tuple[Proposal, ...]) -> dict[st
             }
             for item in proposals
         ],
+        "nothing_fits": "" if plan.fits or proposals else why_nothing_fits(plan),
     }
+
+
+def why_nothing_fits(plan: MemoryEstimate) -> str:
+    """A sentence for a job for which there is no proposal."""
+    needs, weights = plan.needs_bytes / GB, plan.weights_bytes / GB
+    return (
+        "It does not fit, and no smaller size or saving setting was found with which it would: it needs "
+        f"{needs:.1f} GB at the stage '{plan.worst}', {weights:.1f} GB of it weights. Free memory, make a smaller "
+        "image, or choose a smaller model."
+    )
 
 
 def plan_line(plan: MemoryEstimate) -> str:

@@ -60,11 +60,11 @@
   function previewOf(panel, card, status) {
     const box = element("div", { className: "fw-card-preview" }, panel.image(card));
     const button = element("button", { type: "button", textContent: "Use the selected image as preview" });
-    button.disabled = !fw.selectedImage();
+    button.disabled = !fw.tab(panel.tab).selectedImage();
     if (button.disabled) button.title = "Make an image first: the one that is selected in Generation becomes the preview.";
     button.addEventListener("click", async () => {
       try {
-        const asked = new URL(fw.selectedImage().url, location.href).searchParams;
+        const asked = new URL(fw.tab(panel.tab).selectedImage().url, location.href).searchParams;
         const body = { page: panel.page, key: card.key, id_task: asked.get("id_task"), index: Number(asked.get("index")) };
         panel.replace(await fw.post(`${ROUTE}/preview`, body));
         box.firstChild.replaceWith(panel.image(card));

@@ -4,7 +4,7 @@
   const CHUNK = 28;
   const WAIT_MS = 16;
   const TRIES = 120;
-  const PAGES = new RegExp(`_(${window.featherweightCards.join("|")})$`);
+  const PAGES = new RegExp(`_(${fw.cardPages.join("|")})$`);
   const SEARCHED = 4; // so many letters bring out cards of hidden folders
   const ROUTE = "internal/extra-networks";
   const TAB_BUTTONS = "button[role=tab], .overflow-dropdown button"; // the second: in the menu of a narrow page
@@ -164,6 +164,7 @@
       direction.setAttribute("aria-label", this.descending ? "Descending" : "Ascending");
       this.root.querySelector("[data-do=folders]").setAttribute("aria-pressed", String(!this.folders.hidden));
       this.count(others);
+      this.place.setAttribute("role", this.shown.length ? "list" : "group"); // a list must have items
       if (!this.shown.length) this.place.prepend(this.nothing());
       this.drawMore();
       for (const button of this.folders.querySelectorAll("button")) {

@@ -1,54 +1,126 @@
-// Small helpers that the other scripts share. `featherweight` is the page's only global.
-window.featherweight = {
-  settings: {}, // as the server has them; see page_settings.py
+// Small helpers that the other scripts share, and the tabs that make images. `featherweight` is the page's only global.
+window.featherweight = (() => {
+  const page = window.featherweightPage || { tabs: [], cards: [], theme: "" };
 
-  $: (selector) => document.querySelector(selector),
-  $$: (selector) => [...document.querySelectorAll(selector)],
+  // A form with its Generate button and its images. Its elements are named by its prefix, a few by `ids`.
+  class Tab {
+    constructor({ prefix, ids = {}, fields = [] }) {
+      this.prefix = prefix;
+      this.ids = ids;
+      this.fields = fields; // names of the form's fields, in the order in which their values arrive
+      this.form = {}; // what the form holds, also in fields that were never shown
+    }
 
-  async post(path, body) {
-    const reply = await fetch(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-    });
+    id(name) {
+      return this.ids[name] || `${this.prefix}_${name}`;
+    }
+
+    // An element by the tab's name for it, or something inside of it.
+    find(name, inside = "") {
+      return document.querySelector(`#${this.id(name)} ${inside}`.trim());
+    }
+
+    // Whether an element lies in one of those with these names.
+    holds(element, ...names) {
+      return Boolean(element?.closest?.(names.map((name) => `#${this.id(name)}`).join(", ")));
+    }
+
+    field(name) {
+      return fw.field(this.id(name));
+    }
+
+    set(name, value) {
+      fw.setField(this.id(name), value);
+    }
+
+    press(name) {
+      this.find(name)?.click();
+    }
+
+    get isShown() {
+      return Boolean(this.find("generate_box")?.offsetParent);
+    }
+
+    message(text, isError = false) {
+      const box = document.createElement("div");
+      box.className = `fw-message ${isError ? "fw-error" : "fw-note"}`;
+      if (isError) box.setAttribute("role", "alert");
+      box.textContent = text;
+      this.find("messages")?.append(box);
+    }
+
+    clearMessages() {
+      this.find("messages")?.replaceChildren();
+    }
+
+    // Put an infotext into the form, as if it were pasted into the prompt.
+    take(infotext) {
+      this.set("prompt", infotext);
+      setTimeout(() => this.press("paste"), 100);
+    }
+  }
+
+  const fw = {
+    Tab,
+    tabs: page.tabs.map((tab) => new Tab(tab)),
+    cardPages: page.cards,
+    forcedTheme: page.theme,
+    settings: {}, // as the server has them; see page_settings.py
+
+    tab: (prefix) => fw.tabs.find((tab) => tab.prefix === prefix),
+    shownTab: () => fw.tabs.find((tab) => tab.isShown) || fw.tabs[0],
+    tabAround: (element, ...names) => fw.tabs.find((tab) => tab.holds(element, ...names)),
+    isRunning: () => fw.tabs.some((tab) => tab.isRunning()),
+
+    post: (path, body) =>
+      answer(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }),
+    get: (path) => answer(path),
+
+    // Set a Gradio field as if it were typed.
+    setField(id, value) {
+      const field = fw.field(id);
+      if (!field) return;
+      const proto = field.tagName === "TEXTAREA" ? HTMLTextAreaElement.prototype : HTMLInputElement.prototype;
+      Object.getOwnPropertyDescriptor(proto, "value").set.call(field, value);
+      for (const type of ["input", "change", "blur"]) field.dispatchEvent(new Event(type, { bubbles: true }));
+    },
+
+    field: (id) => document.querySelector(`#${id} textarea, #${id} input[type=number], #${id} input`),
+
+    // What this page kept over a reload; where it kept nothing, what another page of this browser kept last.
+    kept(key) {
+      for (const store of stores()) {
+        const text = store.getItem(`featherweight.${key}`);
+        if (text !== null) return text;
+      }
+      return null;
+    },
+
+    keep(key, text) {
+      for (const store of stores()) {
+        try {
+          store.setItem(`featherweight.${key}`, text);
+        } catch (error) {
+          console.warn(`The browser keeps nothing over a reload: ${error.message}`); // full, or switched off
+        }
+      }
+    },
+  };
+
+  function stores() {
+    try {
+      return [window.sessionStorage, window.localStorage];
+    } catch {
+      return []; // switched off by the user: nothing is kept
+    }
+  }
+
+  async function answer(path, options) {
+    const reply = await fetch(path, options);
     const data = await reply.json().catch(() => ({}));
     if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
     return data;
-  },
+  }
 
-  async get(path) {
-    const reply = await fetch(path);
-    const data = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
-    return data;
-  },
-
-  // Set a Gradio field as if it were typed.
-  setField(id, value) {
-    const field = document.querySelector(`#${id} textarea, #${id} input[type=number], #${id} input`);
-    if (!field) return;
-    const proto = field.tagName === "TEXTAREA" ? HTMLTextAreaElement.prototype : HTMLInputElement.prototype;
-    Object.getOwnPropertyDescriptor(proto, "value").set.call(field, value);
-    field.dispatchEvent(new Event("input", { bubbles: true }));
-    field.dispatchEvent(new Event("change", { bubbles: true }));
-    field.dispatchEvent(new Event("blur", { bubbles: true }));
-  },
-
-  field(id) {
-    return document.querySelector(`#${id} textarea, #${id} input[type=number], #${id} input`);
-  },
-
-  message(text, isError) {
-    const place = document.querySelector("#txt2img_messages");
-    if (!place) return;
-    const box = document.createElement("div");
-    box.className = `fw-message ${isError ? "fw-error" : "fw-note"}`;
-    if (isError) box.setAttribute("role", "alert");
-    box.textContent = text;
-    place.append(box);
-  },
-
-  clearMessages() {
-    document.querySelector("#txt2img_messages")?.replaceChildren();
-  },
-};
+  return fw;
+})();

@@ -1,125 +1,143 @@
 // Images of a job: a stage, thumbnails, tools, the infotext of the selected one.
 (() => {
   const fw = window.featherweight;
-  let result = null;
-  let selected = 0;
+  const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
-  fw.images = () => (result ? result.images : []);
-  fw.selectedImage = () => (result ? result.images[selected] : null);
-  fw.selectImage = select;
+  for (const tab of fw.tabs) {
+    let result = null;
+    let selected = 0;
+    let shown = 0; // counts what was put on the stage, so that an image that loads late does not replace a newer one
 
-  fw.showPreview = (uri) => {
-    if (fw.settings.do_not_show_images) return;
-    const stage = document.querySelector("#txt2img_gallery .fw-stage");
-    if (!stage) return;
-    let image = stage.querySelector("img.fw-preview");
-    if (!image) {
-      image = new Image();
-      image.className = "fw-preview";
-      image.alt = "Preview of the image being made";
-      stage.replaceChildren(image);
-    }
-    image.src = uri;
-  };
+    tab.images = () => (result ? result.images : []);
+    tab.selectedImage = () => (result ? result.images[selected] : null);
+    tab.selectImage = select;
 
-  fw.showResult = (data) => {
-    fw.clearMessages();
-    if (data.error) fw.message(data.error, true);
-    for (const notice of data.notices) fw.message(notice, false);
-    fw.showSurvival(data.retention);
-    if (data.seconds !== null && data.images.length) fw.message(`Time taken: ${data.seconds} s`, false);
-    if (!data.images.length) {
-      if (!result) document.querySelector("#txt2img_gallery .fw-stage")?.replaceChildren();
-      return;
+    tab.showPreview = (uri) => {
+      if (fw.settings.do_not_show_images) return;
+      const stage = tab.find("gallery", ".fw-stage");
+      if (!stage) return;
+      shown += 1;
+      let preview = stage.querySelector("img.fw-preview");
+      if (!preview) {
+        preview = new Image();
+        preview.className = "fw-preview";
+        preview.alt = "Preview of the image being made";
+        stage.replaceChildren(preview);
+      }
+      preview.src = uri;
+    };
+
+    tab.showResult = (data) => {
+      tab.clearMessages();
+      if (data.error) tab.message(data.error, true);
+      for (const notice of data.notices) tab.message(notice);
+      tab.showRetention(data.retention);
+      if (data.seconds !== null) tab.message(`Time taken: ${data.seconds} s`);
+      if (data.task && !data.error) tab.showTimeline(data.task);
+      if (!data.images.length) {
+        if (!result) tab.find("gallery", ".fw-stage")?.replaceChildren();
+        return;
+      }
+      if (fw.settings.do_not_show_images) {
+        tab.message(`${data.images.length} finished; the settings say not to show images.`);
+        return;
+      }
+      result = data;
+      const thumbs = data.images.length > 1 ? data.images.map(thumbnail) : [];
+      tab.find("gallery", ".fw-thumbs").replaceChildren(...thumbs);
+      select(0);
+    };
+
+    function thumbnail(item, index) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.setAttribute("role", "option");
+      button.setAttribute("aria-label", item.kind === "grid" ? "Grid" : `Image with seed ${item.seed}`);
+      const image = new Image();
+      image.src = item.url;
+      image.alt = "";
+      image.loading = "lazy";
+      button.append(image);
+      button.addEventListener("click", () => select(index));
+      return button;
     }
-    if (fw.settings.do_not_show_images) {
-      fw.message(`${data.images.length} finished; the settings say not to show images.`, false);
-      return;
-    }
-    result = data;
-    const thumbs = document.querySelector("#txt2img_gallery .fw-thumbs");
-    thumbs.replaceChildren();
-    if (data.images.length > 1) {
-      data.images.forEach((image, index) => {
-        const button = document.createElement("button");
-        button.type = "button";
-        button.setAttribute("role", "option");
-        button.setAttribute("aria-label", image.kind === "grid" ? "Grid" : `Image with seed ${image.seed}`);
-        const image = new Image();
-        image.src = image.url;
-        image.alt = "";
-        image.loading = "lazy";
-        button.append(image);
-        button.addEventListener("click", () => select(index));
-        thumbs.append(button);
+
+    function select(index) {
+      selected = (index + result.images.length) % result.images.length;
+      const item = result.images[selected];
+      putOnStage(item);
+      tab.find("gallery", ".fw-thumbs").querySelectorAll("button").forEach((thumb, position) => {
+        thumb.setAttribute("aria-selected", String(position === selected));
+        thumb.tabIndex = position === selected ? 0 : -1;
       });
+      const infotext = tab.find("infotext");
+      infotext.textContent = item.infotext;
+      infotext.hidden = false;
+      const tools = tab.find("image_tools");
+      tools.hidden = false;
+      const link = tools.querySelector("[data-do=download]");
+      link.href = item.url;
+      link.download = fw.downloadName(item);
     }
-    select(0);
-  };
 
-  function select(index) {
-    selected = (index + result.images.length) % result.images.length;
-    const image = result.images[selected];
-    const stage = document.querySelector("#txt2img_gallery .fw-stage");
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "fw-image";
-    button.setAttribute("aria-label", "View the whole image");
-    const image = new Image();
-    image.src = image.url;
-    image.alt = image.infotext.split("\n")[0] || "Generated image";
-    image.width = image.width;
-    image.height = image.height;
-    button.style.width = `${Math.max(image.width, 448)}px`; // small images are shown larger, none wider than the stage
-    button.append(image);
-    button.addEventListener("click", () => fw.openLightbox());
-    stage.replaceChildren(button);
-    document.querySelectorAll("#txt2img_gallery .fw-thumbs button").forEach((thumb, position) => {
-      thumb.setAttribute("aria-selected", String(position === selected));
+    // What was on the stage stays until the image is there to be drawn.
+    async function putOnStage(item) {
+      const turn = ++shown;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "fw-image";
+      button.setAttribute("aria-label", "View the whole image");
+      const image = new Image(item.width, item.height);
+      image.src = item.url;
+      image.alt = item.infotext.split("\n")[0] || "Generated image";
+      button.style.width = `${Math.max(item.width, 448)}px`; // small images are shown larger, none wider than the stage
+      button.append(image);
+      button.addEventListener("click", () => fw.openLightbox(tab));
+      await image.decode().catch(() => {}); // a broken image is shown as the browser shows it
+      if (turn === shown) tab.find("gallery", ".fw-stage").replaceChildren(button);
+    }
+
+    const actions = {
+      async save() {
+        const reply = await fw.post("internal/save-image", { id_task: result.task, index: selected });
+        tab.message(`Saved as ${reply.path}`);
+      },
+      async folder() {
+        const reply = await fw.post("internal/open-folder", { id_task: result.task, index: selected });
+        tab.message(reply.opened ? `Opening ${reply.folder}` : `The folder is ${reply.folder}`);
+      },
+      async copy() {
+        await fw.copyText(result.images[selected].infotext);
+        tab.message("The parameters are on the clipboard.");
+      },
+      paste: () => tab.take(result.images[selected].infotext),
+    };
+
+    document.addEventListener("click", async (event) => {
+      const tool = tab.holds(event.target, "image_tools") && event.target.closest("[data-do]");
+      if (tool && actions[tool.dataset.do]) {
+        try {
+          await actions[tool.dataset.do]();
+        } catch (error) {
+          tab.message(error.message, true);
+        }
+      }
+      if (tab.holds(event.target, "reuse_seed") && tab.selectedImage()) tab.set("seed", String(tab.selectedImage().seed));
+      if (tab.holds(event.target, "restore_progress")) tab.resume(true);
     });
-    const infotext = document.querySelector("#txt2img_infotext");
-    infotext.textContent = image.infotext;
-    infotext.hidden = false;
-    const tools = document.querySelector("#txt2img_image_tools");
-    tools.hidden = false;
-    const name = image.path ? image.path.split(/[\\/]/).pop().replace(/\.[^.]+$/, "") : String(image.seed);
-    const link = tools.querySelector("[data-do=download]");
-    link.href = image.url;
-    link.download = `${name}.png`;
+
+    document.addEventListener("keydown", (event) => {
+      const thumbs = event.target.closest?.(".fw-thumbs");
+      if (!thumbs || !tab.holds(thumbs, "gallery") || !STEPS[event.key]) return;
+      event.preventDefault();
+      select(selected + STEPS[event.key]);
+      thumbs.children[selected].focus();
+    });
   }
 
-  const actions = {
-    async save() {
-      const reply = await fw.post("internal/save-image", { id_task: result.task, index: selected });
-      fw.message(`Saved as ${reply.path}`, false);
-    },
-    async folder() {
-      const reply = await fw.post("internal/open-folder", { id_task: result.task, index: selected });
-      if (!reply.opened) fw.message(`The folder is ${reply.folder}`, false);
-    },
-    async copy() {
-      await navigator.clipboard.writeText(result.images[selected].infotext);
-      fw.message("The parameters are on the clipboard.", false);
-    },
-    paste() {
-      fw.setField("txt2img_prompt", result.images[selected].infotext);
-      setTimeout(() => document.querySelector("#paste")?.click(), 100);
-    },
+  // The name of the file that the browser saves: the image is sent as PNG, whatever its own file is.
+  fw.downloadName = ({ path, seed }) => {
+    const name = path ? path.split(/[\\/]/).pop().replace(/\.[^.]+$/, "") : String(seed);
+    return `${name}.png`;
   };
-
-  document.addEventListener("click", async (event) => {
-    const tool = event.target.closest("#txt2img_image_tools [data-do]");
-    if (tool && actions[tool.dataset.do]) {
-      try {
-        await actions[tool.dataset.do]();
-      } catch (error) {
-        fw.message(error.message, true);
-      }
-    }
-    if (event.target.closest("#txt2img_reuse_seed")) {
-      const image = fw.selectedImage();
-      if (image) fw.setField("txt2img_seed", String(image.seed));
-    }
-    if (event.target.closest("#txt2img_restore_progress")) fw.resume();
-  });
 })();

@@ -1,26 +1,26 @@
-// Ctrl+Enter generates (or begins anew), Alt+Enter skips, Esc interrupts; right-click on Generate generates forever.
+// Ctrl+Enter generates (or begins again), Alt+Enter skips, Esc interrupts; right-click on Generate generates forever.
 (() => {
   const fw = window.featherweight;
-  const press = (id) => document.querySelector(`#${id}`)?.click();
 
   document.addEventListener("keydown", (event) => {
+    const tab = fw.shownTab();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
-      if (fw.isRunning()) fw.restart();
-      else press("txt2img_generate");
+      if (tab.isRunning()) tab.restart();
+      else tab.press("generate");
     } else if (event.key === "Enter" && event.altKey) {
       event.preventDefault();
-      press("txt2img_skip");
-    } else if (event.key === "Escape" && fw.isRunning() && !fw.isLightboxOpen()) {
-      fw.endForever();
-      press("txt2img_interrupt");
+      tab.press("skip");
+    } else if (event.key === "Escape" && tab.isRunning() && !fw.isLightboxOpen()) {
+      tab.endForever();
+      tab.press("interrupt");
     }
   }, true);
 
   document.addEventListener("contextmenu", (event) => {
-    if (event.target.closest && event.target.closest("#txt2img_generate_box")) {
-      event.preventDefault();
-      fw.toggleForever();
-    }
+    const tab = fw.tabAround(event.target, "generate_box");
+    if (!tab) return;
+    event.preventDefault();
+    tab.toggleForever();
   });
 })();

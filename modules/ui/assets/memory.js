@@ -6,115 +6,120 @@
   const STALE_MS = 60000;
   const SVG = "http://www.w3.org/2000/svg";
   const [WIDE, HIGH, TOP, BOTTOM] = [640, 150, 8, 26];
-  const FIELDS = window.featherweightMemoryFields; // field of an API body -> element, from the table of parameters
-  let asked = ""; // what the last plan was asked for
-  let askedAt = 0;
-  let seen = "";
-  let seenAt = 0;
-  let isAsking = false;
-  let wasRunning = false;
+  // A field of an API body -> the tab's name of its element.
+  const ELEMENTS = { width: "width", height: "height", batch_size: "batch_size", n_iter: "batch_count" };
 
-  // -- the plan ------------------------------------------------------------------------------------------------------
+  // -- the estimate --------------------------------------------------------------------------------------------------
 
-  const value = (id) => {
-    const text = fw.field(id)?.value;
-    return Number.isNaN(Number(text)) ? text : Number(text) || undefined;
+  for (const tab of fw.tabs) {
+    let asked = ""; // what the last estimate was asked for
+    let askedAt = 0;
+    let seen = "";
+    let seenAt = 0;
+    let isAsking = false;
+    let wasRunning = false;
+
+    tab.lookAtMemory = () => {
+      const scales = document.querySelector("#fw_scales");
+      if (!tab.isShown || !scales || document.visibilityState === "hidden") return;
+      const isRunning = tab.isRunning();
+      if (wasRunning && !isRunning) askedAt = 0; // the job taught something
+      wasRunning = isRunning;
+      if (isRunning || isAsking || !/fw-(ready|failed)/.test(scales.className)) return;
+      const now = Date.now();
+      const wanted = JSON.stringify([fw.weighedForm(tab.form), scales.textContent]);
+      if (wanted !== seen) [seen, seenAt] = [wanted, now];
+      if (now - seenAt < SETTLED_MS) return;
+      if (wanted !== asked || now - askedAt > STALE_MS) ask(wanted);
+    };
+
+    async function ask(wanted) {
+      isAsking = true;
+      try {
+        show(await fw.post("internal/memory-estimate", { form: JSON.parse(wanted)[0] }));
+      } catch {
+        show(null); // a form that cannot be used: Generate will say why
+      }
+      [asked, askedAt, isAsking] = [wanted, Date.now(), false];
+    }
+
+    function show(estimate) {
+      const place = tab.find("plan_line");
+      if (!estimate) {
+        place.replaceChildren();
+        return;
+      }
+      const share = estimate.available ? Math.min(estimate.needs / estimate.available, 1) : 0;
+      const bar = fw.element("span", { className: "fw-plan-bar" });
+      const filled = fw.element("span");
+      filled.style.width = `${Math.round(share * 100)}%`;
+      bar.append(filled);
+      const text = fw.element("span", { className: "fw-plan-text", textContent: estimate.line });
+      text.title = fw.estimateHint(estimate);
+      place.classList.toggle("fw-over", !estimate.fits);
+      place.replaceChildren(bar, text);
+      if (!estimate.fits && !estimate.proposals.length) {
+        place.append(fw.element("span", { textContent: estimate.nothing_fits || "It does not fit." }));
+      }
+      for (const proposal of estimate.proposals) {
+        const button = fw.element("button", { type: "button", textContent: `${proposal.title}: ${proposal.line}` });
+        button.addEventListener("click", () => take(proposal));
+        place.append(button);
+      }
+    }
+
+    // One click makes the change that was proposed.
+    async function take(proposal) {
+      try {
+        if (Object.keys(proposal.settings).length) await fw.post("sdapi/v1/options", proposal.settings);
+        for (const [name, value] of Object.entries(proposal.fields)) tab.set(ELEMENTS[name], String(value));
+        tab.clearMessages();
+        tab.message(`Changed: ${proposal.title}.`);
+      } catch (error) {
+        tab.message(error.message, true);
+      }
+      askedAt = 0;
+    }
+  }
+
+  setInterval(() => fw.tabs.forEach((tab) => tab.lookAtMemory()), LOOK_MS);
+
+  // The form as far as it decides about memory: of the prompts only their networks, nothing of the seed.
+  fw.weighedForm = (form) =>
+    Object.fromEntries(
+      Object.entries(form).map(([name, value]) => {
+        if (name.endsWith("prompt")) return [name, (String(value || "").match(/<[^<>]+>/g) || []).join(" ")];
+        return name === "seed" ? [name, -1] : [name, value];
+      }),
+    );
+
+  fw.estimateHint = (estimate) => {
+    const stages = estimate.stages.map((item) => `${item.stage}: ${(item.needs / 1e9).toFixed(2)} GB`);
+    if (!estimate.learnt_from) stages.push("an estimate, until an image of this kind was made");
+    return [estimate.device, ...stages].join("\n");
   };
-
-  function body() {
-    const found = { prompt: (fw.field("txt2img_prompt")?.value.match(/<[^<>]+>/g) || []).join(" ") };
-    for (const [name, id] of Object.entries(FIELDS.always)) found[name] = value(id);
-    if (document.querySelector("#txt2img_enable_hr input")?.checked) {
-      found.enable_hr = true;
-      for (const [name, id] of Object.entries(FIELDS.hires)) found[name] = value(id);
-    }
-    return found;
-  }
-
-  function look() {
-    const place = document.querySelector("#txt2img_plan_line");
-    const scales = document.querySelector("#fw_scales");
-    if (!place || !scales || document.visibilityState === "hidden") return;
-    const isRunning = fw.isRunning();
-    if (wasRunning && !isRunning) askedAt = 0; // the job taught something
-    wasRunning = isRunning;
-    if (isRunning || isAsking || !/fw-(ready|failed)/.test(scales.className)) return;
-    const now = Date.now();
-    const wanted = JSON.stringify([body(), scales.textContent]);
-    if (wanted !== seen) [seen, seenAt] = [wanted, now];
-    if (now - seenAt < SETTLED_MS) return;
-    if (wanted !== asked || now - askedAt > STALE_MS) ask(wanted);
-  }
-
-  async function ask(wanted) {
-    isAsking = true;
-    try {
-      showPlan(await fw.post("sdapi/v1/plan", JSON.parse(wanted)[0]));
-    } catch (error) {
-      showPlan(null);
-    }
-    [asked, askedAt, isAsking] = [wanted, Date.now(), false];
-  }
-
-  function showPlan(plan) {
-    const place = document.querySelector("#txt2img_plan_line");
-    if (!plan) {
-      place.replaceChildren();
-      return;
-    }
-    const share = plan.available ? Math.min(plan.needs / plan.available, 1) : 0;
-    const bar = fw.element("span", { className: "fw-plan-bar" });
-    const filled = fw.element("span");
-    filled.style.width = `${Math.round(share * 100)}%`;
-    bar.append(filled);
-    const text = fw.element("span", { className: "fw-plan-text", textContent: plan.line });
-    const stages = plan.stages.map((item) => `${item.stage}: ${(item.needs / 1e9).toFixed(2)} GB`);
-    if (!plan.learnt_from) stages.push("an estimate, until an image of this kind was made");
-    text.title = [plan.device, ...stages].join("\n");
-    place.classList.toggle("fw-over", !plan.fits);
-    place.replaceChildren(bar, text);
-    if (!plan.fits && !plan.proposals.length) place.append(fw.element("span", { textContent: "It does not fit." }));
-    for (const proposal of plan.proposals) {
-      const button = fw.element("button", { type: "button", textContent: `${proposal.title}: ${proposal.line}` });
-      button.addEventListener("click", () => take(proposal));
-      place.append(button);
-    }
-  }
-
-  // One click makes the change that was proposed.
-  async function take(proposal) {
-    try {
-      if (Object.keys(proposal.settings).length) await fw.post("sdapi/v1/options", proposal.settings);
-      for (const [name, value] of Object.entries(proposal.fields)) fw.setField(FIELDS.always[name], String(value));
-      fw.clearMessages();
-      fw.message(`Changed: ${proposal.title}.`, false);
-    } catch (error) {
-      fw.message(error.message, true);
-    }
-    askedAt = 0;
-  }
-
-  setInterval(look, LOOK_MS);
 
   // -- the timeline --------------------------------------------------------------------------------------------------
 
-  fw.showTimeline = async (task) => {
-    const place = document.querySelector("#txt2img_memory");
-    if (!place) return;
-    place.hidden = true;
-    try {
-      const record = await fw.get(`featherweight/v1/memory-timeline?id_task=${encodeURIComponent(task)}`);
-      if (!record.stages.length) return;
-      const onCard = record.peak.allocated !== null;
-      place.querySelector("summary").textContent = onCard
-        ? `Memory: ${giga(record.peak.allocated)} of the card at most, ${giga(record.peak.rss)} of main memory`
-        : `Memory: ${giga(record.peak.rss)} at most`;
-      place.querySelector(".fw-memory-plot").replaceChildren(plot(record, onCard), table(record, onCard));
-      place.hidden = false;
-    } catch (error) {
-      place.hidden = true; // no timeline of this job: nothing to show
-    }
-  };
+  for (const tab of fw.tabs) {
+    tab.showTimeline = async (task) => {
+      const place = tab.find("memory");
+      if (!place) return;
+      place.hidden = true;
+      try {
+        const record = await fw.get(`featherweight/v1/memory-timeline?id_task=${encodeURIComponent(task)}`);
+        if (!record.stages.length) return;
+        const onCard = record.peak.allocated !== null;
+        place.querySelector("summary").textContent = onCard
+          ? `Memory: ${giga(record.peak.allocated)} of the card at most, ${giga(record.peak.rss)} of main memory`
+          : `Memory: ${giga(record.peak.rss)} at most`;
+        place.querySelector(".fw-memory-plot").replaceChildren(plot(record, onCard), table(record, onCard));
+        place.hidden = false;
+      } catch (error) {
+        place.hidden = true; // no timeline of this job: nothing to show
+      }
+    };
+  }
 
   const giga = (bytes) => (bytes === null ? "?" : `${(bytes / 1e9).toFixed(2)} GB`);
 
@@ -172,10 +177,4 @@
     }
     return element;
   }
-
-  const showResult = fw.showResult;
-  fw.showResult = (data) => {
-    showResult(data);
-    if (data.task && !data.error) fw.showTimeline(data.task);
-  };
 })();

@@ -1,146 +1,250 @@
-// A job is known by its task id. The id is kept in localStorage, so that a reloaded page finds its job again.
+// A job is known by its task id, which outlives a reload: each page finds its own job again.
 (() => {
   const fw = window.featherweight;
-  const KEY = "featherweight.task";
   const POLL_MS = 1000;
   const GRACE_MS = 6000; // how long a submitted job may be unknown to the server
-  let timer = null;
-  let task = "";
-  let previewId = -1;
-  let startedAt = 0;
-  let forever = false;
-  let restart = false;
+  const GUARD_MS = 600; // a second click on Generate must not fall on Interrupt
+  const ASK_MS = 250; // how long other pages have to say that a job is theirs
+  const LOST = "The server was restarted before this job was done. The form is as it was: Generate makes it again.";
+  const NOT_TAKEN = "The server did not take this job. Press Generate again; if that does not help, the server's log says why.";
+  const REFUSED =
+    "The job was not started: the server could not read a value of the form, or could not be reached. Its log says more.";
 
-  fw.task = () => task || localStorage.getItem(KEY) || "";
+  const channel = window.BroadcastChannel ? new BroadcastChannel("featherweight") : null;
 
-  // Called by the Generate button: gives the job its id and starts to watch it.
-  fw.start = () => {
-    task = `task(${Math.random().toString(36).slice(2)}${Date.now().toString(36)})`;
-    localStorage.setItem(KEY, task);
-    fw.clearMessages();
-    watch(task);
-    return task;
-  };
+  for (const tab of fw.tabs) {
+    const KEY = `task.${tab.prefix}`;
+    let timer = null;
+    let task = "";
+    let previewId = -1;
+    let startedAt = 0;
+    let isKnown = false; // whether the server has answered for this job
+    let stopping = ""; // what the user has asked for
+    let forever = false;
+    let restart = false;
 
-  // Called when the server took (or refused) the job.
-  fw.submitted = () => {
-    if (document.querySelector("#txt2img_notice .fw-error")) stop(true);
-  };
+    tab.task = () => task || keptTask().id;
+    tab.isRunning = () => timer !== null;
 
-  fw.isRunning = () => timer !== null;
+    // Called by the Generate button: gives the job its id and starts to watch it.
+    tab.start = () => {
+      const id = `task(${Math.random().toString(36).slice(2)}${Date.now().toString(36)})`;
+      remember(id, false);
+      tab.clearMessages();
+      watch(id);
+      return id;
+    };
 
-  fw.resume = async () => {
-    const kept = localStorage.getItem(KEY);
-    if (!kept) return;
-    const state = await fw.post("internal/progress", { id_task: kept, live_preview: false }).catch(() => null);
-    if (!state) return;
-    if (state.active || state.queued) watch(kept);
-    else if (state.completed) { task = kept; await show(kept); }
-  };
+    // Watch a job that was put in line elsewhere.
+    tab.follow = (id) => {
+      remember(id, false);
+      tab.clearMessages();
+      watch(id);
+    };
 
-  fw.toggleForever = () => {
-    forever = !forever;
-    document.querySelector("#txt2img_generate")?.classList.toggle("fw-forever", forever);
-    fw.clearMessages();
-    fw.message(forever ? "Generating forever: right-click the same place again, or press Esc, to end it." : "Generating forever has ended.");
-    if (forever && !fw.isRunning()) document.querySelector("#txt2img_generate")?.click();
-  };
+    // Called when the server took (or refused) the job.
+    tab.submitted = () => {
+      if (tab.find("notice", ".fw-error")) fail();
+    };
 
-  fw.endForever = () => { if (forever) fw.toggleForever(); };
+    // Called when the form did not arrive.
+    tab.failed = () => fail(REFUSED);
 
-  // Interrupt, and begin anew with the form as it now is.
-  fw.restart = () => {
-    restart = true;
-    document.querySelector("#txt2img_interrupt")?.click();
-  };
+    // The job of an earlier visit, unless another page of this browser watches it; `asked`: the user wants to see it.
+    tab.resume = async (asked = false) => {
+      const { id, isOver } = keptTask();
+      if (!id || (!asked && (await isWatchedElsewhere(id)))) return;
+      const state = await fw.post("internal/progress", { id_task: id, live_preview: false }).catch(() => null);
+      if (!state || tab.isRunning()) return;
+      if (state.active || state.queued) watch(id);
+      else if (state.completed) await show(id, state);
+      else if (!isOver) lost(id, state);
+    };
 
-  function watch(id) {
-    task = id;
-    restart = false;
-    previewId = -1;
-    startedAt = Date.now();
-    document.querySelector("#txt2img_generate_box")?.classList.add("fw-running");
-    draw({ progress: 0, textinfo: "submitting" });
-    if (timer) clearInterval(timer);
-    timer = setInterval(poll, fw.settings.live_preview_refresh_period || POLL_MS);
-    fw.keepAwake();
+    tab.toggleForever = () => {
+      forever = !forever;
+      tab.find("generate_box")?.classList.toggle("fw-forever", forever);
+      tab.clearMessages();
+      if (!forever) tab.message("Generating forever has ended.");
+      else if (!tab.isRunning()) tab.press("generate");
+    };
+
+    tab.endForever = () => {
+      if (forever) tab.toggleForever();
+    };
+
+    // Interrupt, and begin again with the form as it now is.
+    tab.restart = () => {
+      restart = true;
+      tab.press("interrupt");
+    };
+
+    function keptTask() {
+      const [id, over] = (fw.kept(KEY) || "").split(" ");
+      return { id, isOver: over === "over" };
+    }
+
+    const remember = (id, isOver) => fw.keep(KEY, isOver ? `${id} over` : id);
+
+    function watch(id) {
+      task = id;
+      [restart, previewId, startedAt, isKnown] = [false, -1, Date.now(), false];
+      ask("");
+      const box = tab.find("generate_box");
+      const hadFocus = tab.holds(document.activeElement, "generate");
+      box?.classList.add("fw-running");
+      if (hadFocus) tab.find("interrupt")?.focus();
+      draw({ progress: 0, textinfo: "submitting" });
+      if (timer) clearInterval(timer);
+      timer = setInterval(poll, fw.settings.live_preview_refresh_period || POLL_MS);
+      fw.keepAwake();
+    }
+
+    function stop() {
+      clearInterval(timer);
+      timer = null;
+      ask("");
+      const hadFocus = tab.holds(document.activeElement, "interrupt", "skip");
+      tab.find("generate_box")?.classList.remove("fw-running");
+      if (hadFocus) tab.find("generate")?.focus();
+      const box = tab.find("progress");
+      if (box) box.hidden = true;
+      document.title = "Featherweight";
+      if (!fw.isRunning()) fw.letSleep();
+    }
+
+    // The job came to nothing. With a text, that is said.
+    function fail(text) {
+      if (timer !== null) stop();
+      remember(task, true);
+      if (forever) tab.endForever();
+      if (text) tab.message(text, true);
+    }
+
+    function lost(id, state) {
+      task = id;
+      fail(state.error || state.message || LOST);
+    }
+
+    async function poll() {
+      const asked = task;
+      let state;
+      try {
+        state = await fw.post("internal/progress", { id_task: task, id_live_preview: previewId, live_preview: true });
+      } catch {
+        if (asked !== task || timer === null) return;
+        draw({ progress: null, textinfo: "the server does not answer; trying again" });
+        if (!isKnown && Date.now() - startedAt > GRACE_MS) fail(REFUSED);
+        return;
+      }
+      if (asked !== task || timer === null) return;
+      if (state.completed) {
+        stop();
+        const failed = await show(task, state);
+        fw.chime();
+        if (failed) tab.endForever();
+        if (forever || restart) tab.press("generate");
+        return;
+      }
+      if (!state.active && !state.queued) {
+        if (isKnown) lost(task, state);
+        else if (Date.now() - startedAt > GRACE_MS) fail(NOT_TAKEN);
+        return;
+      }
+      isKnown = true;
+      draw(state);
+      if (state.live_preview) {
+        previewId = state.id_live_preview;
+        tab.showPreview(state.live_preview);
+      }
+    }
+
+    // Shows what came of a job; whether it failed.
+    async function show(id, state) {
+      task = id;
+      remember(id, true);
+      try {
+        const result = await fw.get(`internal/result?id_task=${encodeURIComponent(id)}`);
+        tab.showResult(result);
+        return Boolean(result.error);
+      } catch (error) {
+        tab.message(state.error || error.message, true);
+        return true;
+      }
+    }
+
+    // What the user asked of the running job, until it has come to pass.
+    function ask(what) {
+      stopping = what;
+      for (const name of ["interrupt", "skip"]) tab.find(name)?.setAttribute("aria-busy", String(what.startsWith(name.slice(0, 4))));
+    }
+
+    function draw(state) {
+      const box = tab.find("progress");
+      if (!box) return;
+      const percent = Math.round((state.progress || 0) * 100);
+      box.hidden = false;
+      box.querySelector(".fw-bar span").style.width = `${percent}%`;
+      box.querySelector(".fw-bar").setAttribute("aria-valuenow", String(percent));
+      box.querySelector(".fw-progress-text").textContent = fw.progressLine(state, { stopping, forever });
+      if (fw.settings.show_progress_in_title !== false) document.title = fw.progressTitle(state);
+    }
+
+    document.addEventListener("click", (event) => {
+      if (!timer || !tab.holds(event.target, "interrupt", "skip")) return;
+      if (!restart && Date.now() - startedAt < GUARD_MS && event.isTrusted) {
+        event.preventDefault();
+        event.stopImmediatePropagation();
+        return;
+      }
+      ask(tab.holds(event.target, "skip") ? "skipping" : "interrupting");
+      const line = tab.find("progress", ".fw-progress-text");
+      if (line && !line.textContent.endsWith(stopping)) line.textContent += ` · ${stopping}`;
+    }, true);
+
+    channel?.addEventListener("message", (event) => {
+      if (event.data.asked && event.data.asked === task) channel.postMessage({ held: task });
+    });
   }
 
-  function stop(failed) {
-    clearInterval(timer);
-    timer = null;
-    document.querySelector("#txt2img_generate_box")?.classList.remove("fw-running");
-    const box = document.querySelector("#txt2img_progress");
-    if (box) box.hidden = true;
-    document.title = "Featherweight";
-    fw.letSleep();
-    if (failed) forever = false;
+  function isWatchedElsewhere(id) {
+    if (!channel) return false;
+    return new Promise((resolve) => {
+      const heard = (event) => event.data.held === id && done(true);
+      const done = (answer) => {
+        channel.removeEventListener("message", heard);
+        clearTimeout(timeout);
+        resolve(answer);
+      };
+      const timeout = setTimeout(() => done(false), ASK_MS);
+      channel.addEventListener("message", heard);
+      channel.postMessage({ asked: id });
+    });
   }
 
-  async function poll() {
-    const asked = task;
-    let state;
-    try {
-      state = await fw.post("internal/progress", { id_task: task, id_live_preview: previewId, live_preview: true });
-    } catch (error) {
-      draw({ progress: null, textinfo: "the server does not answer; trying again" });
-      return;
-    }
-    if (asked !== task || timer === null) return;
-    if (state.completed) {
-      stop(false);
-      const failed = await show(task);
-      fw.chime();
-      if (failed) fw.endForever();
-      if (forever || restart) document.querySelector("#txt2img_generate")?.click();
-      return;
-    }
-    if (!state.active && !state.queued) {
-      if (Date.now() - startedAt > GRACE_MS) stop(true);
-      return;
-    }
-    draw(state);
-    if (state.live_preview) {
-      previewId = state.id_live_preview;
-      fw.showPreview(state.live_preview);
-    }
-  }
-
-  // Shows what came of a job; whether it failed.
-  async function show(id) {
-    try {
-      const result = await fw.get(`internal/result?id_task=${encodeURIComponent(id)}`);
-      fw.showResult(result);
-      return Boolean(result.error);
-    } catch (error) {
-      localStorage.removeItem(KEY);
-      return true;
-    }
-  }
-
-  function draw(state) {
-    const box = document.querySelector("#txt2img_progress");
-    if (!box) return;
-    const percent = Math.round((state.progress || 0) * 100);
-    box.hidden = false;
-    box.querySelector(".fw-bar span").style.width = `${percent}%`;
-    box.querySelector(".fw-bar").setAttribute("aria-valuenow", String(percent));
+  // "40% · step 8 of 20 · 3 s left".
+  fw.progressLine = (state, { stopping = "", forever = false } = {}) => {
     const parts = [];
     if (state.queued) parts.push(state.textinfo);
     else {
-      parts.push(`${percent}%`);
+      parts.push(`${Math.round((state.progress || 0) * 100)}%`);
       if (state.steps) parts.push(`step ${state.step} of ${state.steps}`);
-      if (state.eta !== null && state.eta !== undefined) parts.push(`${duration(state.eta)} left`);
+      if (state.eta !== null && state.eta !== undefined) parts.push(`${fw.duration(state.eta)} left`);
       if (state.textinfo && state.stage !== "denoise") parts.push(state.textinfo);
     }
-    box.querySelector(".fw-progress-text").textContent = parts.join(" · ");
-    const steps = state.steps ? ` (${state.step} of ${state.steps})` : "";
-    if (fw.settings.show_progress_in_title === false) return;
-    document.title = state.queued ? "[waiting] Featherweight" : `[${percent}%${steps}] Featherweight`;
-  }
+    if (forever) parts.push("generating forever: right-click Interrupt, or Esc, ends it");
+    if (stopping && !(state.textinfo || "").startsWith("stops after")) parts.push(stopping);
+    return parts.join(" · ");
+  };
 
-  function duration(seconds) {
+  fw.progressTitle = (state) => {
+    if (state.queued) return "[waiting] Featherweight";
+    const steps = state.steps ? ` (${state.step} of ${state.steps})` : "";
+    return `[${Math.round((state.progress || 0) * 100)}%${steps}] Featherweight`;
+  };
+
+  fw.duration = (seconds) => {
     const whole = Math.max(0, Math.round(seconds));
     return whole >= 60 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${whole} s`;
-  }
+  };
 })();

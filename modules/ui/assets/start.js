@@ -2,7 +2,6 @@
 (() => {
   const fw = window.featherweight;
   const THEME = "featherweight.theme";
-  let knownSize = null;
 
   function applyTheme(theme) {
     document.body.classList.toggle("dark", theme === "dark");
@@ -10,7 +9,7 @@
   }
 
   function startTheme() {
-    const asked = new URLSearchParams(location.search).get("__theme") || window.featherweightTheme;
+    const asked = new URLSearchParams(location.search).get("__theme") || fw.forcedTheme;
     const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     applyTheme(asked || localStorage.getItem(THEME) || preferred);
     document.addEventListener("click", (event) => {
@@ -28,33 +27,36 @@
       const engine = await fw.get("internal/engine");
       fw.settings = engine.settings;
       follow();
-      place.textContent = engine.state === "ready" ? engine.line : engine.message;
+      place.textContent = engine.state === "ready" ? [engine.line, engine.pending].filter(Boolean).join(" · ") : engine.message;
       place.className = `fw-${engine.state}`;
-      place.title = engine.switch_seconds ? `ready after ${engine.switch_seconds} s` : "";
+      place.title = engine.facts;
       place.dataset.hashing = engine.hashing;
-      // A page that is there before the model shows the size that the server guessed.
-      if (!engine.size && knownSize === null) knownSize = shownSize();
-      if (engine.size && knownSize && engine.size !== knownSize) {
-        for (const id of ["txt2img_width", "txt2img_height"]) {
-          if (Number(fw.field(id)?.value) === knownSize) fw.setField(id, String(engine.size));
-        }
-      }
-      if (engine.size) knownSize = engine.size;
+      for (const tab of fw.tabs) followSize(tab, engine.size);
     } catch {
       place.textContent = "The server does not answer.";
       place.className = "fw-failed";
     }
   }
 
-  function shownSize() {
-    const [width, height] = ["txt2img_width", "txt2img_height"].map((id) => Number(fw.field(id)?.value));
-    return width && width === height ? width : null;
+  // The form's size follows the model's, as long as it is the size that was proposed; one that a user chose stays.
+  function followSize(tab, size) {
+    const [width, height] = ["width", "height"].map((name) => Number(tab.field(name)?.value));
+    // A page that is there before the model shows the size that the server guessed.
+    if (!size && !tab.proposedSize && !tab.hasKeptForm && width === height) tab.proposedSize = width;
+    if (!size) return;
+    if (tab.proposedSize && size !== tab.proposedSize) {
+      if (width === tab.proposedSize) tab.set("width", String(size));
+      if (height === tab.proposedSize) tab.set("height", String(size));
+    }
+    tab.proposedSize = size;
   }
 
   // Settings that change how the page looks.
   function follow() {
-    const stage = document.querySelector("#txt2img_gallery .fw-stage");
-    if (stage) stage.style.height = fw.settings.gallery_height;
+    for (const tab of fw.tabs) {
+      const stage = tab.find("gallery", ".fw-stage");
+      if (stage) stage.style.height = fw.settings.gallery_height;
+    }
     document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
@@ -75,16 +77,43 @@
     }
   });
 
+  // What buttons that show a sign only are called: for the pointer that rests on them, and for screen readers.
+  const SIGNS = {
+    "↻": "Look for new files",
+    "⇅": "Swap width and height",
+    "⚄": "Use a new seed each time",
+    "♻": "Use the seed of the selected image",
+    Paste: "Fill the form from the parameters in the prompt, or from the last image",
+    "Last job": "Show the last job again",
+  };
+
+  function nameButtons() {
+    for (const button of document.querySelectorAll("button:not([title])")) {
+      const name = SIGNS[button.textContent.trim()];
+      if (!name) continue;
+      button.title = name;
+      if (button.textContent.trim().length === 1 && !button.hasAttribute("aria-label")) button.setAttribute("aria-label", name);
+    }
+  }
+
+  // A text that is longer than its field can be read while the pointer rests on it.
+  document.addEventListener("mouseover", (event) => {
+    if (event.target.matches?.("input[role=listbox]")) event.target.title = event.target.value;
+  });
+
   function ready() {
-    if (!document.querySelector("#txt2img_generate") || !document.querySelector("#txt2img_gallery")) {
+    if (!fw.tabs.some((tab) => tab.find("generate") && tab.find("gallery"))) {
       setTimeout(ready, 100);
       return;
     }
     startTheme();
+    nameButtons();
     weigh();
     setInterval(weigh, 2000);
-    setInterval(fw.countTokens, 500);
-    fw.resume();
+    setInterval(nameButtons, 2000);
+    setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
+    for (const tab of fw.tabs) tab.resume();
+    fw.showNotices();
   }
 
   document.addEventListener("DOMContentLoaded", ready);

@@ -1,0 +1,50 @@
+"""One browser for all tests of the page in a process, and one server with a model that computes nothing."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright import sync_api
+
+from modules.services import Services
+from tests.fakes import fake_services
+from tests.ui.browser import ARGUMENTS, CHROMIUM, served, watched_page
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[sync_api.Browser]:
+    """Chromium without a window."""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """What `address` serves; a test puts back what it changes."""
+    services = fake_services(tmp_path_factory.mktemp("data"))
+    yield services
+    services.queue.close()
+
+
+@pytest.fixture(scope="session")
+def address(fakes: Services) -> Iterator[str]:
+    """Of the page and the API, with jobs that only wait."""
+    with served(fakes) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def context(browser: sync_api.Browser) -> Iterator[sync_api.BrowserContext]:
+    """Its pages share what the browser keeps of the page's scripts."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(30_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """Opened for this test."""
+    with watched_page(context, address) as page:
+        yield page

@@ -1,0 +1,62 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { Storage, element, load } from "./page.mjs";
+
+const FIELDS = ["prompt", "width", "height", "hires_enabled", "hires_scale", "refiner_checkpoint", "refiner_switch_at"];
+const VALUES = ["a cat", 512, 768, true, 1.5, "sharp.safetensors [abc]", 0.8, "None", { path: "x.png" }];
+
+test("each tab keeps its own form, and hands it to the page that comes after", () => {
+  const stores = { session: new Storage(), local: new Storage() };
+  const first = load(["form.js"], { prefixes: ["one", "two"], fields: FIELDS, stores }).fw;
+  first.tab("one").formOpened(VALUES);
+  first.tab("two").formOpened(["a dog", ...VALUES.slice(1)]);
+  const next = load(["form.js"], { prefixes: ["one", "two"], fields: FIELDS, stores }).fw;
+  const kept = JSON.parse(next.tab("one").keptForm());
+  assert.equal(kept.fields.prompt, "a cat");
+  assert.deepEqual(kept.others, ["None", null]); // files are not kept
+  assert.equal(JSON.parse(next.tab("two").keptForm()).fields.prompt, "a dog");
+});
+
+test("values of a page that is not filled yet do not replace what was kept", () => {
+  const stores = { session: new Storage(), local: new Storage() };
+  load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").formOpened(VALUES);
+  const tab = load(["form.js"], { fields: FIELDS, stores }).fw.tab("one");
+  tab.keepForm(["", ...VALUES.slice(1)]);
+  assert.equal(JSON.parse(load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").keptForm()).fields.prompt, "a cat");
+});
+
+test("a new page finds what another page kept, its own comes first", () => {
+  const local = new Storage();
+  load(["form.js"], { fields: FIELDS, stores: { session: new Storage(), local } }).fw.tab("one").formOpened(VALUES);
+  const own = new Storage();
+  const page = load(["form.js"], { fields: FIELDS, stores: { session: own, local } }).fw;
+  assert.match(page.tab("one").keptForm(), /a cat/);
+  own.setItem("featherweight.form.one", '{"fields": {"prompt": "mine"}}');
+  assert.match(load(["form.js"], { fields: FIELDS, stores: { session: own, local } }).fw.tab("one").keptForm(), /mine/);
+});
+
+test("a browser that keeps nothing still has a form", () => {
+  const refusing = { getItem: () => null, setItem: () => { throw new Error("full"); } };
+  const { fw } = load(["form.js"], { fields: FIELDS, stores: { session: refusing, local: refusing } });
+  fw.tab("one").formOpened(VALUES);
+  assert.equal(fw.tab("one").form.prompt, "a cat");
+});
+
+test("closed accordions say whether they are on", () => {
+  const [hires, refiner] = [element(), element()];
+  const elements = { "#one_hr .label-wrap > span": hires, "#one_refiner .label-wrap > span": refiner };
+  const tab = load(["form.js"], { fields: FIELDS, elements }).fw.tab("one");
+  tab.keepForm(VALUES);
+  assert.equal(hires.dataset.state, "from 512x768 to 768x1152");
+  assert.equal(refiner.dataset.state, "sharp.safetensors at 0.8");
+  tab.keepForm(["", 512, 768, false, 2, "None", 0.8]);
+  assert.equal(hires.dataset.state + refiner.dataset.state, "");
+});
+
+test("a wanted width or height decides about the size of hires fix", () => {
+  const { fw } = load(["form.js"]);
+  const form = { width: 512, height: 768, hires_scale: 2 };
+  assert.equal(fw.hiresLine({ ...form, hires_resize_width: 1024 }), "from 512x768 to 1024x1536");
+  assert.equal(fw.hiresLine({ ...form, hires_resize_height: 1024 }), "from 512x768 to 682x1024");
+  assert.equal(fw.hiresLine({ ...form, hires_resize_width: 64, hires_resize_height: 64 }), "from 512x768 to 64x64");
+});

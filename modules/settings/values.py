@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from modules.errors import SettingsError
-from modules.settings.definitions import SETTINGS
+from modules.settings.definitions import SETTINGS, SettingsGroups
 from modules.settings.setting import Setting, SettingValue
 
 
@@ -15,8 +15,11 @@ class UnknownSettingError(SettingsError, KeyError):
     __str__ = Exception.__str__  # KeyError's would show the repr
 
 
-class Settings(Mapping[str, SettingValue]):
-    """A mapping of every known key to its value; a key that was never set has its default.
+class Settings(SettingsGroups):
+    """All values: by group and attribute, typed (`settings.sampler.eta_ddim`), and as a mapping of every known key.
+
+    The keys are for the edges (files, API, page, overrides) and for settings of extensions. A key that was never set
+    has its default.
 
     `foreign` holds the keys of a stored file that no setting answers to (of an extension that is not installed, of
     another program version): they are kept as they are and written back. Lists are tuples in here.

@@ -83,7 +83,7 @@ def serve(services: Services, listener: socket.socket) -> int:
     scheme = "https" if flags.tls_certfile else "http"
     address = f"{scheme}://{'127.0.0.1' if flags.host in ('0.0.0.0', '::') else flags.host}:{flags.port}"
     print(f"Featherweight is at {address}", flush=True)
-    if opens_browser(flags, services.settings.current.text("auto_launch_browser")):
+    if opens_browser(flags, services.settings.current.system.auto_launch_browser):
         webbrowser.open(address)
     server.run(sockets=[listener])
     return 0

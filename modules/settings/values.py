@@ -28,7 +28,7 @@ class Settings(SettingsGroups):
     def __init__(
         self, values: Mapping[str, SettingValue] | None = None, foreign: Mapping[str, object] | None = None
     ) -> None:
-        """`values` must be checked already; use `with_changes` or `read_stored` for what comes from outside."""
+        """`values` must be checked already; what comes from outside goes through `with_changes` or `read_stored`."""
         self._values = dict(values or {})
         self.foreign: Mapping[str, object] = MappingProxyType(dict(foreign or {}))
 
@@ -131,29 +131,12 @@ class Settings(SettingsGroups):
         return {**self.differences(), **self.foreign}
 
 
-def read_stored(stored: Mapping[str, object]) -> tuple[Settings, tuple[str, ...]]:
-    """Settings from a stored file, and a notice for each value that could not be used (its default is)."""
-    values: dict[str, SettingValue] = {}
-    foreign: dict[str, object] = {}
-    notices: list[str] = []
-    for key, value in stored.items():
-        setting = _exact(key)
-        if setting is None:
-            foreign[key] = value
-            continue
-        try:
-            values[key] = setting.check(value)
-        except ValueError as error:
-            notices.append(f"{error}. The default {as_json(setting.default)!r} is used.")
-    return Settings(values, foreign), tuple(notices)
-
-
 def as_json(value: SettingValue) -> object:
     """Tuples as lists; everything else as it is."""
     return list(value) if isinstance(value, tuple) else value
 
 
-def _exact(key: str) -> Setting | None:
+def exact_setting(key: str) -> Setting | None:
     """The setting of exactly this key: unlike names of samplers, keys of a file do not ignore case."""
     return SETTINGS.get(key) if key in SETTINGS and SETTINGS.canonical(key) == key else None
 
@@ -164,7 +147,7 @@ def _ended(sentence: str) -> str:
 
 
 def _definition(key: str) -> Setting:
-    setting = _exact(key)
+    setting = exact_setting(key)
     if setting is None:
         near = get_close_matches(key, SETTINGS, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; GET /sdapi/v1/options lists all keys"

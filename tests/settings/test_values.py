@@ -3,7 +3,8 @@
 import pytest
 
 from modules.errors import SettingsError
-from modules.settings.values import Settings, read_stored
+from modules.settings.stored import read_stored
+from modules.settings.values import Settings
 
 
 def test_missing_keys_give_defaults() -> None:

@@ -111,7 +111,7 @@ class Flags:
     medvram: bool = switch(PRECISION, "keep only one part of the model on the GPU at a time")
     medvram_sdxl: bool = switch(PRECISION, "--medvram for SDXL models only")
     lowvram: bool = switch(PRECISION, "keep only the layers at work on the GPU")
-    offload_dir: str | None = folder(PRECISION, "have streamed weights rest on disk, written to this folder if need be")
+    offload_dir: str | None = folder(PRECISION, "keep streamed weights on disk, written to this folder where needed")
     lowram: bool = switch(PRECISION, "load checkpoints straight to the GPU")
     disable_model_loading_ram_optimization: bool = switch(PRECISION, "load checkpoints the ordinary way")
     opt_channelslast: bool = switch(PRECISION, "keep images channels-last in memory")

@@ -15,7 +15,9 @@ class LoraTagSettings(SettingsGroup):
 
     section = ExtraNetworkSettings.section
 
-    sd_lora = text("Add network to prompt", "None", hint="The name of a LoRA that every image gets. None: none.")
+    sd_lora = text(
+        "Add network to prompt", "None", hint="The name of a LoRA that every image gets; None switches it off."
+    )
     lora_add_hashes_to_infotext = flag("Add Lora hashes to infotext", True)
     lora_bundled_ti_to_infotext = flag(
         "Add Lora name as TI hashes for embeddings inside of Lora files",

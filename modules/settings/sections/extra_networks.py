@@ -3,7 +3,7 @@
 from modules.settings.group import SettingsGroup, choice, flag, number, text, whole
 from modules.settings.setting import Section
 
-PIXELS = "In pixels; 0: as the page likes it."
+PIXELS = "In pixels; 0: the page decides."
 
 
 class ExtraNetworkSettings(SettingsGroup):
@@ -13,7 +13,9 @@ class ExtraNetworkSettings(SettingsGroup):
 
     textual_inversion_add_hashes_to_infotext = flag("Add Textual Inversion hashes to infotext", True)
     sd_hypernetwork = text(
-        "Add hypernetwork to prompt", "None", hint="The name of a hypernetwork that every image gets. None: none."
+        "Add hypernetwork to prompt",
+        "None",
+        hint="The name of a hypernetwork that every image gets; None switches it off.",
     )
     extra_networks_default_multiplier = number(
         "Default multiplier for extra networks", 1.0, minimum=0, maximum=2, step=0.01

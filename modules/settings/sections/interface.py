@@ -84,7 +84,7 @@ class InterfaceAlternativeSettings(SettingsGroup):
     interrupt_after_current = flag(
         "Don't interrupt in the middle",
         True,
-        hint="The Interrupt button first lets the present image be finished, where more are to come; a second press "
+        hint="The first press of the Interrupt button finishes the current image of a batch; a second press "
         "stops at once.",
     )
 
@@ -143,13 +143,13 @@ class PreviewSettings(SettingsGroup):
         "Live preview method",
         "Approx NN",
         ("Full", "Approx NN", "Approx cheap", "TAESD"),
-        hint="Full: the VAE itself, slow. TAESD: a tiny network in models/VAE-taesd. Approx NN: an even smaller one in "
-        "models/VAE-approx; without its file as Approx cheap, which only mixes colours.",
+        hint="Full: the VAE itself, slow. TAESD: a tiny VAE in models/VAE-taesd. Approx NN: an even smaller one in "
+        "models/VAE-approx; without that file Approx cheap is used, which only mixes colours.",
     )
     live_preview_allow_lowvram_full = flag(
         "Allow Full live preview method with lowvram/medvram",
         False,
-        hint="Streamed weights then make way for the VAE at each preview; off: such previews are Approx cheap.",
+        hint="Each preview then moves streamed weights out for the VAE. Off: such previews use Approx cheap.",
     )
     live_preview_refresh_period = whole(
         "Progressbar and preview update period", 1000, minimum=50, hint="In milliseconds."

@@ -55,7 +55,7 @@ class OptimizationSettings(SettingsGroup):
         "Pad prompt/negative prompt (v0)",
         False,
         infotext="Pad conds v0",
-        hint="The way of versions before 1.6.0; it cuts a longer negative prompt. Wins over the option above.",
+        hint="As versions before 1.6.0 did; it cuts a longer negative prompt. Wins over the option above.",
     )
     persistent_cond_cache = flag("Persistent cond cache", True, hint="An unchanged prompt is not encoded again.")
     batch_cond_uncond = flag(
@@ -102,7 +102,7 @@ class OptimizationSettings(SettingsGroup):
         ("Automatic", "Manual cast", "Autocast", "FP8 matmul"),
         infotext="Compute mode",
         hint="Cast in each layer, or PyTorch's autocast. Automatic chooses by device and format. FP8 matmul multiplies "
-        "in 8 bits: quicker on NVIDIA cards of compute capability 8.9 or newer, less exact, no effect elsewhere.",
+        "in 8 bits: faster on NVIDIA GPUs of compute capability 8.9 or newer, less exact, no effect elsewhere.",
     )
     lora_mode = choice(
         "LoRA mode",
@@ -115,9 +115,9 @@ class OptimizationSettings(SettingsGroup):
         "Stream weights",
         "Automatic",
         ("Automatic", "Off", "Parts", "Blocks", "Layers"),
-        hint="The device holds only what is at work: a part of the model, a block or a layer. The images stay the "
-        "same. On a GPU the rest lies in main memory; on the CPU it is read from the checkpoint file. "
-        "Automatic: as --medvram or --lowvram say, and more finely where a model does not fit.",
+        hint="The device holds only what computes: a part of the model, a block or a layer. The images stay the "
+        "same. On a GPU the rest stays in main memory; on the CPU it is read from the checkpoint file. "
+        "Automatic: as --medvram or --lowvram say, and in smaller units where a model does not fit.",
     )
     stream_keep_gb = number(
         "GB of streamed weights that stay",
@@ -133,8 +133,8 @@ class OptimizationSettings(SettingsGroup):
         minimum=0,
         maximum=2000,
         step=1,
-        hint="Of weights that the checkpoint file does not hold as they are needed (8 bits). Those unused for longest "
-        "go first. python launch.py offload-clean deletes them all.",
+        hint="For weights that the checkpoint file does not hold in the form needed (8 bits). The files unused for "
+        "longest are deleted first. python launch.py offload-clean deletes them all.",
     )
     cross_attention_optimization = choice(
         "Cross attention optimization",
@@ -182,7 +182,7 @@ class CompatibilitySettings(SettingsGroup):
         "Hires fix: encode the prompts of the second pass with the extra networks of the first",
         False,
         infotext="Hires conds of first pass",
-        hint="Matters only where the hires prompt names other networks.",
+        hint="Matters only where the hires prompt names other extra networks.",
     )
     use_old_scheduling = flag(
         "Use old prompt editing timelines",

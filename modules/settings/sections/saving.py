@@ -54,7 +54,7 @@ class ImageSavingSettings(SettingsGroup):
     save_incomplete_images = flag(
         "Save incomplete images",
         False,
-        hint="Of an interrupted or skipped batch, as far as they were. They are shown in any case.",
+        hint="The unfinished images of an interrupted or skipped batch. They are shown in any case.",
     )
     notification_audio = flag("Play a sound after image generation", True)
     notification_volume = whole("Volume of that sound", 100, minimum=0, maximum=100, step=1)

@@ -46,14 +46,14 @@ class StableDiffusionSettings(SettingsGroup):
         "GPU",
         ("GPU", "CPU", "NV"),
         infotext="RNG",
-        hint="Decides the image of a seed. NV: what an NVIDIA card would draw, on any device.",
+        hint="Decides the image of a seed. NV: what an NVIDIA GPU would draw, on any device.",
     )
     enable_quantization = flag(
         "Round the sigmas of samplers to the model's own",
         False,
         hint="For models whose noise schedule has steps; may sharpen, and changes old seeds.",
     )
-    tiling = flag("Tiling", False, infotext="Tiling", hint="Images whose edges fit together.")
+    tiling = flag("Tiling", False, infotext="Tiling", hint="Images whose opposite edges match.")
     hires_fix_refiner_pass = choice(
         "Hires fix: which pass to enable refiner for",
         "second pass",
@@ -144,12 +144,12 @@ class VaeSettings(SettingsGroup):
     auto_vae_precision_bfloat16 = flag(
         "Automatically convert VAE to bfloat16",
         False,
-        hint="When it gave NaN in 16-bit floats; comes before 32 bits where both are on.",
+        hint="When it returned NaN in 16-bit floats; tried before 32 bits if both are on.",
     )
     auto_vae_precision = flag(
         "Automatically revert VAE to 32-bit floats",
         True,
-        hint="When it gave NaN; the image is decoded again. --no-half-vae computes it in 32 bits from the start.",
+        hint="When it returned NaN; the image is decoded again. --no-half-vae computes it in 32 bits from the start.",
     )
     vae_tile_size = whole(
         "VAE tile size",
@@ -165,15 +165,15 @@ class VaeSettings(SettingsGroup):
         "Full",
         ("Full", "TAESD"),
         infotext="VAE Encoder",
-        hint="Where an image becomes a latent: in hires fix with an upscaler that works on pixels. TAESD: as below.",
+        hint="Encodes images to latents: in hires fix with an upscaler that works on pixels. TAESD: as below.",
     )
     sd_vae_decode_method = choice(
         "VAE type for decode",
         "Full",
         ("Full", "TAESD"),
         infotext="VAE Decoder",
-        hint="TAESD: a tiny network in models/VAE-taesd, faster and with little memory, with less detail. The model in "
-        "the box has one; others need taesd_decoder, taesdxl_decoder or taesd3_decoder (.safetensors or .pth) there.",
+        hint="TAESD: a tiny VAE in models/VAE-taesd: faster and with little memory, but less detail. The bundled "
+        "model has one; others need taesd_decoder, taesdxl_decoder or taesd3_decoder (.safetensors or .pth) there.",
     )
 
 

@@ -111,7 +111,7 @@ def serve(services: Services, listener: socket.socket) -> int:
     if services.access.token:
         address += f"/?token={quote(services.access.token)}"
     print(f"Featherweight is at {address}", flush=True)
-    if opens_browser(flags, services.settings.current.text("auto_launch_browser")):
+    if opens_browser(flags, services.settings.current.system.auto_launch_browser):
         webbrowser.open(address)
     server.run(sockets=[listener])
     return 0

@@ -182,13 +182,13 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
 
 def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Program | None = None) -> ScriptLibrary:
     """The scripts of the extensions that are neither disabled one by one nor all at once."""
-    mode = settings.text("disable_all_extensions")
+    mode = settings.hidden.disable_all_extensions
     if flags.disable_all_extensions or mode == "all":
         return ScriptLibrary()
     folders = paths.extension_dirs
     if flags.disable_extra_extensions or mode == "extra":
         folders = (paths.builtin_extensions_dir,)
-    return ScriptLibrary.load(folders, settings.many("disabled_extensions"), program)
+    return ScriptLibrary.load(folders, settings.hidden.disabled_extensions, program)
 
 
 def output_folders(flags: Flags, paths: Paths, settings: Settings) -> tuple[Path, ...]:
@@ -210,7 +210,7 @@ def _check_folders(
 def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> None:
     """After a change of checkpoint or precision: load in the background, after the job that runs now."""
     if "fp8_skip" in changed:
-        check_patterns(split_patterns(settings.text("fp8_skip")))
+        check_patterns(split_patterns(settings.optimizations.fp8_skip))
     if changed & {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}:
         engine.request_load(stored_checkpoint(settings, engine.catalogue).name)
 

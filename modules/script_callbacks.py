@@ -51,7 +51,7 @@ def on_ui_tabs(callback: Callback, *, name: str | None = None) -> None:
 
 
 def on_ui_settings(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(settings)`: `settings.flag("key", "Label", False)` and so on add settings of the extension."""
+    """`callback(settings)`: `settings.add(MySettings)` or `settings.flag("key", "Label", False)` add settings."""
     register(Moment.UI_SETTINGS, callback, name)
 
 

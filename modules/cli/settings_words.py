@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from modules.errors import InvalidValueError, SettingsError
 from modules.settings.definitions import SETTINGS
+from modules.settings.sections.optimizations import OptimizationSettings
 from modules.settings.setting import Kind
 from modules.settings.values import Settings
 
@@ -23,7 +24,7 @@ def add_settings_words(parser: argparse.ArgumentParser, *, fp8: bool = True) -> 
         help=f"another setting for this run, by its name in config.json, such as {EXAMPLE}; repeatable",
     )
     if fp8:
-        formats = SETTINGS.get("fp8_format").choices
+        formats = OptimizationSettings.fp8_format.setting.choices
         parser.add_argument(
             "--fp8",
             nargs="?",

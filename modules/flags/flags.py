@@ -31,7 +31,7 @@ SETUP, PATHS, PRECISION, DEVICE, ATTENTION = "set-up", "paths", "precision and m
 MODELS, SERVER, PAGE, EXTENSIONS, FILES = "models", "server", "page", "extensions and safety", "files"
 GROUPS = (SETUP, PATHS, PRECISION, DEVICE, ATTENTION, MODELS, SERVER, PAGE, EXTENSIONS, FILES)
 
-TORCH_KINDS = ("auto", "cuda", "rocm", "xpu", "cpu", "mps")
+TORCH_BUILDS = ("auto", "cuda", "rocm", "xpu", "cpu", "mps")
 CPU_PARTS = (
     *("all", "sd", "interrogate", "gfpgan", "codeformer", "esrgan", "bsrgan", "realesrgan", "scunet", "swinir"),
     *("dat", "ldsr"),
@@ -39,7 +39,7 @@ CPU_PARTS = (
 DEFAULT_PORT = 7860
 DEFAULT_API_PORT = 7861  # with --nowebui
 SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "tls_keyfile", "ngrok", "ngrok_options")
-HIDDEN = "(hidden)"
+HIDDEN_VALUE = "(hidden)"
 
 
 class UsageError(FeatherweightError):
@@ -52,7 +52,7 @@ class UsageError(FeatherweightError):
 class Flags:
     """What was asked for on the command line. Paths are as typed (None: the default, see `modules.paths`)."""
 
-    torch: str = value(SETUP, "which build of PyTorch to install", "auto", lower, TORCH_KINDS)
+    torch: str = value(SETUP, "which build of PyTorch to install", "auto", lower, TORCH_BUILDS)
     reinstall_torch: bool = switch(SETUP, "install PyTorch again, for instance after a change of GPU")
     skip_install: bool = switch(SETUP, "install and check nothing; use .venv, or the running Python if there is none")
     skip_prepare_environment: bool = switch(SETUP, "the same as --skip-install")
@@ -111,7 +111,7 @@ class Flags:
     medvram: bool = switch(PRECISION, "keep only one part of the model on the GPU at a time")
     medvram_sdxl: bool = switch(PRECISION, "--medvram for SDXL models only")
     lowvram: bool = switch(PRECISION, "keep only the layers at work on the GPU")
-    offload_dir: str | None = folder(PRECISION, "have streamed weights rest on disk, written to this folder if need be")
+    offload_dir: str | None = folder(PRECISION, "keep streamed weights on disk, written to this folder where needed")
     lowram: bool = switch(PRECISION, "load checkpoints straight to the GPU")
     disable_model_loading_ram_optimization: bool = switch(PRECISION, "load checkpoints the ordinary way")
     opt_channelslast: bool = switch(PRECISION, "keep images channels-last in memory")
@@ -366,7 +366,7 @@ def public_flags(flags: Flags, defaults: Mapping[str, object] | None = None) -> 
         shown[name] = None if shown[name] is None else str(shown[name])
     shown["disable_tls_verify"] = "True" if flags.disable_tls_verify else None
     for name in SECRET_FLAGS:
-        shown[name] = HIDDEN if shown[name] else None
+        shown[name] = HIDDEN_VALUE if shown[name] else None
     shown["ngrok_options"] = {}  # the schema has an object here
     return shown
 

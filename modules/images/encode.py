@@ -45,7 +45,7 @@ class Quality:
     @classmethod
     def of(cls, settings: Settings) -> "Quality":
         """As the settings `jpeg_quality` and `webp_lossless` say."""
-        return cls(quality=settings.whole("jpeg_quality"), webp_lossless=settings.flag("webp_lossless"))
+        return cls(quality=settings.saving.jpeg_quality, webp_lossless=settings.saving.webp_lossless)
 
 
 def format_of(extension: str) -> str:

@@ -36,7 +36,7 @@ def apply_pattern(pattern: str, source: Source) -> str:
 def image_pattern(settings: Settings, *, in_subfolder: bool) -> str:
     """The pattern for names of images: the setting, or what is sensible where it is empty."""
     default = "[seed]" if in_subfolder else "[seed]-[prompt_spaces]"
-    return settings.text("samples_filename_pattern") or default
+    return settings.saving.samples_filename_pattern or default
 
 
 def subfolder_of(settings: Settings, source: Source) -> PurePath:
@@ -44,7 +44,7 @@ def subfolder_of(settings: Settings, source: Source) -> PurePath:
 
     It never leads out of the output folder: "..", drives and leading slashes are not followed.
     """
-    pattern = settings.text("directories_filename_pattern") or "[prompt_words]"
+    pattern = settings.saving_folders.directories_filename_pattern or "[prompt_words]"
     levels = re.split(r"[/\\]", apply_pattern(pattern, source))
     return PurePath(*filter(None, map(sanitize_name, levels)))
 

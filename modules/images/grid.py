@@ -16,12 +16,12 @@ def grid_rows(count: int, settings: Settings, batch_size: int = 1) -> int:
     The setting `n_rows` says it (0: the batch size); on automatic the grid is about square, or with
     `grid_prevent_empty_spots` as square as possible without a gap.
     """
-    wanted = settings.whole("n_rows")
+    wanted = settings.saving.n_rows
     if wanted > 0:
         rows = wanted
     elif wanted == 0:
         rows = batch_size
-    elif settings.flag("grid_prevent_empty_spots"):
+    elif settings.saving.grid_prevent_empty_spots:
         rows = max(divisor for divisor in range(1, math.isqrt(count) + 1) if count % divisor == 0)
     else:
         rows = round(math.sqrt(count))
@@ -48,4 +48,4 @@ def image_grid(images: Sequence[Image.Image], rows: int) -> Image.Image:
 def fits_grid(images: Sequence[Image.Image], settings: Settings) -> bool:
     """False if a grid of these images would have more megapixels than the setting `img_max_size_mp`."""
     pixels = sum(image.width * image.height for image in images)
-    return pixels <= settings.whole("img_max_size_mp") * _PIXELS_PER_MEGAPIXEL
+    return pixels <= settings.saving.img_max_size_mp * _PIXELS_PER_MEGAPIXEL

@@ -18,7 +18,7 @@ def override_settings_from(parsed: Mapping[str, object], current: Settings) -> d
     """
     changes: dict[str, SettingValue] = {}
     for key, setting in SETTINGS.items():
-        if key == "sd_model_checkpoint" and current.flag("disable_weights_auto_swap"):
+        if key == "sd_model_checkpoint" and current.infotext.disable_weights_auto_swap:
             continue
         recorded = _recorded(parsed, setting)
         if recorded is None:

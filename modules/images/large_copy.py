@@ -15,14 +15,14 @@ def large_copy(
 
     The copy keeps its aspect; its longer side is at most the setting `target_side_length` in pixels.
     """
-    limit_px = settings.whole("target_side_length")
+    limit_px = settings.saving.target_side_length
     too_wide = max(image.size) > limit_px
-    too_heavy = size_bytes > settings.number("img_downscale_threshold") * _BYTES_PER_MB
-    if not settings.flag("export_for_4chan") or not (too_wide or too_heavy) or format_of(extension) == "JPEG":
+    too_heavy = size_bytes > settings.saving.img_downscale_threshold * _BYTES_PER_MB
+    if not settings.saving.export_for_4chan or not (too_wide or too_heavy) or format_of(extension) == "JPEG":
         return None
     if too_wide:
         scale = limit_px / max(image.size)
         size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         image = image.resize(size, Image.Resampling.LANCZOS)
-    infotext = infotext if settings.flag("enable_pnginfo") and holds("jpg", image.size, infotext) else None
+    infotext = infotext if settings.infotext.enable_pnginfo and holds("jpg", image.size, infotext) else None
     return encode_image(image, "jpg", infotext, Quality.of(settings)) if holds("jpg", image.size, None) else None

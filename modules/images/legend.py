@@ -27,9 +27,7 @@ class LegendStyle:
     @classmethod
     def of(cls, settings: Settings) -> "LegendStyle":
         """As the settings for grids say."""
-        return cls(
-            settings.text("grid_text_active_color"), settings.text("grid_background_color"), settings.text("font")
-        )
+        return cls(settings.saving.grid_text_active_color, settings.saving.grid_background_color, settings.saving.font)
 
     def font(self, size_px: float) -> Font:
         """The font at a size; raises `InvalidValueError` for a file that is none."""

@@ -17,19 +17,31 @@ from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
 from modules.images.sanitize import sanitize_name
+from modules.settings.sections.saving import SavingPathSettings
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
+SAMPLES_FOLDERS = {
+    "txt2img": SavingPathSettings.outdir_txt2img_samples,
+    "img2img": SavingPathSettings.outdir_img2img_samples,
+    "extras": SavingPathSettings.outdir_extras_samples,
+}
+GRIDS_FOLDERS = {
+    "txt2img": SavingPathSettings.outdir_txt2img_grids,
+    "img2img": SavingPathSettings.outdir_img2img_grids,
+}
+"""The folder settings by tab."""
+
 
 def samples_folder(settings: Settings, data_dir: Path, tab: str = "txt2img") -> Path:
     """Where images of a tab ("txt2img", "img2img", "extras") go; relative settings count from `data_dir`."""
-    return data_dir / (settings.text("outdir_samples") or settings.text(f"outdir_{tab}_samples"))
+    return data_dir / (settings.saving_paths.outdir_samples or SAMPLES_FOLDERS[tab].of(settings))
 
 
 def grids_folder(settings: Settings, data_dir: Path, tab: str = "txt2img") -> Path:
     """Where grids of a tab ("txt2img", "img2img") go; relative settings count from `data_dir`."""
-    return data_dir / (settings.text("outdir_grids") or settings.text(f"outdir_{tab}_grids"))
+    return data_dir / (settings.saving_paths.outdir_grids or GRIDS_FOLDERS[tab].of(settings))
 
 
 def save_image(
@@ -49,19 +61,20 @@ def save_image(
     the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. What the chosen format cannot
     hold is written as PNG. The file appears complete or not at all. Raises OutputError (full disk, read-only folder).
     """
-    source = Source(context, image, settings.whole("directories_max_prompt_words"))
-    in_subfolder = settings.flag("grid_save_to_dirs" if is_grid else "save_to_dirs")
+    saving, folders = settings.saving, settings.saving_folders
+    source = Source(context, image, settings.saving_folders.directories_max_prompt_words)
+    in_subfolder = folders.grid_save_to_dirs if is_grid else folders.save_to_dirs
     target_folder = folder / subfolder_of(settings, source) if in_subfolder else folder
-    extension = _fitting_extension(image, infotext, settings.text("grid_format" if is_grid else "samples_format"))
-    written_infotext = infotext if settings.flag("enable_pnginfo") else None
+    extension = _fitting_extension(image, infotext, saving.grid_format if is_grid else saving.samples_format)
+    written_infotext = infotext if settings.infotext.enable_pnginfo else None
     data = encode_image(image, extension, written_infotext, Quality.of(settings), items)
     decoration = _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder)
     try:
         target_folder.mkdir(parents=True, exist_ok=True)
-        if settings.flag("save_images_add_number") or is_grid or not sanitize_name(decoration):
+        if settings.saving.save_images_add_number or is_grid or not sanitize_name(decoration):
             path = _save_numbered(target_folder, decoration, suffix, extension, data, "grid" if is_grid else "")
         else:
-            replace = settings.text("save_images_replace_action") == "Replace"
+            replace = settings.saving.save_images_replace_action == "Replace"
             path = _save_named(target_folder, sanitize_name(decoration) + suffix, extension, data, replace=replace)
     except OSError as error:
         raise output_error("The image", target_folder, error) from error
@@ -78,7 +91,7 @@ def _fitting_extension(image: Image.Image, infotext: str | None, wanted: str) ->
 
 def _decoration(settings: Settings, source: Source, *, is_grid: bool, in_subfolder: bool) -> str:
     """What follows the number in the name."""
-    if is_grid and not settings.flag("grid_extended_filename"):
+    if is_grid and not settings.saving.grid_extended_filename:
         return ""
     return apply_pattern(image_pattern(settings, in_subfolder=in_subfolder), source)
 
@@ -117,7 +130,7 @@ def _save_named(folder: Path, stem: str, extension: str, data: bytes, *, replace
 def _save_companions(path: Path, image: Image.Image, settings: Settings, infotext: str | None, size_bytes: int) -> None:
     """The text file and the small JPG beside an image. The image is safe by now, so a failure is only logged."""
     try:
-        if settings.flag("save_txt") and infotext:
+        if settings.infotext.save_txt and infotext:
             write_atomic(path.with_suffix(".txt"), f"{writable(infotext)}\n".encode())
         copy = large_copy(image, path.suffix, size_bytes, infotext, settings)
         if copy is not None:

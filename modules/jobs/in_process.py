@@ -29,12 +29,12 @@ class InProcessExecutor:
         # Under the lock: a load in the background imports the same packages, whose lazy modules must not meet halfway.
         with self._engine.lock:
             import modules.processing.pipeline.generate  # noqa: F401
-        if job.request.settings.flag("enable_console_prompts"):
+        if job.request.settings.system.enable_console_prompts:
             print(job.request.prompt, flush=True)
         result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts)
         if self._estimator is not None and job.request.script is None:
             self._estimator.learn_later(job.request, result)
-        if job.request.settings.flag("samples_log_stdout"):
+        if job.request.settings.system.samples_log_stdout:
             for infotext in result.info.infotexts:
                 print(infotext, flush=True)
         return result

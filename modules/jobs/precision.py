@@ -21,14 +21,14 @@ from modules.processing.engine.precision import check_patterns, storage_rules
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
-from modules.settings.definitions import SETTINGS
+from modules.settings.sections.optimizations import OptimizationSettings
 from modules.settings.store import SettingsStore
 
 if TYPE_CHECKING:
     from modules.models.merging.conversion import PrecisionReport
 
 UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
-EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in SETTINGS.get("fp8_format").choices or ())
+EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in OptimizationSettings.fp8_format.setting.choices or ())
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 COMPARED = (UNSTORED, *EIGHT_BIT)
 REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND = "precision-report", "precision-comparison", "conversion"

@@ -200,5 +200,5 @@ def prompt_of(page: CardPage, card: Card, settings: Settings) -> str:
     """What a click puts into the prompt, the activation text aside; for checkpoints the title."""
     if not page.tag:
         return card.file.reference
-    weight = card.notes.get(WEIGHT) or settings.number("extra_networks_default_multiplier")
+    weight = card.notes.get(WEIGHT) or settings.extra_networks.extra_networks_default_multiplier
     return f"<{page.tag}:{card.file.reference}:{weight:g}>"

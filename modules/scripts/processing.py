@@ -123,7 +123,7 @@ class StableDiffusionProcessing:
 
     def save_grids(self, processed: Processed, count: int = 1) -> None:
         """Save the first `count` images as grids, if the settings and the job say that grids are saved."""
-        wanted = self._request.save_grid and self.settings.flag("grid_save")
+        wanted = self._request.save_grid and self.settings.saving.grid_save
         if not wanted or self._save_grid is None:
             return
         for index in range(count):

@@ -9,8 +9,9 @@ from typing import Unpack
 from modules.errors import UnknownNameError
 from modules.registry import Registry
 from modules.scripts.callbacks import Callbacks, Moment
+from modules.settings import group
 from modules.settings.definitions import SETTINGS
-from modules.settings.group import Extras, Group, NumberExtras
+from modules.settings.group import Extras, NumberExtras, SettingAttribute, SettingsGroup
 from modules.settings.setting import Section, Setting, SettingValue
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class ExtensionSettings:
     """
 
     def __init__(self, section: Section, registry: Registry[Setting] = SETTINGS) -> None:
-        self._group = Group(section)
+        self._section = section
         self._registry = registry
 
     def section(self, section_id: str) -> ExtensionSettings:
@@ -33,25 +34,30 @@ class ExtensionSettings:
             raise UnknownNameError.of("section of settings", section_id, sections)
         return ExtensionSettings(sections[section_id], self._registry)
 
+    def add(self, settings: type[SettingsGroup]) -> None:
+        """All settings of a class, in the section the class names; `settings(values)` then reads them typed."""
+        for setting in settings.definitions():
+            self._add(setting)
+
     def flag(self, key: str, label: str, default: bool, **extras: Unpack[Extras]) -> None:
         """On or off."""
-        self._add(self._group.flag(key, label, default, **extras))
+        self._define(key, group.flag(label, default, **extras))
 
     def whole(self, key: str, label: str, default: int, **extras: Unpack[NumberExtras]) -> None:
         """A whole number; with minimum, maximum and step a slider."""
-        self._add(self._group.whole(key, label, default, **extras))
+        self._define(key, group.whole(label, default, **extras))
 
     def number(self, key: str, label: str, default: float, **extras: Unpack[NumberExtras]) -> None:
         """A number; with minimum, maximum and step a slider."""
-        self._add(self._group.number(key, label, default, **extras))
+        self._define(key, group.number(label, default, **extras))
 
     def text(self, key: str, label: str, default: str, **extras: Unpack[Extras]) -> None:
         """A text."""
-        self._add(self._group.text(key, label, default, **extras))
+        self._define(key, group.text(label, default, **extras))
 
     def choice(self, key: str, label: str, default: str, choices: tuple[str, ...], **extras: Unpack[Extras]) -> None:
         """One of several texts."""
-        self._add(self._group.choice(key, label, default, choices, **extras))
+        self._define(key, group.choice(label, default, choices, **extras))
 
     def many(
         self,
@@ -62,12 +68,15 @@ class ExtensionSettings:
         **extras: Unpack[Extras],
     ) -> None:
         """A list of these texts; of any, without choices."""
-        self._add(self._group.many(key, label, default, choices, **extras))
+        self._define(key, group.many(label, default, choices, **extras))
 
     def kept(self, defaults: Mapping[str, SettingValue]) -> None:
         """Keys of other programs that have no effect here: accepted and kept, never shown."""
-        for setting in self._group.reserved(defaults):
+        for setting in group.kept(self._section, defaults):
             self._add(setting)
+
+    def _define(self, key: str, attribute: SettingAttribute[object]) -> None:
+        self._add(attribute.define(key, self._section))
 
     def _add(self, setting: Setting) -> None:
         # A second library of one process (a test, a reload) brings the same setting again.

@@ -1,56 +1,88 @@
-"""All settings the program knows, in the order of the settings page. A new group is a new file in `sections/`."""
+"""All settings the program knows, in the order of the settings page. A new group is a class in `sections/` and one
+line here; `Settings` (`values.py`) then has an attribute of that name."""
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from modules.registry import Registry
-from modules.settings.sections import (
-    extra_networks,
-    interface,
-    optimizations,
-    postprocessing,
-    samplers,
-    saving,
-    stable_diffusion,
-    system,
+from modules.settings.group import SettingsGroup
+from modules.settings.sections import without_effect
+from modules.settings.sections.extra_networks import ExtraNetworkSettings
+from modules.settings.sections.interface import (
+    GallerySettings,
+    InfotextSettings,
+    InterfaceAlternativeSettings,
+    InterfaceSettings,
+    PreviewSettings,
+    PromptEditingSettings,
 )
+from modules.settings.sections.optimizations import CompatibilitySettings, OptimizationSettings
+from modules.settings.sections.postprocessing import FaceRestorationSettings, UpscalingSettings
+from modules.settings.sections.samplers import SamplerSettings
+from modules.settings.sections.saving import ImageSavingSettings, SavingFolderSettings, SavingPathSettings
+from modules.settings.sections.stable_diffusion import (
+    Img2ImgSettings,
+    Sd3Settings,
+    SdxlSettings,
+    StableDiffusionSettings,
+    VaeSettings,
+)
+from modules.settings.sections.system import ApiSettings, HiddenSettings, SystemSettings
 from modules.settings.setting import Kind, Section, Setting, SettingValue
 
 __all__ = ["DIRECTORY_KEYS", "SETTINGS", "Kind", "Section", "Setting", "SettingValue", "visible_sections"]
 
-# Accepted, kept and recorded, but not shown until something in the program listens to them.
-WITHOUT_EFFECT = frozenset(
-    {
-        "enable_batch_seeds",
-        "list_hidden_files",
-        *("api_enable_requests", "api_forbid_local_requests", "api_useragent"),
-    }
-)
+G = TypeVar("G", bound=SettingsGroup)
 
-OWN_KEYS = frozenset(
-    {
-        *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
-        "vae_tile_size",
-        "queue_limit",
-        "split_feed_forward",
-        *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
-        *("stream_weights", "stream_keep_gb", "offload_quota_gb"),
-    }
-)
-"""The keys that the reference UI does not have."""
 
-SETTINGS: Registry[Setting] = Registry("setting")
-for _group in (
-    saving.SETTINGS,
-    stable_diffusion.SETTINGS,
-    optimizations.SETTINGS,
-    samplers.SETTINGS,
-    extra_networks.SETTINGS,
-    interface.SETTINGS,
-    system.SETTINGS,
-    postprocessing.SETTINGS,
-):
-    for _setting in _group:
-        SETTINGS.add(_setting.key, replace(_setting, hidden=True) if _setting.key in WITHOUT_EFFECT else _setting)
+class GroupAttribute(Generic[G]):
+    """A group as an attribute of a mapping of all values: reading it gives the group's view of those values."""
+
+    def __init__(self, group: type[G]) -> None:
+        self.group = group
+
+    def __get__(self, values: Mapping[str, SettingValue], owner: type[object]) -> G:
+        return self.group(values)
+
+
+class SettingsGroups(Mapping[str, SettingValue]):
+    """The groups by name; mixed into `Settings`, which has the values."""
+
+    saving = GroupAttribute(ImageSavingSettings)
+    saving_paths = GroupAttribute(SavingPathSettings)
+    saving_folders = GroupAttribute(SavingFolderSettings)
+    stable_diffusion = GroupAttribute(StableDiffusionSettings)
+    vae = GroupAttribute(VaeSettings)
+    img2img = GroupAttribute(Img2ImgSettings)
+    sdxl = GroupAttribute(SdxlSettings)
+    sd3 = GroupAttribute(Sd3Settings)
+    optimizations = GroupAttribute(OptimizationSettings)
+    compatibility = GroupAttribute(CompatibilitySettings)
+    sampler = GroupAttribute(SamplerSettings)
+    extra_networks = GroupAttribute(ExtraNetworkSettings)
+    prompt_editing = GroupAttribute(PromptEditingSettings)
+    gallery = GroupAttribute(GallerySettings)
+    interface = GroupAttribute(InterfaceSettings)
+    interface_alternatives = GroupAttribute(InterfaceAlternativeSettings)
+    infotext = GroupAttribute(InfotextSettings)
+    previews = GroupAttribute(PreviewSettings)
+    system = GroupAttribute(SystemSettings)
+    api = GroupAttribute(ApiSettings)
+    hidden = GroupAttribute(HiddenSettings)
+    upscaling = GroupAttribute(UpscalingSettings)
+    face_restoration = GroupAttribute(FaceRestorationSettings)
+
+
+def _program_settings() -> Registry[Setting]:
+    settings: Registry[Setting] = Registry("setting")
+    groups = [entry.group for entry in vars(SettingsGroups).values() if isinstance(entry, GroupAttribute)]
+    for setting in (*(setting for group in groups for setting in group.definitions()), *without_effect.SETTINGS):
+        settings.add(setting.key, setting)
+    return settings
+
+
+SETTINGS = _program_settings()
+"""Every setting by its key; extensions add theirs while the program starts."""
 
 DIRECTORY_KEYS = frozenset(
     {"samples_filename_pattern", "directories_filename_pattern", "temp_dir", "clean_temp_dir_at_start"}

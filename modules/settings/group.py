@@ -1,10 +1,20 @@
-"""Shorthand to write the settings of one section as a table, one line each."""
+"""Groups of settings as classes: each setting is one row of a class body, and reads as an attribute that mypy knows.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypedDict, Unpack
+    class SamplerSettings(SettingsGroup):
+        section = Section(id="sampler-params", title="Sampler parameters")
+
+        eta_ddim = number("Eta for DDIM", 0.0, minimum=0, maximum=1)
+
+`SamplerSettings(values).eta_ddim` is a float; `SamplerSettings.eta_ddim.setting` is the definition. The name of the
+attribute is the setting's key in config.json and in the API.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Generic, Never, Self, TypedDict, TypeVar, Unpack, overload
 
 from modules.settings.setting import Kind, Section, Setting, SettingValue
+
+V_co = TypeVar("V_co", covariant=True)
 
 
 class Extras(TypedDict, total=False):
@@ -27,62 +37,122 @@ class NumberExtras(Extras, total=False):
     step: float
 
 
-@dataclass(frozen=True)
-class Group:
-    """Makes settings that belong to `section`."""
+class SettingsGroup:
+    """The settings of one section, read from `values`: a view that costs nothing to make. Read-only."""
 
-    section: Section
+    section: ClassVar[Section]
 
-    def flag(self, key: str, label: str, default: bool, **extras: Unpack[Extras]) -> Setting:
-        return Setting(key=key, label=label, default=default, kind=Kind.BOOL, section=self.section, **extras)
+    def __init__(self, values: Mapping[str, SettingValue]) -> None:
+        self.values = values
 
-    def whole(self, key: str, label: str, default: int, **extras: Unpack[NumberExtras]) -> Setting:
-        return Setting(key=key, label=label, default=default, kind=Kind.INT, section=self.section, **extras)
+    @classmethod
+    def definitions(cls) -> tuple[Setting, ...]:
+        """The settings of this group in order of the class body."""
+        return tuple(row.setting for row in vars(cls).values() if isinstance(row, SettingAttribute))
 
-    def number(self, key: str, label: str, default: float, **extras: Unpack[NumberExtras]) -> Setting:
-        return Setting(key=key, label=label, default=default, kind=Kind.FLOAT, section=self.section, **extras)
 
-    def text(self, key: str, label: str, default: str, **extras: Unpack[Extras]) -> Setting:
-        return Setting(key=key, label=label, default=default, kind=Kind.TEXT, section=self.section, **extras)
+class SettingAttribute(Generic[V_co]):
+    """One row of a `SettingsGroup`; what an instance of the group gives for it is of the type in brackets."""
 
-    def color(self, key: str, label: str, default: str, **extras: Unpack[Extras]) -> Setting:
-        return Setting(key=key, label=label, default=default, kind=Kind.COLOR, section=self.section, **extras)
+    setting: Setting
+    """The definition; there once the attribute stands in a group."""
 
-    def choice(
-        self, key: str, label: str, default: str | None, choices: tuple[str, ...] | str, **extras: Unpack[Extras]
-    ) -> Setting:
-        """`choices`: the allowed values, or the name of a provider such as "checkpoints"."""
-        return Setting(
-            key=key, label=label, default=default, kind=Kind.CHOICE, section=self.section, choices=choices, **extras
-        )
-
-    def many(
+    def __init__(
         self,
-        key: str,
+        read: Callable[[SettingValue], V_co],
+        kind: Kind,
         label: str,
-        default: tuple[str, ...],
+        default: SettingValue,
         choices: tuple[str, ...] | str | None = None,
-        **extras: Unpack[Extras],
-    ) -> Setting:
-        """A list of `choices` (see `choice`), or of free texts where `choices` is None."""
-        return Setting(
-            key=key, label=label, default=default, kind=Kind.LIST, section=self.section, choices=choices, **extras
+        **extras: Unpack[NumberExtras],
+    ) -> None:
+        self._read = read
+        self._define: Callable[[str, Section], Setting] = lambda key, section: Setting(
+            key=key, section=section, kind=kind, label=label, default=default, choices=choices, **extras
         )
 
-    def reserved(self, defaults: Mapping[str, SettingValue]) -> tuple[Setting, ...]:
-        """Keys of the reference UI without an effect here: accepted and kept, never shown."""
-        return tuple(
-            Setting(
-                key=key,
-                label=key,
-                default=default,
-                kind=_kind_of(default),
-                section=self.section,
-                hidden=True,
-                optional=default is None,
-            )
-            for key, default in defaults.items()
+    def __set_name__(self, group: type[SettingsGroup], name: str) -> None:
+        self.setting = self.define(name, group.section)
+
+    @overload
+    def __get__(self, group: None, owner: type[SettingsGroup]) -> Self: ...
+
+    @overload
+    def __get__(self, group: SettingsGroup, owner: type[SettingsGroup]) -> V_co: ...
+
+    def __get__(self, group: SettingsGroup | None, owner: type[SettingsGroup]) -> Self | V_co:
+        return self if group is None else self.of(group.values)
+
+    def __set__(self, group: SettingsGroup, value: Never) -> None:
+        raise AttributeError(f"Settings do not change; {self.key} of new ones is set with Settings.changed().")
+
+    @property
+    def key(self) -> str:
+        """The name in config.json."""
+        return self.setting.key
+
+    def of(self, values: Mapping[str, SettingValue]) -> V_co:
+        """The value of this setting among all `values`, for code that holds the attribute of a class in a table."""
+        return self._read(values[self.key])
+
+    def define(self, key: str, section: Section) -> Setting:
+        """The definition under a key; raises ValueError for a default that the setting itself would refuse."""
+        return self._define(key, section)
+
+
+def flag(label: str, default: bool, **extras: Unpack[Extras]) -> SettingAttribute[bool]:
+    """On or off."""
+    return SettingAttribute(_as_bool, Kind.BOOL, label, default, **extras)
+
+
+def whole(label: str, default: int, **extras: Unpack[NumberExtras]) -> SettingAttribute[int]:
+    """A whole number."""
+    return SettingAttribute(_as_int, Kind.INT, label, default, **extras)
+
+
+def number(label: str, default: float, **extras: Unpack[NumberExtras]) -> SettingAttribute[float]:
+    """A number."""
+    return SettingAttribute(_as_float, Kind.FLOAT, label, default, **extras)
+
+
+def text(label: str, default: str, **extras: Unpack[Extras]) -> SettingAttribute[str]:
+    """Any text."""
+    return SettingAttribute(_as_text, Kind.TEXT, label, default, **extras)
+
+
+def color(label: str, default: str, **extras: Unpack[Extras]) -> SettingAttribute[str]:
+    """A colour as "#rrggbb"."""
+    return SettingAttribute(_as_text, Kind.COLOR, label, default, **extras)
+
+
+def choice(
+    label: str, default: str | None, choices: tuple[str, ...] | str, **extras: Unpack[Extras]
+) -> SettingAttribute[str]:
+    """One of `choices`, or of what a provider such as "checkpoints" offers. Null reads as an empty text."""
+    return SettingAttribute(_as_text, Kind.CHOICE, label, default, choices, **extras)
+
+
+def many(
+    label: str, default: tuple[str, ...], choices: tuple[str, ...] | str | None = None, **extras: Unpack[Extras]
+) -> SettingAttribute[tuple[str, ...]]:
+    """A list of `choices` (see `choice`), or of free texts where `choices` is None."""
+    return SettingAttribute(_as_texts, Kind.LIST, label, default, choices, **extras)
+
+
+def kept(section: Section, defaults: Mapping[str, SettingValue]) -> tuple[Setting, ...]:
+    """Keys of the reference UI without an effect here: accepted and kept, never shown."""
+    return tuple(
+        Setting(
+            key=key,
+            label=key,
+            default=default,
+            kind=_kind_of(default),
+            section=section,
+            hidden=True,
+            optional=default is None,
         )
+        for key, default in defaults.items()
+    )
 
 
 def _kind_of(default: SettingValue) -> Kind:
@@ -96,3 +166,28 @@ def _kind_of(default: SettingValue) -> Kind:
             return Kind.LIST
         case _:
             return Kind.TEXT
+
+
+def _as_bool(value: SettingValue) -> bool:
+    assert isinstance(value, bool), value
+    return value
+
+
+def _as_int(value: SettingValue) -> int:
+    assert isinstance(value, int) and not isinstance(value, bool), value
+    return value
+
+
+def _as_float(value: SettingValue) -> float:
+    assert isinstance(value, int | float) and not isinstance(value, bool), value
+    return float(value)
+
+
+def _as_text(value: SettingValue) -> str:
+    assert value is None or isinstance(value, str), value
+    return value or ""
+
+
+def _as_texts(value: SettingValue) -> tuple[str, ...]:
+    assert isinstance(value, tuple), value
+    return value

@@ -66,7 +66,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.default != self.check(self.default):
-            raise ValueError(f"The default of setting {self.key!r} is not of its own kind: {self.default!r}.")
+            raise ValueError(f"The default of setting {self.key!r} is not of its own type: {self.default!r}.")
 
     def check(self, value: object) -> SettingValue:
         """The value in this setting's type. Raises ValueError with a sentence that says what is allowed.

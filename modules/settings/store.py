@@ -7,8 +7,8 @@ from pathlib import Path
 
 from modules.atomic_files import keep_aside, output_error, write_atomic
 from modules.errors import OutputError
-from modules.settings.migrations import migrate
-from modules.settings.values import Settings, read_stored
+from modules.settings.stored import migrate, read_stored
+from modules.settings.values import Settings
 from modules.texts import whole_text, whole_texts
 
 OnChange = Callable[[Settings, frozenset[str]], None]

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 from modules.errors import SettingsError
-from modules.settings.definitions import SETTINGS
+from modules.settings.definitions import SETTINGS, SettingsGroups
 from modules.settings.setting import Setting, SettingValue
 
 
@@ -15,8 +15,11 @@ class UnknownSettingError(SettingsError, KeyError):
     __str__ = Exception.__str__  # KeyError's would show the repr
 
 
-class Settings(Mapping[str, SettingValue]):
-    """A mapping of every known key to its value; a key that was never set has its default.
+class Settings(SettingsGroups):
+    """All values: by group and attribute, typed (`settings.sampler.eta_ddim`), and as a mapping of every known key.
+
+    The keys are for the edges (files, API, page, overrides) and for settings of extensions. A key that was never set
+    has its default.
 
     `foreign` holds the keys of a stored file that no setting answers to (of an extension that is not installed, of
     another program version): they are kept as they are and written back. Lists are tuples in here.
@@ -25,7 +28,7 @@ class Settings(Mapping[str, SettingValue]):
     def __init__(
         self, values: Mapping[str, SettingValue] | None = None, foreign: Mapping[str, object] | None = None
     ) -> None:
-        """`values` must be checked already; use `with_changes` or `read_stored` for what comes from outside."""
+        """`values` must be checked already; what comes from outside goes through `with_changes` or `read_stored`."""
         self._values = dict(values or {})
         self.foreign: Mapping[str, object] = MappingProxyType(dict(foreign or {}))
 
@@ -128,29 +131,12 @@ class Settings(Mapping[str, SettingValue]):
         return {**self.differences(), **self.foreign}
 
 
-def read_stored(stored: Mapping[str, object]) -> tuple[Settings, tuple[str, ...]]:
-    """Settings from a stored file, and a notice for each value that could not be used (its default is)."""
-    values: dict[str, SettingValue] = {}
-    foreign: dict[str, object] = {}
-    notices: list[str] = []
-    for key, value in stored.items():
-        setting = _exact(key)
-        if setting is None:
-            foreign[key] = value
-            continue
-        try:
-            values[key] = setting.check(value)
-        except ValueError as error:
-            notices.append(f"{error}. The default {as_json(setting.default)!r} is used.")
-    return Settings(values, foreign), tuple(notices)
-
-
 def as_json(value: SettingValue) -> object:
     """Tuples as lists; everything else as it is."""
     return list(value) if isinstance(value, tuple) else value
 
 
-def _exact(key: str) -> Setting | None:
+def exact_setting(key: str) -> Setting | None:
     """The setting of exactly this key: unlike names of samplers, keys of a file do not ignore case."""
     return SETTINGS.get(key) if key in SETTINGS and SETTINGS.canonical(key) == key else None
 
@@ -161,7 +147,7 @@ def _ended(sentence: str) -> str:
 
 
 def _definition(key: str) -> Setting:
-    setting = _exact(key)
+    setting = exact_setting(key)
     if setting is None:
         near = get_close_matches(key, SETTINGS, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; GET /sdapi/v1/options lists all keys"

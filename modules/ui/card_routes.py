@@ -82,7 +82,7 @@ class CardBody(BaseModel):
 
 
 class NotesBody(CardBody):
-    """POST /internal/extra-model_cards/notes."""
+    """POST /internal/extra-networks/notes."""
 
     changes: dict[str, Any] = Field(description="by note; null removes one", examples=[{"preferred weight": 0.8}])
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from modules.settings.group import SettingAttribute
+from modules.settings.sections.postprocessing import UpscalingSettings
 from modules.settings.values import Settings
 
 
@@ -13,27 +15,36 @@ class Tiling:
     overlap: int
 
 
+TileSettings = tuple[SettingAttribute[int], SettingAttribute[int]]
+"""The settings of a tile's size and overlap."""
+ESRGAN_TILES: TileSettings = (UpscalingSettings.ESRGAN_tile, UpscalingSettings.ESRGAN_tile_overlap)
+DAT_TILES: TileSettings = (UpscalingSettings.DAT_tile, UpscalingSettings.DAT_tile_overlap)
+SCUNET_TILES: TileSettings = (UpscalingSettings.SCUNET_tile, UpscalingSettings.SCUNET_tile_overlap)
+SWIN_TILES: TileSettings = (UpscalingSettings.SWIN_tile, UpscalingSettings.SWIN_tile_overlap)
+
+
 @dataclass(frozen=True)
 class UpscalerType:
-    """`folder` is the name below models/, `part` the program part whose device is used, `tile` a settings prefix."""
+    """`folder` is the name below models/, `part` the program part whose device is used, `tiles` the settings."""
 
     folder: str
     part: str = "esrgan"
-    tile: str = "ESRGAN"
+    tiles: TileSettings = ESRGAN_TILES
 
     def tiling(self, settings: Settings) -> Tiling:
         """How the settings have images cut for this kind."""
-        return Tiling(settings.whole(f"{self.tile}_tile"), settings.whole(f"{self.tile}_tile_overlap"))
+        size, overlap = self.tiles
+        return Tiling(size.of(settings), overlap.of(settings))
 
 
 KINDS = (
     UpscalerType("ESRGAN"),
     UpscalerType("RealESRGAN", part="realesrgan"),
     UpscalerType("BSRGAN", part="bsrgan"),
-    UpscalerType("DAT", tile="DAT"),
+    UpscalerType("DAT", tiles=DAT_TILES),
     UpscalerType("HAT"),
-    UpscalerType("ScuNET", part="scunet", tile="SCUNET"),
-    UpscalerType("SwinIR", part="swinir", tile="SWIN"),
+    UpscalerType("ScuNET", part="scunet", tiles=SCUNET_TILES),
+    UpscalerType("SwinIR", part="swinir", tiles=SWIN_TILES),
 )
 
 # What the reference UI calls well-known files, so that its infotexts find them here.

@@ -9,7 +9,7 @@ import pytest
 
 from modules.flags.flags import (
     DEVICE,
-    HIDDEN,
+    HIDDEN_VALUE,
     PRECISION,
     SECRET_FLAGS,
     Flags,
@@ -166,7 +166,7 @@ def test_public_flags_hide_secrets() -> None:
     argv = ["--api-auth", "a:hunter2", "--gradio-auth", "a:hunter2", "--ngrok", "hunter2", "--tls-certfile", "cert"]
     shown = public_flags(parse_flags([*argv, "--tls-keyfile", "hunter2", "--ngrok-options", '{"token": "hunter2"}']))
     assert "hunter2" not in json.dumps(shown)
-    assert shown["api_auth"] == shown["gradio_auth"] == shown["tls_keyfile"] == HIDDEN
+    assert shown["api_auth"] == shown["gradio_auth"] == shown["tls_keyfile"] == HIDDEN_VALUE
     assert public_flags(Flags())["api_auth"] is None
     assert set(SECRET_FLAGS) <= set(shown)
 

@@ -160,7 +160,7 @@ def test_its_cards_are_on_the_page_and_listed(client: TestClient) -> None:
     details = client.get("/internal/extra-networks/details", params={"page": "tints", "key": card["key"]}).json()
     assert details["metadata"] == {"hue": "7"} and details["fields"] == ["description"]
     changes = {"page": "tints", "key": card["key"], "changes": {"description": "like the evening"}}
-    assert client.post("/internal/extra-model_cards/notes", json=changes).json()["description"] == "like the evening"
+    assert client.post("/internal/extra-networks/notes", json=changes).json()["description"] == "like the evening"
     page = client.get("/").text
     tabs = re.findall(r'"(?:txt2img_(generation|checkpoints|lora|tints))"', page)
     assert list(dict.fromkeys(tabs)) == ["generation", "checkpoints", "lora", "tints"]

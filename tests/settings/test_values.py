@@ -3,17 +3,18 @@
 import pytest
 
 from modules.errors import SettingsError
-from modules.settings.values import Settings, read_stored
+from modules.settings.stored import read_stored
+from modules.settings.values import Settings
 
 
 def test_missing_keys_give_defaults() -> None:
     settings = Settings()
     assert settings["samples_format"] == "png"
-    assert settings.flag("samples_save") is True
-    assert settings.whole("jpeg_quality") == 80
-    assert settings.number("eta_ancestral") == 1.0
-    assert settings.text("sd_model_checkpoint") == ""
-    assert settings.many("quicksettings_list") == ("sd_model_checkpoint",)
+    assert settings.saving.samples_save is True
+    assert settings.saving.jpeg_quality == 80
+    assert settings.sampler.eta_ancestral == 1.0
+    assert settings.stable_diffusion.sd_model_checkpoint == ""
+    assert settings.interface.quicksettings_list == ("sd_model_checkpoint",)
 
 
 def test_a_change_returns_new_settings_and_leaves_the_old_ones() -> None:

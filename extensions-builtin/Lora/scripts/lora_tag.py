@@ -4,17 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from modules import extra_networks
+from modules import extra_networks, script_callbacks
 from modules.adapters.tags import added_by_setting, lora_tags
+from modules.settings.group import SettingsGroup, flag, text
+from modules.settings.sections.extra_networks import ExtraNetworkSettings
+
+
+class LoraTagSettings(SettingsGroup):
+    """A LoRA for every image, and what an image records."""
+
+    section = ExtraNetworkSettings.section
+
+    sd_lora = text(
+        "Add network to prompt", "None", hint="The name of a LoRA that every image gets; None switches it off."
+    )
+    lora_add_hashes_to_infotext = flag("Add Lora hashes to infotext", True)
+    lora_bundled_ti_to_infotext = flag(
+        "Add Lora name as TI hashes for embeddings inside of Lora files",
+        True,
+        hint="Only together with the hashes of textual inversion embeddings.",
+    )
 
 
 class LoraTags(extra_networks.ExtraNetwork):
     """The kind of tags; the setting "Add network to prompt" counts as one."""
 
     def activate(self, job: extra_networks.AdapterJob, tags: Sequence[extra_networks.PromptTag]) -> None:
-        settings = job.settings
-        strength = settings.number("extra_networks_default_multiplier")
-        added = added_by_setting(tags, settings.text("sd_lora"), strength)
+        settings = LoraTagSettings(job.settings)
+        strength = job.settings.extra_networks.extra_networks_default_multiplier
+        added = added_by_setting(tags, settings.sd_lora, strength)
         job.record_added(self.name, [tag for tag in added if job.adapters.knows(tag.items[0])])
         wanted, problems = lora_tags({self.name: [*tags, *added]}, job.adapters.knows)
         found = job.adapters.put_on(job.model, wanted)
@@ -27,12 +45,13 @@ class LoraTags(extra_networks.ExtraNetwork):
         job.uses += found.uses
         job.mode, job.retention = found.mode, found.retention
         job.embeddings |= found.embeddings
-        if not settings.flag("lora_bundled_ti_to_infotext"):
+        if not settings.lora_bundled_ti_to_infotext:
             job.unrecorded |= set(found.embeddings)
-        if found.hashes and settings.flag("lora_add_hashes_to_infotext"):
+        if found.hashes and settings.lora_add_hashes_to_infotext:
             job.fields["Lora hashes"] = ", ".join(f"{name}: {short}" for name, short in found.hashes.items())
         if found.mode_matters:
             job.fields["LoRA mode"] = found.mode
 
 
+script_callbacks.on_ui_settings(lambda settings: settings.add(LoraTagSettings))
 extra_networks.register_extra_network(LoraTags("lora", aliases=("lyco",)))

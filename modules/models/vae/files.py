@@ -54,7 +54,7 @@ class VaeOptions:
     @classmethod
     def of(cls, settings: Settings) -> "VaeOptions":
         """Read from the settings of a job."""
-        return cls(settings.text("sd_vae") or AUTOMATIC, settings.flag("sd_vae_overrides_per_model_preferences"))
+        return cls(settings.vae.sd_vae or AUTOMATIC, settings.vae.sd_vae_overrides_per_model_preferences)
 
 
 class VaeCatalogue:

@@ -1,15 +1,15 @@
 """Speed, memory, and switches that reproduce images of older versions."""
 
-from modules.settings.group import Group
+from modules.settings.group import SettingsGroup, choice, flag, number, text
 from modules.settings.setting import Section
 
-OPTIMIZATIONS = Group(Section(id="optimizations", title="Optimizations", category="Stable Diffusion"))
-COMPATIBILITY = Group(Section(id="compatibility", title="Compatibility", category="Stable Diffusion"))
-HYPERTILE = Group(Section(id="hypertile", title="Hypertile", category="Stable Diffusion"))
 
-SETTINGS = (
-    OPTIMIZATIONS.number(
-        "s_min_uncond",
+class OptimizationSettings(SettingsGroup):
+    """Speed and memory."""
+
+    section = Section(id="optimizations", title="Optimizations", category="Stable Diffusion")
+
+    s_min_uncond = number(
         "Negative Guidance minimum sigma",
         0.0,
         minimum=0,
@@ -17,16 +17,14 @@ SETTINGS = (
         step=0.01,
         infotext="NGMS",
         hint="Below this noise level the negative prompt is left out on every second step. 0: never.",
-    ),
-    OPTIMIZATIONS.flag(
-        "s_min_uncond_all",
+    )
+    s_min_uncond_all = flag(
         "Negative Guidance minimum sigma all steps",
         False,
         infotext="NGMS all steps",
         hint="Leaves it out on all steps below that level.",
-    ),
-    OPTIMIZATIONS.number(
-        "token_merging_ratio",
+    )
+    token_merging_ratio = number(
         "Token merging ratio",
         0.0,
         minimum=0,
@@ -34,18 +32,11 @@ SETTINGS = (
         step=0.1,
         infotext="Token merging ratio",
         hint="0: off. Higher is faster and changes the image.",
-    ),
-    OPTIMIZATIONS.number(
-        "token_merging_ratio_img2img",
-        "Token merging ratio for img2img",
-        0.0,
-        minimum=0,
-        maximum=0.9,
-        step=0.1,
-        hidden=True,
-    ),
-    OPTIMIZATIONS.number(
-        "token_merging_ratio_hr",
+    )
+    token_merging_ratio_img2img = number(
+        "Token merging ratio for img2img", 0.0, minimum=0, maximum=0.9, step=0.1, hidden=True
+    )
+    token_merging_ratio_hr = number(
         "Token merging ratio for high-res pass",
         0.0,
         minimum=0,
@@ -53,195 +44,155 @@ SETTINGS = (
         step=0.1,
         infotext="Token merging ratio hr",
         hint="0: the ratio above.",
-    ),
-    OPTIMIZATIONS.flag(
-        "pad_cond_uncond",
+    )
+    pad_cond_uncond = flag(
         "Pad prompt/negative prompt",
         False,
         infotext="Pad conds",
         hint="To the same length, so that both run in one batch. Changes the image a little.",
-    ),
-    OPTIMIZATIONS.flag(
-        "pad_cond_uncond_v0",
+    )
+    pad_cond_uncond_v0 = flag(
         "Pad prompt/negative prompt (v0)",
         False,
         infotext="Pad conds v0",
-        hint="The way of versions before 1.6.0; it cuts a longer negative prompt. Wins over the option above.",
-    ),
-    OPTIMIZATIONS.flag(
-        "persistent_cond_cache", "Persistent cond cache", True, hint="An unchanged prompt is not encoded again."
-    ),
-    OPTIMIZATIONS.flag(
-        "batch_cond_uncond",
-        "Batch cond/uncond",
-        True,
-        hint="Prompt and negative prompt in one batch: faster, more memory.",
-    ),
-    OPTIMIZATIONS.choice(
-        "fp8_storage",
+        hint="As versions before 1.6.0 did; it cuts a longer negative prompt. Wins over the option above.",
+    )
+    persistent_cond_cache = flag("Persistent cond cache", True, hint="An unchanged prompt is not encoded again.")
+    batch_cond_uncond = flag(
+        "Batch cond/uncond", True, hint="Prompt and negative prompt in one batch: faster, more memory."
+    )
+    fp8_storage = choice(
         "FP8 weight",
         "Disable",
         ("Disable", "Enable for SDXL", "Enable"),
         infotext="FP8 weight",
         hint="Keeps the weights of UNet and text encoders in 8 bits: half the memory. SDXL: and larger ones.",
-    ),
-    OPTIMIZATIONS.choice(
-        "fp8_format",
+    )
+    fp8_format = choice(
         "FP8 format",
         "fp8_e4m3fn_row",
         ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row"),
         infotext="FP8 format",
         hint="With one scale per row (the best, and int8), or plain as other programs store it.",
-    ),
-    OPTIMIZATIONS.text(
-        "fp8_skip",
+    )
+    fp8_skip = text(
         "Layers that FP8 leaves alone",
         "",
         infotext="FP8 skip",
         hint="Regular expressions, one on each line or separated by ; , searched in layer names, e.g. ^conv_out$",
-    ),
-    OPTIMIZATIONS.flag("fp8_text_encoder", "FP8 for text encoders too", True, infotext="FP8 text encoder"),
-    OPTIMIZATIONS.flag(
-        "cache_fp16_weight",
+    )
+    fp8_text_encoder = flag("FP8 for text encoders too", True, infotext="FP8 text encoder")
+    cache_fp16_weight = flag(
         "Cache FP16 weight for LoRA",
         False,
         infotext="Cache FP16 weight for LoRA",
         hint="Only for LoRAs that are merged into 8-bit weights: keeps 16-bit copies, in main memory, of what they "
         "change. LoRA mode exact, which Automatic chooses on 8-bit weights, needs no copies.",
-    ),
-    OPTIMIZATIONS.choice(
-        "compute_dtype",
+    )
+    compute_dtype = choice(
         "Compute dtype",
         "Automatic",
         ("Automatic", "fp32", "fp16", "bf16"),
         infotext="Compute dtype",
         hint="What layers compute in, however they are stored.",
-    ),
-    OPTIMIZATIONS.choice(
-        "compute_mode",
+    )
+    compute_mode = choice(
         "Compute mode",
         "Automatic",
         ("Automatic", "Manual cast", "Autocast", "FP8 matmul"),
         infotext="Compute mode",
         hint="Cast in each layer, or PyTorch's autocast. Automatic chooses by device and format. FP8 matmul multiplies "
-        "in 8 bits: quicker on NVIDIA cards of compute capability 8.9 or newer, less exact, no effect elsewhere.",
-    ),
-    OPTIMIZATIONS.choice(
-        "lora_mode",
+        "in 8 bits: faster on NVIDIA GPUs of compute capability 8.9 or newer, less exact, no effect elsewhere.",
+    )
+    lora_mode = choice(
         "LoRA mode",
         "Automatic",
         ("Automatic", "exact", "merge from full precision", "merge into fp8", "merge into fp8, stochastic"),
         infotext="LoRA mode",
         hint="How a LoRA meets the weights. Automatic: exact on 8-bit weights, merged on 16-bit ones.",
-    ),
-    OPTIMIZATIONS.choice(
-        "stream_weights",
+    )
+    stream_weights = choice(
         "Stream weights",
         "Automatic",
         ("Automatic", "Off", "Parts", "Blocks", "Layers"),
-        hint="The device holds only what is at work: a part of the model, a block or a layer. The images stay the "
-        "same. On a GPU the rest lies in main memory; on the CPU it is read from the checkpoint file. "
-        "Automatic: as --medvram or --lowvram say, and more finely where a model does not fit.",
-    ),
-    OPTIMIZATIONS.number(
-        "stream_keep_gb",
+        hint="The device holds only what computes: a part of the model, a block or a layer. The images stay the "
+        "same. On a GPU the rest stays in main memory; on the CPU it is read from the checkpoint file. "
+        "Automatic: as --medvram or --lowvram say, and in smaller units where a model does not fit.",
+    )
+    stream_keep_gb = number(
         "GB of streamed weights that stay",
         0.0,
         minimum=0,
         maximum=64,
         step=0.1,
         hint="Of blocks or layers, on the device between steps: faster, more memory.",
-    ),
-    OPTIMIZATIONS.number(
-        "offload_quota_gb",
+    )
+    offload_quota_gb = number(
         "Most GB of weights written for streaming from disk",
         50.0,
         minimum=0,
         maximum=2000,
         step=1,
-        hint="Of weights that the checkpoint file does not hold as they are needed (8 bits). Those unused for longest "
-        "go first. python launch.py offload-clean deletes them all.",
-    ),
-    OPTIMIZATIONS.choice(
-        "cross_attention_optimization",
+        hint="For weights that the checkpoint file does not hold in the form needed (8 bits). The files unused for "
+        "longest are deleted first. python launch.py offload-clean deletes them all.",
+    )
+    cross_attention_optimization = choice(
         "Cross attention optimization",
         "Automatic",
         ("Automatic", "sdp", "sdp-no-mem", "xformers", "sub-quadratic", "Doggettx", "InvokeAI", "V1", "None"),
         hint="Automatic: as the command line says, else sdp. The others need less memory where sdp has no good kernel.",
-    ),
-    OPTIMIZATIONS.choice(
-        "split_feed_forward",
+    )
+    split_feed_forward = choice(
         "Split feed-forward",
         "Off",
         ("Off", "Automatic", "2", "4", "8"),
         hint="Computes the widest layers in slices: less memory for large images. Automatic: where memory is short.",
-    ),
-    COMPATIBILITY.flag(
-        "auto_backcompat",
+    )
+
+
+class CompatibilitySettings(SettingsGroup):
+    """Switches that reproduce images of older versions."""
+
+    section = Section(id="compatibility", title="Compatibility", category="Stable Diffusion")
+
+    auto_backcompat = flag(
         "Automatic backward compatibility",
         True,
         hint="Switches the options below as the version in a pasted infotext needs them.",
-    ),
-    COMPATIBILITY.flag(
-        "use_old_emphasis_implementation",
+    )
+    use_old_emphasis_implementation = flag(
         "Use the old emphasis implementation",
         False,
         infotext="Old emphasis",
         hint="For old seeds: each bracket weighs what comes after it, (written:1.2) weights are plain text, and a "
         "prompt ends at 75 tokens.",
-    ),
-    COMPATIBILITY.flag("use_old_karras_scheduler_sigmas", "Use the old Karras sigmas, 0.1 to 10", False),
-    COMPATIBILITY.flag(
-        "no_dpmpp_sde_batch_determinism",
+    )
+    use_old_karras_scheduler_sigmas = flag("Use the old Karras sigmas, 0.1 to 10", False)
+    no_dpmpp_sde_batch_determinism = flag(
         "Let DPM++ SDE depend on the batch size",
         False,
         hint="The old behaviour: an image of a batch then differs from the same seed alone.",
-    ),
-    COMPATIBILITY.flag(
-        "use_old_hires_fix_width_height",
+    )
+    use_old_hires_fix_width_height = flag(
         "Hires fix: width and height are those of the final image",
         False,
         hint="The old behaviour; else they are those of the first pass.",
-    ),
-    COMPATIBILITY.flag(
-        "hires_fix_use_firstpass_conds",
+    )
+    hires_fix_use_firstpass_conds = flag(
         "Hires fix: encode the prompts of the second pass with the extra networks of the first",
         False,
         infotext="Hires conds of first pass",
-        hint="Matters only where the hires prompt names other networks.",
-    ),
-    COMPATIBILITY.flag(
-        "use_old_scheduling",
+        hint="Matters only where the hires prompt names other extra networks.",
+    )
+    use_old_scheduling = flag(
         "Use old prompt editing timelines",
         False,
         infotext="Old prompt editing timelines",
         hint="As before 1.6.0: [red:green:N] counts steps from 1 up, and hires fix shares the numbers.",
-    ),
-    COMPATIBILITY.flag(
-        "use_downcasted_alpha_bar",
-        "Round alphas_cumprod to fp16 before sampling",
-        False,
-        infotext="Downcast alphas_cumprod",
-        hint="For old seeds.",
-    ),
-    COMPATIBILITY.flag(
-        "refiner_switch_by_sample_steps",
-        "Switch to refiner by sampling steps",
-        False,
-        infotext="Refiner switch by sampling steps",
-    ),
-    *HYPERTILE.reserved(
-        {
-            "hypertile_explanation": "",
-            "hypertile_enable_unet": False,
-            "hypertile_enable_unet_secondpass": False,
-            "hypertile_max_depth_unet": 3,
-            "hypertile_max_tile_unet": 256,
-            "hypertile_swap_size_unet": 3,
-            "hypertile_enable_vae": False,
-            "hypertile_max_depth_vae": 3,
-            "hypertile_max_tile_vae": 128,
-            "hypertile_swap_size_vae": 3,
-        }
-    ),
-)
+    )
+    use_downcasted_alpha_bar = flag(
+        "Round alphas_cumprod to fp16 before sampling", False, infotext="Downcast alphas_cumprod", hint="For old seeds."
+    )
+    refiner_switch_by_sample_steps = flag(
+        "Switch to refiner by sampling steps", False, infotext="Refiner switch by sampling steps"
+    )

@@ -1,6 +1,26 @@
-"""Old keys of config.json, so that a settings file of years ago still means what it meant."""
+"""What config.json holds, as settings: keys of old versions get their new names, and no value stops the start."""
 
 from collections.abc import Mapping
+
+from modules.settings.setting import SettingValue
+from modules.settings.values import Settings, as_json, exact_setting
+
+
+def read_stored(stored: Mapping[str, object]) -> tuple[Settings, tuple[str, ...]]:
+    """Settings from a stored file, and a notice for each value that could not be used (its default is)."""
+    values: dict[str, SettingValue] = {}
+    foreign: dict[str, object] = {}
+    notices: list[str] = []
+    for key, value in stored.items():
+        setting = exact_setting(key)
+        if setting is None:
+            foreign[key] = value
+            continue
+        try:
+            values[key] = setting.check(value)
+        except ValueError as error:
+            notices.append(f"{error}. The default {as_json(setting.default)!r} is used.")
+    return Settings(values, foreign), tuple(notices)
 
 
 def migrate(stored: Mapping[str, object]) -> dict[str, object]:

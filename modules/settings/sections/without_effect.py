@@ -1,0 +1,272 @@
+"""Keys of the reference UI without an effect here: accepted and kept, never shown.
+
+Whoever gives one an effect moves it into the group of its section.
+"""
+
+from modules.settings.group import kept
+from modules.settings.sections.extra_networks import ExtraNetworkSettings
+from modules.settings.sections.interface import (
+    GallerySettings,
+    InfotextSettings,
+    InterfaceAlternativeSettings,
+    InterfaceSettings,
+    PreviewSettings,
+)
+from modules.settings.sections.postprocessing import FaceRestorationSettings, UpscalingSettings
+from modules.settings.sections.samplers import SamplerSettings
+from modules.settings.sections.saving import ImageSavingSettings, SavingPathSettings
+from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
+from modules.settings.sections.system import HiddenSettings, SystemSettings
+from modules.settings.setting import Section
+
+SETTINGS = (
+    *kept(
+        ImageSavingSettings.section,
+        {
+            "grid_zip_filename_pattern": "",
+            "grid_text_inactive_color": "#999999",
+            "save_images_before_face_restoration": False,
+            "save_images_before_color_correction": False,
+            "save_mask": False,
+            "save_mask_composite": False,
+            "use_original_name_batch": True,
+            "use_upscaler_name_as_suffix": False,
+            "save_init_img": False,
+            "temp_dir": "",
+            "clean_temp_dir_at_start": False,
+        },
+    ),
+    *kept(
+        SavingPathSettings.section,
+        {
+            "outdir_init_images": "outputs/init-images",
+        },
+    ),
+    *kept(
+        StableDiffusionSettings.section,
+        {
+            "sd_checkpoint_cache": 0,
+            "sd_unet": "Automatic",
+        },
+    ),
+    *kept(
+        VaeSettings.section,
+        {
+            "sd_vae_explanation": "",
+            "sd_vae_checkpoint_cache": 0,
+        },
+    ),
+    *kept(
+        Img2ImgSettings.section,
+        {
+            "img2img_color_correction": False,
+            "img2img_fix_steps": False,
+            "img2img_background_color": "#ffffff",
+            "img2img_editor_height": 720,
+            "img2img_sketch_default_brush_color": "#ffffff",
+            "img2img_inpaint_mask_brush_color": "#ffffff",
+            "img2img_inpaint_sketch_default_brush_color": "#ffffff",
+            "return_mask": False,
+            "return_mask_composite": False,
+            "img2img_batch_show_results_limit": 32,
+            "overlay_inpaint": True,
+        },
+    ),
+    *kept(
+        Section(id="hypertile", title="Hypertile", category="Stable Diffusion"),
+        {
+            "hypertile_explanation": "",
+            "hypertile_enable_unet": False,
+            "hypertile_enable_unet_secondpass": False,
+            "hypertile_max_depth_unet": 3,
+            "hypertile_max_tile_unet": 256,
+            "hypertile_swap_size_unet": 3,
+            "hypertile_enable_vae": False,
+            "hypertile_max_depth_vae": 3,
+            "hypertile_max_tile_vae": 128,
+            "hypertile_swap_size_vae": 3,
+        },
+    ),
+    *kept(
+        SamplerSettings.section,
+        {
+            "ddim_discretize": "uniform",
+        },
+    ),
+    *kept(
+        ExtraNetworkSettings.section,
+        {
+            "textual_inversion_print_at_load": False,
+        },
+    ),
+    *kept(
+        GallerySettings.section,
+        {
+            "js_modal_lightbox_gamepad": False,
+            "js_modal_lightbox_gamepad_repeat": 250,
+            "sd_webui_modal_lightbox_toolbar_opacity": 0.9,
+        },
+    ),
+    *kept(
+        InterfaceAlternativeSettings.section,
+        {
+            "compact_prompt_box": False,
+            "samplers_in_dropdown": True,
+            "dimensions_and_batch_together": True,
+            "sd_checkpoint_dropdown_use_short": False,
+            "hires_fix_show_sampler": False,
+            "hires_fix_show_prompts": False,
+            "txt2img_settings_accordion": False,
+            "img2img_settings_accordion": False,
+        },
+    ),
+    *kept(
+        InterfaceSettings.section,
+        {
+            "localization": "None",
+            "ui_tab_order": (),
+            "hidden_tabs": (),
+            "ui_reorder_list": (),
+            "gradio_theme": "Default",
+            "gradio_themes_cache": True,
+            "enable_reloading_ui_scripts": False,
+        },
+    ),
+    *kept(
+        InfotextSettings.section,
+        {
+            "infotext_explanation": "",
+        },
+    ),
+    *kept(
+        PreviewSettings.section,
+        {
+            "live_preview_content": "Prompt",
+            "live_preview_fast_interrupt": False,
+            "js_live_preview_in_modal_lightbox": False,
+        },
+    ),
+    *kept(
+        Section(id="canvas_hotkey", title="Canvas Hotkeys"),
+        {
+            "canvas_hotkey_zoom": "Alt",
+            "canvas_hotkey_adjust": "Ctrl",
+            "canvas_hotkey_shrink_brush": "Q",
+            "canvas_hotkey_grow_brush": "W",
+            "canvas_hotkey_move": "F",
+            "canvas_hotkey_fullscreen": "S",
+            "canvas_hotkey_reset": "R",
+            "canvas_hotkey_overlap": "O",
+            "canvas_show_tooltip": True,
+            "canvas_auto_expand": True,
+            "canvas_blur_prompt": False,
+            "canvas_disabled_functions": ("Overlap",),
+        },
+    ),
+    *kept(
+        Section(id="settings_in_ui", title="Settings in UI", category="User Interface"),
+        {
+            "settings_in_ui": "",
+            "extra_options_txt2img": (),
+            "extra_options_img2img": (),
+            "extra_options_cols": 1,
+            "extra_options_accordion": False,
+        },
+    ),
+    *kept(
+        SystemSettings.section,
+        {
+            "show_warnings": False,
+            "show_gradio_deprecation_warnings": True,
+            "memmon_poll_rate": 8,
+            "multiple_tqdm": True,
+            "enable_upscale_progressbar": True,
+            "print_hypernet_extra": False,
+            "hide_ldm_prints": True,
+            "dump_stacks_on_signal": False,
+        },
+    ),
+    *kept(
+        Section(id="profiler", title="Profiler", category="System"),
+        {
+            "profiling_explanation": "",
+            "profiling_enable": False,
+            "profiling_activities": ("CPU",),
+            "profiling_record_shapes": True,
+            "profiling_profile_memory": True,
+            "profiling_with_stack": True,
+            "profiling_filename": "trace.json",
+        },
+    ),
+    *kept(
+        Section(id="training", title="Training", category="Training"),
+        {
+            "unload_models_when_training": False,
+            "pin_memory": False,
+            "save_optimizer_state": False,
+            "save_training_settings_to_txt": True,
+            "dataset_filename_word_regex": "",
+            "dataset_filename_join_string": " ",
+            "training_image_repeats_per_epoch": 1,
+            "training_write_csv_every": 500,
+            "training_xattention_optimizations": False,
+            "training_enable_tensorboard": False,
+            "training_tensorboard_save_images": False,
+            "training_tensorboard_flush_every": 120,
+        },
+    ),
+    *kept(
+        Section(id="interrogate", title="Interrogate"),
+        {
+            "interrogate_keep_models_in_memory": False,
+            "interrogate_return_ranks": False,
+            "interrogate_clip_num_beams": 1,
+            "interrogate_clip_min_length": 24,
+            "interrogate_clip_max_length": 48,
+            "interrogate_clip_dict_limit": 1500,
+            "interrogate_clip_skip_categories": (),
+            "interrogate_deepbooru_score_threshold": 0.5,
+            "deepbooru_sort_alpha": True,
+            "deepbooru_use_spaces": True,
+            "deepbooru_escape": True,
+            "deepbooru_filter_tags": "",
+        },
+    ),
+    *kept(
+        HiddenSettings.section,
+        {
+            "restore_config_state_file": "",
+            "sd_checkpoint_hash": "",
+        },
+    ),
+    *kept(
+        UpscalingSettings.section,
+        {
+            "realesrgan_enabled_models": ("R-ESRGAN 4x+", "R-ESRGAN 4x+ Anime6B"),
+            "dat_enabled_models": ("DAT x2", "DAT x3", "DAT x4"),
+            "upscaler_for_img2img": None,
+            "set_scale_by_when_changing_upscaler": False,
+            "SWIN_torch_compile": False,
+            "ldsr_steps": 100,
+            "ldsr_cached": False,
+        },
+    ),
+    *kept(
+        FaceRestorationSettings.section,
+        {
+            "face_restoration_model": "CodeFormer",
+            "code_former_weight": 0.5,
+            "face_restoration_unload": False,
+        },
+    ),
+    *kept(
+        Section(id="postprocessing", title="Postprocessing", category="Postprocessing"),
+        {
+            "postprocessing_enable_in_main_ui": (),
+            "postprocessing_disable_in_extras": (),
+            "postprocessing_operation_order": (),
+            "upscaling_max_images_in_cache": 5,
+            "postprocessing_existing_caption_action": "Ignore",
+        },
+    ),
+)

@@ -99,7 +99,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
     executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
     store = JobStore(paths.jobs_file)
-    queue = JobQueue(executor, store, lambda: settings.current.whole("queue_limit"))
+    queue = JobQueue(executor, store, lambda: settings.current.system.queue_limit)
     services = Services(
         flags,
         paths,

@@ -43,7 +43,7 @@ def generation_routes(services: Services) -> APIRouter:
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
             services.settings.update(body.override_settings, from_api=True)
         every = (
-            wanted.settings.whole("show_progress_every_n_steps") if wanted.settings.flag("live_previews_enable") else 0
+            wanted.settings.previews.show_progress_every_n_steps if wanted.settings.previews.live_previews_enable else 0
         )
         job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0))
         if not await _ended_before_the_client(job, request):

@@ -36,7 +36,7 @@ def option_routes(services: Services) -> APIRouter:
         A new checkpoint or precision loads in the background.
         """
         wanted = changes.get("sd_model_checkpoint")
-        if wanted and wanted != services.settings.current.text("sd_model_checkpoint"):
+        if wanted and wanted != services.settings.current.stable_diffusion.sd_model_checkpoint:
             info = services.catalogue.get(str(wanted))
             changes = {**changes, "sd_model_checkpoint": info.title}
         services.settings.update(changes, from_api=True)

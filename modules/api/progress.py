@@ -63,7 +63,7 @@ def progress_routes(services: Services) -> APIRouter:
             return _unknown_task()
         state = queue.progress(job.task_id)
         image = state.preview if body.live_preview and state.preview_id != body.id_live_preview else None
-        format_name = job.request.settings.text("live_previews_image_format")
+        format_name = job.request.settings.previews.live_previews_image_format
         return TaskProgressReply(
             active=state.status is JobStatus.RUNNING,
             queued=state.status is JobStatus.QUEUED,

@@ -15,9 +15,9 @@ REPLY_FORMATS = ("png", "jpg", "jpeg", "webp")  # what clients decode; other for
 
 def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> Txt2ImgReply:
     """images (base64, grid first), parameters (the request echoed), info (a JSON text)."""
-    extension = settings.text("samples_format").lower()
+    extension = settings.saving.samples_format.lower()
     extension = extension if extension in REPLY_FORMATS else "png"
-    infotexts = settings.flag("enable_pnginfo")
+    infotexts = settings.infotext.enable_pnginfo
     images = [
         to_base64(image.image, extension, image.infotext if infotexts else None, Quality.of(settings))
         for image in (result.images if body.value("send_images") else ())

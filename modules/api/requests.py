@@ -35,7 +35,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     hires = _hires_values(body) if body.enable_hr else None
     parsed: Mapping[str, Any] = {}
     if body.infotext:
-        parsed = parse_infotext(body.infotext, backward_compatible=current.flag("auto_backcompat"))
+        parsed = parse_infotext(body.infotext, backward_compatible=current.compatibility.auto_backcompat)
         services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, body.infotext, parsed)
         given = body.given()
         pasted = pasted_values(parsed)
@@ -50,7 +50,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     values["prompt"] = book.apply_to_prompt(values["prompt"], values["styles"])
     values["negative_prompt"] = book.apply_to_negative(values["negative_prompt"], values["styles"])
     if body.value("tiling") is None:
-        values["tiling"] = settings.flag("tiling")
+        values["tiling"] = settings.stable_diffusion.tiling
     request = GenerationRequest(
         **values,
         hires=HiresRequest(**hires) if hires is not None else None,

@@ -18,7 +18,7 @@ Components = dict[str, gr.components.Component]
 
 def shown_samplers(services: Services) -> list[str]:
     """All samplers that the settings do not hide."""
-    hidden = services.settings.current.many("hide_samplers")
+    hidden = services.settings.current.sampler.hide_samplers
     return [name for name in SAMPLERS if name not in hidden]
 
 

@@ -19,7 +19,10 @@ USUAL_SIZE_PX = 512
 
 def wanted_checkpoint(services: Services) -> str:
     """The title of the checkpoint that the settings name, or of the first there is; empty when there is none."""
-    found = services.catalogue.find(services.settings.current.text("sd_model_checkpoint")) or services.catalogue.first
+    found = (
+        services.catalogue.find(services.settings.current.stable_diffusion.sd_model_checkpoint)
+        or services.catalogue.first
+    )
     return found.title if found else ""
 
 

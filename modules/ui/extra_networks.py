@@ -46,7 +46,7 @@ def extra_networks_tabs(services: Services, tab: str = "txt2img") -> Iterator[No
 
 def ordered_pages(pages: Iterable[CardPage], settings: Settings) -> list[CardPage]:
     """The pages: those that the setting names first, by title or id, then the others."""
-    wanted = [name.strip().lower() for name in settings.text("ui_extra_networks_tab_reorder").split(",")]
+    wanted = [name.strip().lower() for name in settings.extra_networks.ui_extra_networks_tab_reorder.split(",")]
     rank = {name: number for number, name in reversed(list(enumerate(wanted)))}
     last = len(wanted)
     return sorted(pages, key=lambda page: min(rank.get(name, last) for name in (page.id, page.title.lower())))

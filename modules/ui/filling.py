@@ -68,7 +68,7 @@ def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: S
 
 def choices_of_names(services: Services) -> dict[str, tuple[str, list[str]]]:
     """The lists that a form's fields choose from, as they now are: field -> word for it, choices."""
-    hidden = services.settings.current.many("hide_samplers")
+    hidden = services.settings.current.sampler.hide_samplers
     samplers = [name for name in SAMPLERS if name not in hidden]
     schedules = [spec.label for _, spec in SCHEDULES.items()]
     return {

@@ -29,12 +29,6 @@ SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER = (
 )
 
 
-def memory_fields(tab: str) -> dict[str, dict[str, str]]:
-    """What the page asks the memory estimate with: API name -> id of the control, those of hires fix apart."""
-    parts = {"always": REQUEST_ROWS, "hires": HIRES_ROWS}
-    return {part: {row.api: row.elem_id(tab) for row in rows if row.needs_memory} for part, rows in parts.items()}
-
-
 def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest:
     """The request of a filled form; styles are applied, override settings go into the snapshot.
 
@@ -49,7 +43,7 @@ def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest
     values["negative_prompt"] = book.apply_to_negative(values["negative_prompt"], styles)
     request = GenerationRequest(
         **values,
-        tiling=settings.flag("tiling"),
+        tiling=settings.stable_diffusion.tiling,
         hires=_hires(form, book, styles) if form["hires_enabled"] else None,
         checkpoint=str(overrides["sd_model_checkpoint"]) if "sd_model_checkpoint" in overrides else None,
         override_settings=overrides,
@@ -108,7 +102,9 @@ def pasted_fields(text: str, services: Services) -> dict[str, Any]:
     """The fields of an infotext, after the callbacks of scripts; empty for text without parameters."""
     current = services.settings.current
     parsed = parse_infotext(
-        text, skip_fields=current.many("infotext_skip_pasting"), backward_compatible=current.flag("auto_backcompat")
+        text,
+        skip_fields=current.infotext.infotext_skip_pasting,
+        backward_compatible=current.compatibility.auto_backcompat,
     )
     if "Steps" not in parsed:
         return {}
@@ -135,15 +131,15 @@ def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]
             values[row.key] = values[row.key] or row.nothing
     overrides = override_settings_from(parsed, current)
     values["overrides"] = [show_override(SETTINGS.get(key), value) for key, value in overrides.items()]
-    _take_styles(values, current.text("infotext_styles"), services)
+    _take_styles(values, current.infotext.infotext_styles, services)
     return {name: value for name, value in values.items() if name in FIELDS}
 
 
 def sent_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]:
     """As `form_values`, without what the settings say is not sent along from another tab."""
     current = services.settings.current
-    left = set() if current.flag("send_seed") else {"seed", "subseed", "subseed_strength"}
-    left |= set() if current.flag("send_size") else {"width", "height"}
+    left = set() if current.interface.send_seed else {"seed", "subseed", "subseed_strength"}
+    left |= set() if current.interface.send_size else {"width", "height"}
     return {name: value for name, value in form_values(parsed, services).items() if name not in left}
 
 

@@ -29,7 +29,7 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
         refresh = gr.Button("↻", elem_id="refresh_sd_model_checkpoint", scale=0, min_width=44)
         fp8 = gr.Dropdown(
             choices=list(FP8_CHOICES),
-            value=services.settings.current.text("fp8_storage"),
+            value=services.settings.current.optimizations.fp8_storage,
             label=SETTINGS.get("fp8_storage").label,
             elem_id="setting_fp8_storage",
             scale=1,
@@ -57,7 +57,7 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
         return checkpoint_choice(services)
 
     def current_choices() -> tuple[Any, str]:
-        return checkpoint_choice(services), services.settings.current.text("fp8_storage")
+        return checkpoint_choice(services), services.settings.current.optimizations.fp8_storage
 
     fp8.input(lambda value: store("fp8_storage", value), inputs=[fp8], **HIDDEN_EVENT)
     checkpoint.input(choose, inputs=[checkpoint], **HIDDEN_EVENT)

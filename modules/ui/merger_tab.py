@@ -59,8 +59,8 @@ def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.
         try:
             options = MergeOptions(**_texts(dict(zip(fields, values, strict=True))))
             settings = services.settings.current
-            skip = split_patterns(settings.text("fp8_skip"))
-            start_merge(services.queue, merger, options, skip, settings.flag("fp8_text_encoder"))
+            skip = split_patterns(settings.optimizations.fp8_skip)
+            start_merge(services.queue, merger, options, skip, settings.optimizations.fp8_text_encoder)
         except FeatherweightError as error:
             return [error_box(str(error)), *controls()]
         return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]  # also if it is over already

@@ -119,20 +119,22 @@ def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -
     settings = services.settings.current
     storage = gr.Dropdown(
         [(FORMAT_LABELS.get(item, item), item) for item in formats],
-        value=settings.text("fp8_format"),
+        value=settings.optimizations.fp8_format,
         label="Format",
         elem_id=f"precision_{prefix}_format",
     )
     with gr.Accordion("More", open=False):
         skip = gr.Textbox(
-            settings.text("fp8_skip"),
+            settings.optimizations.fp8_skip,
             label="Layers that stay",
             info="Regular expressions, one on each line",
             lines=2,
             elem_id=f"precision_{prefix}_skip",
         )
         text = gr.Checkbox(
-            settings.flag("fp8_text_encoder"), label="Text encoders too", elem_id=f"precision_{prefix}_text_encoders"
+            settings.optimizations.fp8_text_encoder,
+            label="Text encoders too",
+            elem_id=f"precision_{prefix}_text_encoders",
         )
     return [storage, skip, text]
 

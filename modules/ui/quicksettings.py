@@ -21,7 +21,7 @@ ALWAYS_THERE = ("sd_model_checkpoint", "fp8_storage")
 def wanted_quicksettings(services: Services) -> list[Setting]:
     """The listed settings that exist, have an effect and are not in the header anyway; others are named in the log."""
     found = []
-    for key in services.settings.current.many("quicksettings_list"):
+    for key in services.settings.current.interface.quicksettings_list:
         if key in ALWAYS_THERE:
             continue
         if key not in SETTINGS or SETTINGS.get(key).hidden:

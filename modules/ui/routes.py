@@ -96,7 +96,7 @@ def page_routes(services: Services) -> APIRouter:
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
         status = services.engine.status
-        model, wanted = status.model, services.settings.current.text("fp8_storage")
+        model, wanted = status.model, services.settings.current.optimizations.fp8_storage
         return {
             "state": status.state.value,
             "message": status.message,
@@ -118,8 +118,10 @@ def page_routes(services: Services) -> APIRouter:
             body.text,
             max(1, min(body.steps, 1000)),
             text_options(settings),
-            apply_styles=_styling(services, body) if settings.flag("include_styles_into_token_counters") else None,
-            comments=settings.flag("enable_prompt_comments"),
+            apply_styles=_styling(services, body)
+            if settings.prompt_editing.include_styles_into_token_counters
+            else None,
+            comments=settings.stable_diffusion.enable_prompt_comments,
             is_negative=body.is_negative,
         )
         return {"text": str(count), "count": count.count, "limit": count.limit}
@@ -164,7 +166,7 @@ def page_routes(services: Services) -> APIRouter:
         """
         chosen = [image_of(services, body.id_task, body.index)]
         job = services.queue.get(body.id_task)
-        if not services.settings.current.flag("save_selected_only"):
+        if not services.settings.current.saving.save_selected_only:
             chosen = [image for image in images_of(job) if image.kind is ImageRole.SAMPLE]
         paths = [str(_save_chosen(services, job, image)) for image in chosen]
         return {"path": ", ".join(paths)}
@@ -184,7 +186,7 @@ def _folder_of(services: Services, path: Path | None) -> Path:
     """The folder to open for an image: its own, or as a setting may say the root of the output folder."""
     settings = services.settings.current
     root = samples_folder(settings, services.paths.data_dir)
-    return root if path is None or settings.text("open_dir_button_choice") == "Output Root" else path.parent
+    return root if path is None or settings.gallery.open_dir_button_choice == "Output Root" else path.parent
 
 
 def _styling(services: Services, body: CountBody) -> Callable[[str], str]:
@@ -241,12 +243,12 @@ def _result_reply(job: Job) -> dict[str, Any]:
 
 def _save_chosen(services: Services, job: Job, image: GeneratedImage) -> Path:
     settings = services.settings.current
-    folder = services.paths.data_dir / settings.text("outdir_save")
+    folder = services.paths.data_dir / settings.saving_paths.outdir_save
     request = job.request
     context = replace(name_context(request, "", "", (image.seed,), datetime.now().astimezone()), seed=image.seed)
-    in_subfolders = settings.flag("use_save_to_dirs_for_ui")
+    in_subfolders = settings.saving_folders.use_save_to_dirs_for_ui
     path = save_image(image.image, folder, settings.changed(save_to_dirs=in_subfolders), context, image.infotext)
-    if settings.flag("save_write_log_csv"):
+    if settings.saving.save_write_log_csv:
         _log_saved(folder / "log.csv", job, image, path)
     return path
 

@@ -66,7 +66,7 @@ def component_of(setting: Setting, value: Any, services: Services, above: bool =
 
 def _page_id(key: str, services: Services) -> str:
     """Users' scripts know a setting by "setting_" and its key; a second field for it, on the page, is named apart."""
-    is_above = key in ("sd_model_checkpoint", "fp8_storage", *services.settings.current.many("quicksettings_list"))
+    is_above = key in ("sd_model_checkpoint", "fp8_storage", *services.settings.current.interface.quicksettings_list)
     return f"settings_tab_{key}" if is_above else f"setting_{key}"
 
 

@@ -202,7 +202,7 @@ def _wire_jobs(
             request = replace(request, user=sent.username or "")
             request = scripts.chosen(request, values[len(FIELDS) :])
             settings = request.settings
-            every = settings.whole("show_progress_every_n_steps") if settings.flag("live_previews_enable") else 0
+            every = settings.previews.show_progress_every_n_steps if settings.previews.live_previews_enable else 0
             services.queue.submit(request, task_id=task_id, preview_every=max(every, 0))
         except FeatherweightError as error:
             return error_box(str(error))
@@ -221,7 +221,9 @@ def _wire_jobs(
     sent.failure(None, js=f"() => {SCRIPT_TAB}.failed()", api_visibility="private")
 
     def stop(task_id: str) -> None:
-        services.queue.interrupt(task_id or None, services.settings.current.flag("interrupt_after_current"))
+        services.queue.interrupt(
+            task_id or None, services.settings.current.interface_alternatives.interrupt_after_current
+        )
 
     interrupt.click(stop, inputs=[task], js=f"() => {SCRIPT_TAB}.task()", **HIDDEN_EVENT)
     skip.click(services.queue.skip, **HIDDEN_EVENT)

@@ -157,7 +157,7 @@ def test_a_checkpoint_is_chosen(client: TestClient, services: Services) -> None:
     key = next(key for key in cards(client, "checkpoints") if key.endswith("second.safetensors"))
     reply = client.post(f"{ROUTE}/checkpoint", json={"page": "checkpoints", "key": key})
     assert reply.json()["title"].startswith("second.safetensors")
-    assert services.settings.current.text("sd_model_checkpoint").startswith("second.safetensors")
+    assert services.settings.current.stable_diffusion.sd_model_checkpoint.startswith("second.safetensors")
     assert client.post(f"{ROUTE}/checkpoint", json=INK).status_code == 404
 
 

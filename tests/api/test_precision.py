@@ -60,7 +60,7 @@ def test_a_comparison_leaves_a_page_and_numbers(client: TestClient, services: Se
 
 
 def test_a_stored_checkpoint_that_is_gone_gives_way_to_the_first(client: TestClient, services: Services) -> None:
-    before = services.settings.current.text("sd_model_checkpoint")
+    before = services.settings.current.stable_diffusion.sd_model_checkpoint
     services.settings.update({"sd_model_checkpoint": "gone.safetensors"})
     try:
         assert outcome_of(client, services, "precision-report", {})["bytes_stored"] > 0

@@ -24,10 +24,10 @@ def plan_of(available_mb: int, request: GenerationRequest) -> MemoryEstimate:
     """A device on which everything is simple: 1000 MB of weights, and a little a pixel."""
     pixels = request.width * request.height / 1000
     settings = request.settings
-    weights = 1000 * MB // (2 if settings.text("fp8_storage") == "Enable" else 1)
-    rows = request.batch_size * (2 if settings.flag("batch_cond_uncond") else 1)
+    weights = 1000 * MB // (2 if settings.optimizations.fp8_storage == "Enable" else 1)
+    rows = request.batch_size * (2 if settings.optimizations.batch_cond_uncond else 1)
     denoise = weights + round(rows * pixels / 10) * MB
-    decode = weights + round(pixels / (10 if settings.whole("vae_tile_size") else 1)) * MB
+    decode = weights + round(pixels / (10 if settings.vae.vae_tile_size else 1)) * MB
     stages = (StageNeed(Stage.SAMPLE, denoise), StageNeed(Stage.DECODE, decode))
     return MemoryEstimate("toy", stages, weights, available_mb * MB, 0)
 
@@ -95,8 +95,8 @@ def test_it_ends_in_time_with_something_that_fits(seconds_a_plan: float) -> None
 def streamed(available_mb: int, request: GenerationRequest) -> MemoryEstimate:
     """As above, where weights can be streamed: the finer, the less of them is there."""
     plan = plan_of(available_mb, request)
-    share = {"Parts": 4, "Blocks": 10, "Layers": 50}.get(request.settings.text("stream_weights"), 1)
-    slices = 30 * MB if request.settings.text("split_feed_forward") == "8" else 0
+    share = {"Parts": 4, "Blocks": 10, "Layers": 50}.get(request.settings.optimizations.stream_weights, 1)
+    slices = 30 * MB if request.settings.optimizations.split_feed_forward == "8" else 0
     gone = plan.weights_bytes - plan.weights_bytes // share
     stages = tuple(
         StageNeed(stage.stage, stage.needs_bytes - gone - (slices if stage.stage is Stage.SAMPLE else 0))
@@ -129,7 +129,9 @@ def test_main_memory_counts_too() -> None:
     plan = MemoryEstimate("card", stages, MB, 4 * MB, 0, main_available_bytes=8 * MB)
     assert plan.missing_bytes == 2 * MB and not plan.fits
     half = replace(plan, stages=(StageNeed(Stage.SAMPLE, 3 * MB, 5 * MB),))
-    found = propose(request, plan, lambda changed: half if changed.settings.text("fp8_storage") == "Enable" else plan)
+    found = propose(
+        request, plan, lambda changed: half if changed.settings.optimizations.fp8_storage == "Enable" else plan
+    )
     assert [item.change.title for item in found] == ["FP8 weight"]
     assert plan_line(plan) == "needs 0.0 of 0.0 GB, main memory 0.0 of 0.0 GB"
 

@@ -57,20 +57,20 @@ def test_without_any_checkpoint_it_is_said_where_they_belong(tmp_path: Path) -> 
 def test_what_is_used_first_becomes_the_choice_and_stays_it(catalogue: CheckpointCatalogue, tmp_path: Path) -> None:
     settings = SettingsStore(tmp_path / "config.json")
     store_first_loaded(settings, catalogue, catalogue.get("b"))  # a request named it: nobody chose it
-    assert settings.current.text("sd_model_checkpoint") == ""
+    assert settings.current.stable_diffusion.sd_model_checkpoint == ""
     store_first_loaded(settings, catalogue, catalogue.get("a"))
     (tmp_path / "0.safetensors").write_bytes(b"sorts first")
     catalogue.refresh()
     assert catalogue.default(None).name == "0.safetensors"
     assert stored_checkpoint(settings.current, catalogue) == Wanted("a.safetensors")
     store_first_loaded(settings, catalogue, catalogue.get("0"))
-    assert SettingsStore(tmp_path / "config.json").current.text("sd_model_checkpoint") == "a.safetensors"
+    assert SettingsStore(tmp_path / "config.json").current.stable_diffusion.sd_model_checkpoint == "a.safetensors"
 
 
 def test_a_choice_that_is_locked_stays_open(catalogue: CheckpointCatalogue, tmp_path: Path) -> None:
     settings = SettingsStore(tmp_path / "config.json", locked=("sd_model_checkpoint",))
     store_first_loaded(settings, catalogue, catalogue.get("a"))
-    assert settings.current.text("sd_model_checkpoint") == ""
+    assert settings.current.stable_diffusion.sd_model_checkpoint == ""
 
 
 def other_files(folder: Path) -> None:

@@ -109,7 +109,7 @@ def test_form_bodies_are_refused_where_json_is_expected(page: TestClient, kind: 
 def test_the_page_and_programs_work_as_before(page: TestClient, services: Services) -> None:
     browser = {"Origin": "http://127.0.0.1:7860", "Sec-Fetch-Site": "same-origin"}
     assert page.post("/sdapi/v1/options", json={"jpeg_quality": 77}, headers=browser).status_code == 200
-    assert services.settings.current.whole("jpeg_quality") == 77
+    assert services.settings.current.saving.jpeg_quality == 77
     body = {"steps": 1, "width": 64, "height": 64}
     assert len(page.post("/sdapi/v1/txt2img", json=body).json()["images"]) == 1
     assert page.post("/sdapi/v1/interrupt").status_code == 200

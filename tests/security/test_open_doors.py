@@ -65,7 +65,7 @@ def test_a_server_for_others_keeps_its_outputs_in_its_folders(tmp_path: Path) ->
         assert choose("outputs/mine") == 200
         for folder in (outside, "../outside", "/etc"):
             assert choose(folder) == 507
-            assert services.settings.current.text("outdir_samples") == "outputs/mine"
+            assert services.settings.current.saving_paths.outdir_samples == "outputs/mine"
     services.queue.close()
 
 

@@ -169,7 +169,7 @@ def test_a_folder_in_place_of_the_file_is_kept_aside(path: Path) -> None:
     store = SettingsStore(path)
     assert "it is a folder. It was kept as config.json.corrupt-1" in store.notices[0]
     store.update({"jpeg_quality": 50})
-    assert SettingsStore(path).current.whole("jpeg_quality") == 50
+    assert SettingsStore(path).current.saving.jpeg_quality == 50
 
 
 def test_half_a_character_in_the_file_is_repaired(path: Path) -> None:

@@ -14,9 +14,7 @@ from modules.settings.values import Settings
 
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(
-    path
-    for path in (*(ROOT / "modules").iterdir(), ROOT / "extensions-builtin", ROOT / "benchmarks")
-    if path.is_dir() and path.name not in ("api", "processing", "ui")
+    path for path in (*(ROOT / "modules").iterdir(), ROOT / "extensions-builtin", ROOT / "benchmarks") if path.is_dir()
 )
 HOLDERS = ("settings", "current")
 """How variables and attributes that hold settings are named."""

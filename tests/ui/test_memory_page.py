@@ -108,5 +108,5 @@ def test_one_click_makes_the_change_that_is_proposed(page: sync_api.Page, servic
     assert button is not None and button.inner_text() == "VAE in tiles: needs 3.0 of 4.0 GB"
     button.click()
     page.wait_for_function("document.querySelector('#txt2img_messages').textContent.includes('VAE in tiles')")
-    assert services.settings.current.whole("vae_tile_size") == 512
+    assert services.settings.current.vae.vae_tile_size == 512
     assert page.input_value("#txt2img_batch_size input[type=number]") == "2"

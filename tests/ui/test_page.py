@@ -92,7 +92,7 @@ def test_a_setting_is_kept_over_a_reload(page: sync_api.Page, address: str, serv
     box.click()
     page.click("#settings_submit")
     page.wait_for_selector("#settings_result .fw-note")
-    assert services.settings.current.flag("samples_save") is not before
+    assert services.settings.current.saving.samples_save is not before
     open_page(page, address)
     page.click("button[role=tab]:has-text('Settings')")
     page.wait_for_selector("#setting_samples_save")

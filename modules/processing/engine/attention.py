@@ -65,8 +65,8 @@ def choose_attention(
 def attention_of(settings: Settings, machine: Machine, model: LoadedModel) -> AttentionChoice:
     """The choice for a job with these settings on this model."""
     return choose_attention(
-        settings.text("cross_attention_optimization"),
-        settings.flag("upcast_attn"),
+        settings.optimizations.cross_attention_optimization,
+        settings.stable_diffusion.upcast_attn,
         machine.attention,
         model.device,
         model.plan.compute_dtype,

@@ -29,7 +29,7 @@ def wanted_checkpoint(request: GenerationRequest, catalogue: CheckpointCatalogue
 def stored_checkpoint(settings: Settings, catalogue: CheckpointCatalogue) -> Wanted:
     """The checkpoint in the settings; where that is missing the first there is, with a notice. The setting stays, for
     the day when the file is back."""
-    name = settings.text(KEY)
+    name = settings.stable_diffusion.sd_model_checkpoint
     if not name or catalogue.find(name) is not None:
         return Wanted(name or None)
     if catalogue.first is None:
@@ -42,7 +42,12 @@ def store_first_loaded(settings: SettingsStore, catalogue: CheckpointCatalogue, 
     """Where nobody has chosen yet, the checkpoint that is used by default becomes the choice as soon as it is loaded:
     a file that is added later and sorts before it changes nothing."""
     first = catalogue.first
-    if settings.current.text(KEY) or KEY in settings.locked or first is None or first.path != loaded.path:
+    if (
+        settings.current.stable_diffusion.sd_model_checkpoint
+        or KEY in settings.locked
+        or first is None
+        or first.path != loaded.path
+    ):
         return
     try:
         settings.update({KEY: loaded.title})

@@ -19,8 +19,8 @@ class HypernetworkTag:
         from modules.adapters.hypernetworks import HypernetworkHooks, read_hypernetwork
 
         model, settings, files = job.model, job.settings, job.adapters.hypernetworks
-        strength = settings.number("extra_networks_default_multiplier")
-        added = added_by_setting(tags, settings.text("sd_hypernetwork"), strength)
+        strength = settings.extra_networks.extra_networks_default_multiplier
+        added = added_by_setting(tags, settings.extra_networks.sd_hypernetwork, strength)
         job.record_added(self.name, [tag for tag in added if files.find(tag.items[0]) is not None])
         wanted, problems = hypernetwork_tags({self.name: [*tags, *added]}, lambda name: files.find(name) is not None)
         job.notices += problems

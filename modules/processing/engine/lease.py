@@ -83,7 +83,7 @@ class ModelInUse:
         contexts.enter_context(using_tiny_vae(model, self._request, engine.tiny_vaes))
         contexts.enter_context(circular_padding(model.modules, self._request.tiling))
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
-        contexts.enter_context(using_split_feed_forward(model.unet, settings.text("split_feed_forward")))
+        contexts.enter_context(using_split_feed_forward(model.unet, settings.optimizations.split_feed_forward))
         contexts.enter_context(recovering(model, way.attention, self.upscaling))
         self._merge_tokens()
 

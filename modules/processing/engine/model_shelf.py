@@ -39,10 +39,10 @@ class KeepOptions:
     def of(cls, settings: Settings) -> KeepOptions:
         """Read from the settings."""
         return cls(
-            settings.whole("sd_checkpoints_limit"),
-            settings.flag("sd_checkpoints_keep_in_cpu"),
-            _bytes(settings.number("sd_checkpoints_ram_gb")),
-            _bytes(settings.number("sd_checkpoints_vram_gb")),
+            settings.stable_diffusion.sd_checkpoints_limit,
+            settings.stable_diffusion.sd_checkpoints_keep_in_cpu,
+            _bytes(settings.stable_diffusion.sd_checkpoints_ram_gb),
+            _bytes(settings.stable_diffusion.sd_checkpoints_vram_gb),
         )
 
     def max_bytes(self, device: torch.device) -> int | None:

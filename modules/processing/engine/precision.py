@@ -109,18 +109,18 @@ class PrecisionOptions:
     def of(cls, settings: Settings) -> PrecisionOptions:
         """Read from the settings of a job."""
         return cls(
-            fp8_storage=settings.text("fp8_storage"),
-            fp8_format=settings.text("fp8_format"),
-            fp8_skip=split_patterns(settings.text("fp8_skip")),
-            fp8_text_encoder=settings.flag("fp8_text_encoder"),
-            cache_fp16_weight=settings.flag("cache_fp16_weight"),
-            compute_dtype=settings.text("compute_dtype"),
-            compute_mode=settings.text("compute_mode"),
-            lora_mode=settings.text("lora_mode"),
+            fp8_storage=settings.optimizations.fp8_storage,
+            fp8_format=settings.optimizations.fp8_format,
+            fp8_skip=split_patterns(settings.optimizations.fp8_skip),
+            fp8_text_encoder=settings.optimizations.fp8_text_encoder,
+            cache_fp16_weight=settings.optimizations.cache_fp16_weight,
+            compute_dtype=settings.optimizations.compute_dtype,
+            compute_mode=settings.optimizations.compute_mode,
+            lora_mode=settings.optimizations.lora_mode,
             vae=VaeOptions.of(settings),
             streaming=StreamOptions.of(settings),
             optional=optional_encoders(settings),
-            map_files=not settings.flag("disable_mmap_load_safetensors"),
+            map_files=not settings.system.disable_mmap_load_safetensors,
         )
 
 

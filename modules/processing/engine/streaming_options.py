@@ -67,7 +67,9 @@ class StreamOptions:
     def of(cls, settings: Settings) -> StreamOptions:
         """Read from the settings of a job."""
         return cls(
-            settings.text("stream_weights"), settings.number("stream_keep_gb"), settings.number("offload_quota_gb")
+            settings.optimizations.stream_weights,
+            settings.optimizations.stream_keep_gb,
+            settings.optimizations.offload_quota_gb,
         )
 
 

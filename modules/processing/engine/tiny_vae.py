@@ -21,9 +21,9 @@ def using_tiny_vae(model: LoadedModel, request: GenerationRequest, folders: Tiny
     """
     settings = request.settings
     tiny = TinyVae()
-    if settings.text("sd_vae_decode_method") == TINY:
+    if settings.vae.sd_vae_decode_method == TINY:
         tiny.decoder = read_half(model, DECODER, folders)
-    if settings.text("sd_vae_encode_method") == TINY and encodes_images(request):
+    if settings.vae.sd_vae_encode_method == TINY and encodes_images(request):
         tiny.encoder = read_half(model, ENCODER, folders)
     halves = [half.module for half in (tiny.decoder, tiny.encoder) if half is not None]
     before = model.tiny_vae

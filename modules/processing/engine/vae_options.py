@@ -11,8 +11,8 @@ FULL, TINY, APPROX = "Full", "TAESD", "Approx NN"
 def vae_rules_of(settings: Settings) -> VaeRules:
     """Tiles and what to do about NaN: bfloat16 comes first where both are allowed."""
     after_nan = []
-    if settings.flag("auto_vae_precision_bfloat16"):
+    if settings.vae.auto_vae_precision_bfloat16:
         after_nan.append(torch.bfloat16)
-    if settings.flag("auto_vae_precision"):
+    if settings.vae.auto_vae_precision:
         after_nan.append(torch.float32)
-    return VaeRules(settings.whole("vae_tile_size"), tuple(after_nan))
+    return VaeRules(settings.vae.vae_tile_size, tuple(after_nan))

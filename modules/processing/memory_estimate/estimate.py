@@ -264,13 +264,13 @@ class MemoryEstimator:
         meta_model = self._meta_model(info, optional_encoders(settings))
         plan = resolve(self._engine.fitting(info, PrecisionOptions.of(settings)), machine, meta_model.family)
         choice = choose_attention(
-            settings.text("cross_attention_optimization"),
-            settings.flag("upcast_attn"),
+            settings.optimizations.cross_attention_optimization,
+            settings.stable_diffusion.upcast_attn,
             machine.attention,
             plan.device,
             plan.compute_dtype,
         )
-        return _Case(meta_model, plan, choice.name, settings.flag("upcast_attn"), request)
+        return _Case(meta_model, plan, choice.name, settings.stable_diffusion.upcast_attn, request)
 
     def _meta_model(self, info: CheckpointInfo, optional: frozenset[str]) -> MetaModel:
         from modules.models.meta_model import build_meta_model
@@ -295,7 +295,7 @@ class MemoryEstimator:
         if stage is Stage.ENCODE_TEXT:
             return self._text_bytes(case)
         if stage.samples:
-            rows = request.batch_size * (2 if request.settings.flag("batch_cond_uncond") else 1)
+            rows = request.batch_size * (2 if request.settings.optimizations.batch_cond_uncond else 1)
             unet = (
                 adapters + case.meta_model.scratch_bytes(case.plan, "unet") + self._denoise_bytes(case, rows, *latent)
             )
@@ -332,23 +332,23 @@ class MemoryEstimator:
     def _preview_bytes(self, case: _Case, height: int, width: int) -> int:
         """Of a preview between two steps; none where they are made from the latents directly."""
         settings = case.request.settings
-        method = settings.text("show_progress_type")
-        if not settings.flag("live_previews_enable"):
+        method = settings.previews.show_progress_type
+        if not settings.previews.live_previews_enable:
             return 0
         if method == TINY:
             is_there = (
                 self._engine.tiny_vaes.find(DECODER, case.meta_model.info, case.meta_model.family.tiny_vae) is not None
             )
             return self._tiny_bytes(case, height, width, DECODER) if is_there else 0
-        may_be_full = case.plan.streaming is None or settings.flag("live_preview_allow_lowvram_full")
+        may_be_full = case.plan.streaming is None or settings.previews.live_preview_allow_lowvram_full
         return self._vae_bytes(case, height, width) if method == FULL and may_be_full else 0
 
     def _decoder_bytes(self, case: _Case, height: int, width: int) -> int:
-        is_tiny = case.request.settings.text("sd_vae_decode_method") == TINY
+        is_tiny = case.request.settings.vae.sd_vae_decode_method == TINY
         return self._tiny_bytes(case, height, width, DECODER) if is_tiny else self._vae_bytes(case, height, width)
 
     def _encoder_bytes(self, case: _Case, height: int, width: int) -> int:
-        is_tiny = case.request.settings.text("sd_vae_encode_method") == TINY
+        is_tiny = case.request.settings.vae.sd_vae_encode_method == TINY
         if is_tiny:
             return self._tiny_bytes(case, height, width, ENCODER)
         return self._vae_bytes(case, height, width, encode=True)
@@ -471,8 +471,8 @@ def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
     dtype = plan.vae_dtype if stage is Stage.DECODE else plan.compute_dtype
     kin = "/".join((describe(plan.device), str(dtype).removeprefix("torch."), stage))
     if stage is Stage.DECODE:
-        own = "tiled" if case.request.settings.whole("vae_tile_size") else "whole"
-        if case.request.settings.text("sd_vae_decode_method") == TINY:
+        own = "tiled" if case.request.settings.vae.vae_tile_size else "whole"
+        if case.request.settings.vae.sd_vae_decode_method == TINY:
             own, kin = f"{own}/tiny", f"{kin}/tiny"
     else:
         streaming = plan.streaming.level.value if plan.streaming is not None else "resident"
@@ -483,7 +483,7 @@ def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
 
 
 def _split(case: _Case) -> str:
-    return case.request.settings.text("split_feed_forward")
+    return case.request.settings.optimizations.split_feed_forward
 
 
 def _most(first: StageNeed, second: StageNeed) -> StageNeed:

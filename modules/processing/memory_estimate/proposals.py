@@ -193,21 +193,21 @@ def changes(request: GenerationRequest) -> Iterator[Change]:
     """What can be changed about this request, the cheapest first: the same image slower, then fewer bits for the
     weights, then weights that come from elsewhere, then another image."""
     settings = request.settings
-    if not settings.whole("vae_tile_size"):
+    if not settings.vae.vae_tile_size:
         yield Change("VAE in tiles", {"vae_tile_size": 512}, helps=PIXELS)
-    if settings.text("cross_attention_optimization") in ("None", "V1"):
+    if settings.optimizations.cross_attention_optimization in ("None", "V1"):
         yield Change("attention in slices", {"cross_attention_optimization": "Doggettx"}, helps=DENOISING)
-    if settings.text("split_feed_forward") == "Off":
+    if settings.optimizations.split_feed_forward == "Off":
         yield Change("feed-forwards in slices", {"split_feed_forward": "8"}, helps=DENOISING)
-    if settings.flag("batch_cond_uncond"):
+    if settings.optimizations.batch_cond_uncond:
         title = "prompt and negative prompt one after the other"
         yield Change(title, {"batch_cond_uncond": False}, helps=DENOISING)
     if request.batch_size > 1:
         count = request.batch_count * request.batch_size
         yield Change("batch size 1, more batches", fields={"batch_size": 1, "n_iter": count})
-    if settings.text("fp8_storage") != "Enable":
+    if settings.optimizations.fp8_storage != "Enable":
         yield Change("FP8 weight", {"fp8_storage": "Enable"})
-    now = settings.text("stream_weights")
+    now = settings.optimizations.stream_weights
     words = tuple(LEVELS)
     for word in words if now in (AUTOMATIC, OFF) else words[words.index(now) + 1 :]:
         yield Change(f"stream weights: {word.lower()}", {"stream_weights": word})

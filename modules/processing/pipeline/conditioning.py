@@ -68,11 +68,11 @@ class Conditioner:
         Texts are those after styles, comments and network tags. Equal texts of one job, and of jobs before, are
         encoded once.
         """
-        timing = Timing(steps, hires_steps, settings.flag("use_old_scheduling"))
+        timing = Timing(steps, hires_steps, settings.compatibility.use_old_scheduling)
         options = text_options(settings)
         conditioner = self._conditioning(TextRequest(self._tables, options, settings, size_px))
         encoder = PromptEncoder(conditioner)
-        if not settings.flag("persistent_cond_cache"):
+        if not settings.optimizations.persistent_cond_cache:
             self.clear()
         positive = self._identity(tuple(prompts), "positive", timing, options, conditioner.facts)
         negative = self._identity(tuple(negatives), "negative", timing, options, conditioner.facts)

@@ -54,7 +54,7 @@ def generate(
         in_use.use(wanted.name)
         passes = Passes.of(request, in_use.model.family.schedule_table)
         previews = Previews(request.settings, engine.tiny_vaes)
-        steps = StepProgress(events, in_use, previews, request.settings.flag("show_progress_grid"))
+        steps = StepProgress(events, in_use, previews, request.settings.previews.show_progress_grid)
         steps.plan(passes.steps(in_use.model), request.batch_count)
         recorder = Recorder(request, engine, in_use, output, events, hooks)
         recorder.note(wanted.notice)
@@ -117,7 +117,7 @@ def _decoded(latents: Tensor, draft: BatchDraft, tools: BatchTools) -> Iterable[
 def _with_old_hires_sizes(request: GenerationRequest) -> GenerationRequest:
     """Under "use width/height sliders to set final resolution" the first pass gets a size of its own."""
     hires = request.hires
-    if hires is None or not request.settings.flag("use_old_hires_fix_width_height"):
+    if hires is None or not request.settings.compatibility.use_old_hires_fix_width_height:
         return request
     width, height = old_first_pass_size(request.width, request.height)
     final = replace(hires, resize_width=request.width, resize_height=request.height)

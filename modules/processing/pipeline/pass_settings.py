@@ -39,27 +39,38 @@ class PassSettings:
 def schedule_options(settings: Settings, schedule_table: tuple[float, ...]) -> ScheduleOptions:
     """The schedule overrides in the settings."""
     return ScheduleOptions(
-        sigma_min=settings.number("sigma_min"),
-        sigma_max=settings.number("sigma_max"),
-        rho=settings.number("rho"),
-        beta_alpha=settings.number("beta_dist_alpha"),
-        beta_beta=settings.number("beta_dist_beta"),
-        discard_penultimate=settings.flag("always_discard_next_to_last_sigma"),
-        old_karras_sigmas=settings.flag("use_old_karras_scheduler_sigmas"),
+        sigma_min=settings.sampler.sigma_min,
+        sigma_max=settings.sampler.sigma_max,
+        rho=settings.sampler.rho,
+        beta_alpha=settings.sampler.beta_dist_alpha,
+        beta_beta=settings.sampler.beta_dist_beta,
+        discard_penultimate=settings.sampler.always_discard_next_to_last_sigma,
+        old_karras_sigmas=settings.compatibility.use_old_karras_scheduler_sigmas,
         align_your_steps=schedule_table,
     )
+
+
+def eta_of(spec: SamplerSpec, settings: Settings) -> float:
+    """The eta that the settings give this sampler; 0 for one without."""
+    match spec.eta:
+        case EtaSource.ANCESTRAL:
+            return settings.sampler.eta_ancestral
+        case EtaSource.DDIM:
+            return settings.sampler.eta_ddim
+        case EtaSource.NONE:
+            return 0.0
 
 
 def sampler_options(spec: SamplerSpec, settings: Settings) -> SamplerOptions:
     """The sampler's knobs in the settings."""
     return SamplerOptions(
-        eta=settings.number(spec.eta.value) if spec.eta is not EtaSource.NONE else None,
-        s_churn=settings.number("s_churn"),
-        s_tmin=settings.number("s_tmin"),
-        s_tmax=settings.number("s_tmax"),
-        s_noise=settings.number("s_noise"),
-        uni_pc_variant=settings.text("uni_pc_variant"),
-        uni_pc_skip_type=settings.text("uni_pc_skip_type"),
-        uni_pc_order=settings.whole("uni_pc_order"),
-        uni_pc_lower_order_final=settings.flag("uni_pc_lower_order_final"),
+        eta=eta_of(spec, settings) if spec.eta is not EtaSource.NONE else None,
+        s_churn=settings.sampler.s_churn,
+        s_tmin=settings.sampler.s_tmin,
+        s_tmax=settings.sampler.s_tmax,
+        s_noise=settings.sampler.s_noise,
+        uni_pc_variant=settings.sampler.uni_pc_variant,
+        uni_pc_skip_type=settings.sampler.uni_pc_skip_type,
+        uni_pc_order=settings.sampler.uni_pc_order,
+        uni_pc_lower_order_final=settings.sampler.uni_pc_lower_order_final,
     )

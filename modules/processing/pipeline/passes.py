@@ -50,7 +50,7 @@ class SecondPass:
     def of(cls, request: GenerationRequest, hires: HiresRequest, schedule_table: tuple[float, ...]) -> SecondPass:
         """The second pass of a request."""
         size = hires_size(*request.size_px, hires)
-        ratio = request.settings.number("token_merging_ratio_hr")
+        ratio = request.settings.optimizations.token_merging_ratio_hr
         settings = PassSettings(
             sampler=SAMPLERS.get(hires.sampler or request.sampler),
             scheduler=hires.scheduler or request.scheduler,
@@ -60,7 +60,7 @@ class SecondPass:
             schedule_table=schedule_table,
             stage=Stage.SAMPLE_HIRES,
             size_px=size.target,
-            token_merging_ratio=ratio or request.settings.number("token_merging_ratio"),
+            token_merging_ratio=ratio or request.settings.optimizations.token_merging_ratio,
         )
         return cls(hires, settings, size)
 
@@ -85,7 +85,7 @@ class Passes:
             settings=request.settings,
             schedule_table=schedule_table,
             size_px=request.size_px,
-            token_merging_ratio=request.settings.number("token_merging_ratio"),
+            token_merging_ratio=request.settings.optimizations.token_merging_ratio,
         )
         second = SecondPass.of(request, request.hires, schedule_table) if request.hires is not None else None
         return cls(request, start_of(request), first, second)
@@ -143,7 +143,7 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
     """Enlarge what the first pass made, add noise again, and sample down from there."""
     settings, hires, in_use, recorder = passes.request.settings, second.hires, tools.passing.in_use, tools.recorder
     tools.passing.hooks.before_hires()
-    if settings.flag("save_images_before_highres_fix") and passes.request.save_images:
+    if settings.saving.save_images_before_highres_fix and passes.request.save_images:
         for index in range(latents.shape[0]):
             recorder.before_hires(in_use.model.decode(latents[index : index + 1]), batch, index)
 
@@ -163,7 +163,7 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
         second.size.upscale_to,
         second.settings.model_calls,
     )
-    early = _encode(texts, passes, tools) if settings.flag("hires_fix_use_firstpass_conds") else None
+    early = _encode(texts, passes, tools) if settings.compatibility.hires_fix_use_firstpass_conds else None
     if hires.prompt:
         _apply_adapters(prepare_text(hires.prompt, settings).tags, batch, tools)
     start = LatentsStart(larger, second.size, hires.denoising_strength)

@@ -56,7 +56,7 @@ class Previews:
 
     def _decoded(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
         """Images by a decoder; None: by the cheap method."""
-        method = self.settings.text("show_progress_type")
+        method = self.settings.previews.show_progress_type
         if self.notices:  # it failed before in this job
             return None
         if method == TINY:
@@ -64,7 +64,7 @@ class Previews:
             return [to_images(model.run_tiny(tiny, latent[None]))[0] for latent in latents]
         if method == APPROX:
             return self._approximated(model, latents)
-        if method == FULL and (model.streaming is None or self.settings.flag("live_preview_allow_lowvram_full")):
+        if method == FULL and (model.streaming is None or self.settings.previews.live_preview_allow_lowvram_full):
             return [to_images(model.decode_full(latent[None]))[0] for latent in latents]
         return None
 

@@ -32,15 +32,15 @@ def refiner_switch(
     request: GenerationRequest, levels: NoiseLevels, make: Callable[[], GuidedDenoiser]
 ) -> RefinerSwitch:
     """The refiner of a pass; `levels` are those of the model that begins, `make` loads the refiner."""
-    by_steps = request.settings.flag("refiner_switch_by_sample_steps")
+    by_steps = request.settings.compatibility.refiner_switch_by_sample_steps
     return RefinerSwitch(SwitchCondition(request.refiner_switch_at, by_steps, levels).should_switch, make)
 
 
 def refiner_fields(request: GenerationRequest) -> dict[str, object]:
     """What the infotext says of a refiner that took part, beside its name."""
     fields: dict[str, object] = {"Refiner switch at": request.refiner_switch_at}
-    if request.settings.flag("refiner_switch_by_sample_steps"):
+    if request.settings.compatibility.refiner_switch_by_sample_steps:
         fields["Refiner switch by sampling steps"] = True
-    if request.hires is not None and request.settings.text("hires_fix_refiner_pass") != "second pass":
-        fields["Hires refiner"] = request.settings.text("hires_fix_refiner_pass")
+    if request.hires is not None and request.settings.stable_diffusion.hires_fix_refiner_pass != "second pass":
+        fields["Hires refiner"] = request.settings.stable_diffusion.hires_fix_refiner_pass
     return fields

@@ -85,8 +85,8 @@ def run_pass(
     with tools.in_use.merging_tokens(settings.token_merging_ratio):
         result = sampling_run.run(
             start.constrain(guidance, first),
-            _noised(sampling_run, latents, first, options.number("img2img_extra_noise"), hooks),
-            sampling_run.step_noise(noise, per_image=not options.flag("no_dpmpp_sde_batch_determinism")),
+            _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
+            sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
             tools.steps.on_step,
         )
     tools.steps.end_pass()
@@ -133,8 +133,8 @@ def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape:
         subseeds=batch.subseeds,
         subseed_strength=batch.subseed_strength,
         seed_resize_from=resize,
-        source=NoiseSource(settings.settings.text("randn_source")),
-        eta_noise_seed_delta=settings.settings.whole("eta_noise_seed_delta"),
+        source=NoiseSource(settings.settings.stable_diffusion.randn_source),
+        eta_noise_seed_delta=settings.settings.sampler.eta_noise_seed_delta,
     )
     return ImageNoise(request, model.device)
 
@@ -171,10 +171,10 @@ def build_guidance(
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
         total_model_calls=plan.model_calls,
-        min_sigma_uncond=settings.number("s_min_uncond"),
-        all_steps=settings.flag("s_min_uncond_all"),
-        skip_early=settings.number("skip_early_cond"),
-        batch_together=settings.flag("batch_cond_uncond"),
+        min_sigma_uncond=settings.optimizations.s_min_uncond,
+        all_steps=settings.optimizations.s_min_uncond_all,
+        skip_early=settings.sampler.skip_early_cond,
+        batch_together=settings.optimizations.batch_cond_uncond,
         padding=_padding(settings),
         check_nan=check_nan,
     )
@@ -182,6 +182,6 @@ def build_guidance(
 
 
 def _padding(settings: Settings) -> CondPadding:
-    if settings.flag("pad_cond_uncond_v0"):
+    if settings.optimizations.pad_cond_uncond_v0:
         return CondPadding.REPEAT
-    return CondPadding.EMPTY if settings.flag("pad_cond_uncond") else CondPadding.NONE
+    return CondPadding.EMPTY if settings.optimizations.pad_cond_uncond else CondPadding.NONE

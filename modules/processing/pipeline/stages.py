@@ -160,7 +160,7 @@ def refines(request: GenerationRequest, is_hires: bool) -> bool:
         return False
     if request.hires is None:
         return True
-    passes = request.settings.text("hires_fix_refiner_pass")
+    passes = request.settings.stable_diffusion.hires_fix_refiner_pass
     return passes == "both passes" or (passes == "second pass") == is_hires
 
 

@@ -23,7 +23,7 @@ def prepare_text(text: str, settings: Settings, with_tags: bool = True) -> Promp
 
     Without `with_tags` tags are ordinary text: so they are in negative prompts, as in the reference UI.
     """
-    shown = strip_comments(text) if settings.flag("enable_prompt_comments") else text
+    shown = strip_comments(text) if settings.stable_diffusion.enable_prompt_comments else text
     if not with_tags:
         return PromptText(shown, shown, {})
     encoded, tags = extract_tags(shown)
@@ -33,8 +33,8 @@ def prepare_text(text: str, settings: Settings, with_tags: bool = True) -> Promp
 def text_options(settings: Settings) -> TextOptions:
     """How the settings want texts encoded."""
     return TextOptions(
-        emphasis=Emphasis(settings.text("emphasis")),
-        comma_backtrack=settings.whole("comma_padding_backtrack"),
-        clip_skip=settings.whole("CLIP_stop_at_last_layers"),
-        old_emphasis=settings.flag("use_old_emphasis_implementation"),
+        emphasis=Emphasis(settings.stable_diffusion.emphasis),
+        comma_backtrack=settings.stable_diffusion.comma_padding_backtrack,
+        clip_skip=settings.stable_diffusion.CLIP_stop_at_last_layers,
+        old_emphasis=settings.compatibility.use_old_emphasis_implementation,
     )

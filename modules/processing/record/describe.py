@@ -11,6 +11,7 @@ from modules.models.vae.files import VaeInfo
 from modules.processing.engine.vae_options import FULL
 from modules.processing.parameters import infotext_fields, rows_of
 from modules.processing.pipeline.guidance import Used
+from modules.processing.pipeline.pass_settings import eta_of
 from modules.processing.pipeline.stages import encodes_images
 from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
 from modules.prompting.emphasis import Emphasis
@@ -56,11 +57,11 @@ def main_fields(
     """The fields that every image has, in any order; None where one does not apply."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
-    clip_skip = settings.whole("CLIP_stop_at_last_layers")
-    delta = settings.whole("eta_noise_seed_delta")
+    clip_skip = settings.stable_diffusion.CLIP_stop_at_last_layers
+    delta = settings.sampler.eta_noise_seed_delta
     merge, merge_hires = settings["token_merging_ratio"], settings["token_merging_ratio_hr"]
     has_merged = Used.MERGED_TOKENS in used
-    source = settings.text("randn_source")
+    source = settings.stable_diffusion.randn_source
     return {
         **{key: value for key, value in _own_fields(request).items() if key in FIELD_ORDER},
         "Seed": seed,
@@ -68,18 +69,18 @@ def main_fields(
         "Sampler": spec.name,
         "Schedule type": schedule_label(request.sampler, request.scheduler),
         "Size": f"{size_px[0]}x{size_px[1]}",
-        "Model hash": checkpoint.shorthash if settings.flag("add_model_hash_to_info") else None,
-        "Model": checkpoint.model_name if settings.flag("add_model_name_to_info") else None,
-        "VAE hash": vae.shorthash if vae and settings.flag("add_vae_hash_to_info") else None,
-        "VAE": vae.name if vae and settings.flag("add_vae_name_to_info") else None,
+        "Model hash": checkpoint.shorthash if settings.infotext.add_model_hash_to_info else None,
+        "Model": checkpoint.model_name if settings.infotext.add_model_name_to_info else None,
+        "VAE hash": vae.shorthash if vae and settings.infotext.add_vae_hash_to_info else None,
+        "VAE": vae.name if vae and settings.infotext.add_vae_name_to_info else None,
         **(precision_fields(plan) if plan else {}),
         "Clip skip": clip_skip if clip_skip > 1 else None,
         "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,
         "Token merging ratio": merge if has_merged and merge else None,
         "Token merging ratio hr": merge_hires if has_merged and request.hires and merge_hires else None,
         "RNG": source if source != "GPU" else None,
-        "Version": PROGRAM_VERSION if settings.flag("add_version_to_infotext") else None,
-        "User": request.user if request.user and settings.flag("add_user_name_to_info") else None,
+        "Version": PROGRAM_VERSION if settings.infotext.add_version_to_infotext else None,
+        "User": request.user if request.user and settings.infotext.add_user_name_to_info else None,
     }
 
 
@@ -109,47 +110,42 @@ def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
     return fields
 
 
-def eta_of(spec: SamplerSpec, settings: Settings) -> float:
-    """The eta that the settings give this sampler; 0 for one without."""
-    return settings.number(spec.eta.value) if spec.eta is not EtaSource.NONE else 0.0
-
-
 def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, facts: Facts) -> dict[str, object]:
     """Everything else, only where it matters: what differs from a default and was used."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
     fields = {key: value for key, value in _own_fields(request).items() if key not in FIELD_ORDER}
-    if request.hires and request.hires.prompt and settings.flag("hires_fix_use_firstpass_conds"):
+    if request.hires and request.hires.prompt and settings.compatibility.hires_fix_use_firstpass_conds:
         fields["Hires conds of first pass"] = True
     texts = (prompt, negative_prompt)
-    if settings.flag("use_old_scheduling") and any(
+    if settings.compatibility.use_old_scheduling and any(
         parse_schedule(text, request.steps, None, True) != parse_schedule(text, request.steps, None, False)
         for text in texts
     ):
         fields["Old prompt editing timelines"] = True
-    emphasis = settings.text("emphasis")
+    emphasis = settings.stable_diffusion.emphasis
     if emphasis != Emphasis.ORIGINAL and any("(" in text or "[" in text for text in texts):
         fields["Emphasis"] = emphasis
-    if settings.flag("use_old_emphasis_implementation"):
+    if settings.compatibility.use_old_emphasis_implementation:
         fields["Old emphasis"] = True
     fields |= _sampler_fields(spec, settings)
     fields |= _schedule_fields(spec, request.scheduler, settings)
     if Used.LATE_WITHOUT_NEGATIVE in facts.used:
         fields["NGMS"] = settings["s_min_uncond"]
-        if settings.flag("s_min_uncond_all"):
+        if settings.optimizations.s_min_uncond_all:
             fields["NGMS all steps"] = True
     if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
         fields["Skip Early CFG"] = settings["skip_early_cond"]
     if Used.PADDING in facts.used:
-        fields["Pad conds v0" if settings.flag("pad_cond_uncond_v0") else "Pad conds"] = True
-    if settings.flag("use_downcasted_alpha_bar"):
+        fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
+    if settings.compatibility.use_downcasted_alpha_bar:
         fields["Downcast alphas_cumprod"] = True
-    if settings.text("sd_noise_schedule") != "Default":
-        fields["Noise Schedule"] = settings.text("sd_noise_schedule")
-    if encodes_images(request) and settings.text("sd_vae_encode_method") != FULL:
-        fields["VAE Encoder"] = settings.text("sd_vae_encode_method")
-    if settings.text("sd_vae_decode_method") != FULL:
-        fields["VAE Decoder"] = settings.text("sd_vae_decode_method")
+    if settings.sampler.sd_noise_schedule != "Default":
+        fields["Noise Schedule"] = settings.sampler.sd_noise_schedule
+    if encodes_images(request) and settings.vae.sd_vae_encode_method != FULL:
+        fields["VAE Encoder"] = settings.vae.sd_vae_encode_method
+    if settings.vae.sd_vae_decode_method != FULL:
+        fields["VAE Decoder"] = settings.vae.sd_vae_decode_method
     return fields | facts.extra
 
 
@@ -193,7 +189,7 @@ def _sampler_fields(spec: SamplerSpec, settings: Settings) -> dict[str, object]:
         ):
             if settings[key] != standard:
                 fields[label] = settings[key]
-    if settings.flag("sgm_noise_multiplier"):
+    if settings.sampler.sgm_noise_multiplier:
         fields["SGM noise multiplier"] = True
     return fields
 
@@ -207,11 +203,11 @@ def _schedule_fields(spec: SamplerSpec, scheduler: str, settings: Settings) -> d
         for key, label in (("sigma_min", "Schedule min sigma"), ("sigma_max", "Schedule max sigma")):
             if settings[key]:
                 fields[label] = settings[key]
-        if settings.number("rho") and schedule.default_rho != -1:
+        if settings.sampler.rho and schedule.default_rho != -1:
             fields["Schedule rho"] = settings["rho"]
     if schedule.name == "beta":
         fields["Beta schedule alpha"] = settings["beta_dist_alpha"]
         fields["Beta schedule beta"] = settings["beta_dist_beta"]
-    if settings.flag("always_discard_next_to_last_sigma") and not spec.discard_next_to_last_sigma:
+    if settings.sampler.always_discard_next_to_last_sigma and not spec.discard_next_to_last_sigma:
         fields["Discard penultimate sigma"] = True
     return fields

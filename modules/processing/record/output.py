@@ -86,7 +86,7 @@ def name_context(
         scheduler=request.scheduler,
         model_hash=checkpoint_hash,
         model_name=checkpoint_name,
-        clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
+        clip_skip=request.settings.stable_diffusion.CLIP_stop_at_last_layers,
         denoising_strength=denoising_strength_of(request),
         batch_size=request.batch_size,
         n_iter=request.batch_count,

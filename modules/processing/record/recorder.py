@@ -80,7 +80,7 @@ class Recorder:
         self._added_tags = self._added_tags or active.added_tags  # a second pass may have its own tags
         self._facts.extra |= active.fields
         self.note(*active.notices)
-        if not self._request.settings.flag("textual_inversion_add_hashes_to_infotext"):
+        if not self._request.settings.extra_networks.textual_inversion_add_hashes_to_infotext:
             return
         found = self._in_use.conditioner.embeddings_in(*texts)
         used = [item for item in found if not (item.bundled_in and item.name in active.unrecorded)]
@@ -110,8 +110,8 @@ class Recorder:
         image = self._hooks.image(image, index)
         generated = replace(self._described(image, batch, index), is_finished=is_finished)
         settings = self._request.settings
-        is_wanted = is_finished or settings.flag("save_incomplete_images")
-        if is_wanted and self._request.save_images and settings.flag("samples_save"):
+        is_wanted = is_finished or settings.saving.save_incomplete_images
+        if is_wanted and self._request.save_images and settings.saving.samples_save:
             generated = self._saved(generated, batch.number, index)
         self._images.append(generated)
         self._events.finished_image(generated)
@@ -125,10 +125,10 @@ class Recorder:
         """A grid of several samples, first in the list."""
         settings = self._request.settings
         images = [image.image for image in self._images]
-        wanted = settings.flag("return_grid") or settings.flag("grid_save")
+        wanted = settings.gallery.return_grid or settings.saving.grid_save
         if not self._request.save_grid or not wanted or not images:
             return
-        if (len(images) < 2 and settings.flag("grid_only_if_multiple")) or not fits_grid(images, settings):
+        if (len(images) < 2 and settings.saving.grid_only_if_multiple) or not fits_grid(images, settings):
             return
         sheet = Grid(images, grid_rows(len(images), settings, self._request.batch_size))
         self._hooks.sheet(sheet)
@@ -136,9 +136,9 @@ class Recorder:
         grid = GeneratedImage(
             image_grid(sheet.images, sheet.rows), first.infotext, first.seed, first.subseed, kind=ImageRole.GRID
         )
-        if settings.flag("grid_save"):
+        if settings.saving.grid_save:
             grid = self._saved(grid, 0, 0)
-        if settings.flag("return_grid"):
+        if settings.gallery.return_grid:
             self._images.insert(0, grid)
 
     def _described(self, image: Image.Image, batch: Batch, index: int) -> GeneratedImage:
@@ -237,7 +237,7 @@ class Recorder:
             infotexts=tuple(image.infotext for image in self._images),
             styles=request.styles,
             job_timestamp=self._began.strftime("%Y%m%d%H%M%S"),
-            clip_skip=request.settings.whole("CLIP_stop_at_last_layers"),
+            clip_skip=request.settings.stable_diffusion.CLIP_stop_at_last_layers,
             version=PROGRAM_VERSION,
         )
 

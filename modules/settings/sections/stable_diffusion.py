@@ -1,6 +1,6 @@
 """The model and what it is asked: checkpoint, VAE, prompt handling, img2img."""
 
-from modules.settings.group import SettingsGroup, choice, flag, number, whole
+from modules.settings.group import SettingsGroup, choice, flag, number, text, whole
 from modules.settings.setting import Section
 
 MAX_CROP_PX = 4096
@@ -207,5 +207,24 @@ class Img2ImgSettings(SettingsGroup):
         maximum=1.5,
         step=0.001,
         infotext="Noise multiplier",
-        hidden=True,
     )
+    img2img_color_correction = flag(
+        "Apply color correction to img2img results to match original colors.",
+        False,
+        hint="The result gets the color distribution of the image it began with, and keeps its own light.",
+    )
+    img2img_fix_steps = flag(
+        "With img2img, do exactly the amount of steps the slider specifies.",
+        False,
+        hint="Otherwise a denoising strength of 0.5 makes half of the steps.",
+    )
+    img2img_background_color = text(
+        "With img2img, fill transparent parts of the input image with this color.", "#ffffff", hint="As #rrggbb."
+    )
+    overlay_inpaint = flag(
+        "Overlay original for inpaint",
+        True,
+        hint="What the mask keeps is put back over the result, pixel for pixel.",
+    )
+    return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
+    return_mask_composite = flag("For inpainting, include masked composite in results for web", False)

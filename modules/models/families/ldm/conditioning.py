@@ -40,7 +40,7 @@ class TextTowerRecipe:
         """The encoder of a model, used this way."""
         module = parts.encoders[self.component]
         projected = hasattr(module, "text_projection")
-        by_options = self.skips_by_options and request.settings.flag("sdxl_clip_l_skip")
+        by_options = self.skips_by_options and request.settings.stable_diffusion.sdxl_clip_l_skip
         encoder = ClipTextEncoder(
             module.text_model if projected else module,
             device=parts.device,
@@ -81,10 +81,10 @@ class SizeFacts:
         scored = kind is SizeVector.AESTHETIC
         return cls(
             *size_px,
-            settings.whole("sdxl_crop_left"),
-            settings.whole("sdxl_crop_top"),
-            settings.number("sdxl_refiner_low_aesthetic_score") if scored else 0.0,
-            settings.number("sdxl_refiner_high_aesthetic_score") if scored else 0.0,
+            settings.sdxl.sdxl_crop_left,
+            settings.sdxl.sdxl_crop_top,
+            settings.sdxl.sdxl_refiner_low_aesthetic_score if scored else 0.0,
+            settings.sdxl.sdxl_refiner_high_aesthetic_score if scored else 0.0,
         )
 
 
@@ -109,7 +109,9 @@ class ClipConditioning:
     def conditioner(self, parts: TextParts, request: TextRequest) -> ClipConditioner:
         """For one job."""
         sizes = SizeFacts.of(self.sizes, request.size_px, request.settings)
-        skips = any(tower.skips_by_options for tower in self.towers) and request.settings.flag("sdxl_clip_l_skip")
+        skips = (
+            any(tower.skips_by_options for tower in self.towers) and request.settings.stable_diffusion.sdxl_clip_l_skip
+        )
         return ClipConditioner(
             tuple(tower.tower(parts, request) for tower in self.towers),
             request.options,

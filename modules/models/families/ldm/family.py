@@ -107,13 +107,13 @@ class LdmFamily:
     def noise_levels(
         self, trained: NoiseScheduleArchitecture, settings: Settings, latent_size: tuple[int, int]
     ) -> NoiseLevels:
-        zero_snr = trained.zero_terminal_snr or settings.text("sd_noise_schedule") == "Zero Terminal SNR"
+        zero_snr = trained.zero_terminal_snr or settings.sampler.sd_noise_schedule == "Zero Terminal SNR"
         alphas = scaled_linear_alphas_cumprod(trained.linear_start, trained.linear_end, trained.timesteps)
-        if settings.flag("use_downcasted_alpha_bar"):
+        if settings.compatibility.use_downcasted_alpha_bar:
             alphas = downcast_alphas_cumprod(alphas)
         if zero_snr:
             alphas = rescale_zero_terminal_snr(alphas)
-        return DiscreteSchedule(alphas, quantize=settings.flag("enable_quantization"))
+        return DiscreteSchedule(alphas, quantize=settings.stable_diffusion.enable_quantization)
 
     def guidance(self, denoiser: Any) -> GuidanceType:
         return GuidanceType.CFG

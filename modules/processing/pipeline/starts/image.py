@@ -47,9 +47,9 @@ class ImageStart:
         return cls(
             asked,
             batch_size,
-            settings.flag("img2img_fix_steps"),
-            settings.number("initial_noise_multiplier"),
-            settings.text("img2img_background_color"),
+            settings.img2img.img2img_fix_steps,
+            settings.img2img.initial_noise_multiplier,
+            settings.img2img.img2img_background_color,
         )
 
     @property

@@ -36,7 +36,7 @@ class NoiseStart:
             levels,
             schedule_options(settings.settings, settings.schedule_table),
             sampler_options(settings.sampler, settings.settings),
-            settings.settings.flag("sgm_noise_multiplier"),
+            settings.settings.sampler.sgm_noise_multiplier,
         )
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:

@@ -116,10 +116,3 @@ class SettingsStore:
         except OSError as error:
             raise output_error(f"A copy of the damaged {self.path.name}", self.path.parent, error) from error
         return f"{self.path.name} could not be read: {reason}. It was kept as {aside.name}; the defaults are used."
-
-
-def _whole(value: object) -> object:
-    """A value of the file with its texts repaired: half characters (lone surrogates) fit into no reply."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return [_whole(item) for item in value] if isinstance(value, list) else value

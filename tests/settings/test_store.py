@@ -175,6 +175,7 @@ def test_a_folder_in_place_of_the_file_is_kept_aside(path: Path) -> None:
 def test_half_a_character_in_the_file_is_repaired(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('{"samples_filename_pattern": "a\\ud800b", "disabled_extensions": ["\\udfff"]}')
-    settings = SettingsStore(path).current
-    assert settings["samples_filename_pattern"] == "a?b"
-    json.dumps(settings.to_stored(), ensure_ascii=False).encode()
+    store = SettingsStore(path)
+    assert store.current["samples_filename_pattern"] == "a\ufffdb"
+    assert "in samples_filename_pattern, disabled_extensions; they were replaced" in store.notices[0]
+    json.dumps(store.current.to_stored(), ensure_ascii=False).encode()

@@ -17,6 +17,10 @@ from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresReque
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec, effective_schedule
+from modules.settings.group import SettingAttribute
+from modules.settings.sections.optimizations import OptimizationSettings
+from modules.settings.sections.samplers import SamplerSettings
+from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 
@@ -59,7 +63,8 @@ def main_fields(
     spec = SAMPLERS.get(request.sampler)
     clip_skip = settings.stable_diffusion.CLIP_stop_at_last_layers
     delta = settings.sampler.eta_noise_seed_delta
-    merge, merge_hires = settings["token_merging_ratio"], settings["token_merging_ratio_hr"]
+    merge = _given(settings, OptimizationSettings.token_merging_ratio)
+    merge_hires = _given(settings, OptimizationSettings.token_merging_ratio_hr)
     has_merged = Used.MERGED_TOKENS in used
     source = settings.stable_diffusion.randn_source
     return {
@@ -82,6 +87,11 @@ def main_fields(
         "Version": PROGRAM_VERSION if settings.infotext.add_version_to_infotext else None,
         "User": request.user if request.user and settings.infotext.add_user_name_to_info else None,
     }
+
+
+def _given(settings: Settings, row: SettingAttribute[float]) -> SettingValue:
+    """A number as it was given: the infotext says 5 where 5 was set, and 5.0 where 5.0 was."""
+    return settings[row.key]
 
 
 def _own_fields(request: GenerationRequest) -> dict[str, object]:
@@ -131,11 +141,11 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
     fields |= _sampler_fields(spec, settings)
     fields |= _schedule_fields(spec, request.scheduler, settings)
     if Used.LATE_WITHOUT_NEGATIVE in facts.used:
-        fields["NGMS"] = settings["s_min_uncond"]
+        fields["NGMS"] = _given(settings, OptimizationSettings.s_min_uncond)
         if settings.optimizations.s_min_uncond_all:
             fields["NGMS all steps"] = True
     if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
-        fields["Skip Early CFG"] = settings["skip_early_cond"]
+        fields["Skip Early CFG"] = _given(settings, SamplerSettings.skip_early_cond)
     if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
     if settings.compatibility.use_downcasted_alpha_bar:
@@ -204,10 +214,10 @@ def _schedule_fields(spec: SamplerSpec, scheduler: str, settings: Settings) -> d
             if settings[key]:
                 fields[label] = settings[key]
         if settings.sampler.rho and schedule.default_rho != -1:
-            fields["Schedule rho"] = settings["rho"]
+            fields["Schedule rho"] = _given(settings, SamplerSettings.rho)
     if schedule.name == "beta":
-        fields["Beta schedule alpha"] = settings["beta_dist_alpha"]
-        fields["Beta schedule beta"] = settings["beta_dist_beta"]
+        fields["Beta schedule alpha"] = _given(settings, SamplerSettings.beta_dist_alpha)
+        fields["Beta schedule beta"] = _given(settings, SamplerSettings.beta_dist_beta)
     if settings.sampler.always_discard_next_to_last_sigma and not spec.discard_next_to_last_sigma:
         fields["Discard penultimate sigma"] = True
     return fields

@@ -212,6 +212,7 @@ class Img2ImgSettings(SettingsGroup):
         "Apply color correction to img2img results to match original colors.",
         False,
         hint="The result gets the color distribution of the image it began with, and keeps its own light.",
+        hidden=True,
     )
     img2img_fix_steps = flag(
         "With img2img, do exactly the amount of steps the slider specifies.",
@@ -225,6 +226,7 @@ class Img2ImgSettings(SettingsGroup):
         "Overlay original for inpaint",
         True,
         hint="What the mask keeps is put back over the result, pixel for pixel.",
+        hidden=True,
     )
-    return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
-    return_mask_composite = flag("For inpainting, include masked composite in results for web", False)
+    return_mask = flag("For inpainting, include the greyscale mask in results for web", False, hidden=True)
+    return_mask_composite = flag("For inpainting, include masked composite in results for web", False, hidden=True)

@@ -38,12 +38,12 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
         parsed = parse_infotext(body.infotext, backward_compatible=current.compatibility.auto_backcompat)
         services.scripts.callbacks.call(Moment.INFOTEXT_PASTED, body.infotext, parsed)
         given = body.given()
-        pasted = pasted_values(parsed)
-        values |= {row.name: pasted[row.name] for row in _left_out(REQUEST_ROWS, given) if row.name in pasted}
+        values |= _pasted(pasted_values(parsed), _left_out(REQUEST_ROWS, given))
         pasted_pass = pasted_hires(parsed)
         if pasted_pass is not None and "enable_hr" not in given:
             left_out = {row.name for row in _left_out(HIRES_ROWS, given)}
-            hires = pasted_pass | {name: value for name, value in _hires_values(body).items() if name not in left_out}
+            stated = {name: value for name, value in _hires_values(body).items() if name not in left_out}
+            hires = _pasted(pasted_pass, HIRES_ROWS) | stated
         overrides = {**override_settings_from(parsed, current), **overrides}
     settings = _settings(body, current, overrides, values["sampler"])
     book = StyleBook.read(services.paths.styles_files)
@@ -96,6 +96,16 @@ def _left_out(rows: Iterable[Parameter], given: Collection[str]) -> list[Paramet
     """The parameters that the caller did not set; an old client names the sampler in `sampler_index`."""
     names = {*given, *(["sampler_name"] if "sampler_index" in given else [])}
     return [row for row in rows if row.api not in names]
+
+
+def _pasted(values: Mapping[str, Any], rows: Iterable[Parameter]) -> dict[str, Any]:
+    """What an infotext gives for these parameters, with numbers as a body's would be: 5 is 5.0 where the API takes a
+    fraction."""
+    kept = {row.name: row for row in rows if row.name in values}
+    return {
+        name: float(values[name]) if row.type is float and values[name] is not None else values[name]
+        for name, row in kept.items()
+    }
 
 
 def _sampler(body: GenerationBody) -> tuple[str, str]:

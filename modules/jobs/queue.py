@@ -85,8 +85,8 @@ class JobQueue:
             known = self._known.get(entry.task_id)
             if known is not None and not known.status.is_final:
                 raise InvalidValueError(
-                    f"The task id {entry.task_id!r} was used before, by a job that is not finished; choose another, or "
-                    "leave it out to get one."
+                    f"A job with the task id {entry.task_id!r} waits or runs; choose another id, or leave it out to "
+                    "get one."
                 )
             self._known[entry.task_id] = entry
             self._known.move_to_end(entry.task_id)

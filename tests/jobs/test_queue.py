@@ -152,14 +152,14 @@ def test_errors_for_the_user_and_our_own_end_the_job_but_not_the_queue(queue: Jo
 
 def test_a_task_id_names_the_newest_job_that_was_given_it(queue: JobQueue, executor: Stepping) -> None:
     first = queue.submit(GenerationRequest(prompt="first"), task_id="x")
-    with pytest.raises(InvalidValueError, match="'x' waits or runs"):
+    with pytest.raises(InvalidValueError, match="task id 'x' waits or runs"):
         queue.submit(GenerationRequest(), task_id="x")
     executor.go.set()
     assert first.wait(5)
     second = queue.submit(GenerationRequest(prompt="second"), task_id="x")
     assert second.wait(5) and queue.get("x") is second
     prompts = {record.task_id: record.request["prompt"] for record in queue.store.recent()}
-    assert prompts == {"x": "second", "x (1)": "first"}  # the older record is kept
+    assert prompts == {"x": "second", "x~1": "first"}  # the older record is kept
 
 
 def test_an_unknown_task_is_an_error(queue: JobQueue) -> None:

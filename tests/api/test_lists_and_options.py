@@ -11,7 +11,6 @@ from modules.services import Services
 from tests.fakes import fake_services, whole_api
 from tests.recordings import REFERENCE
 
-
 OWN_KEYS = {"progress": {"stage"}}
 """What our replies say beside the recorded ones, by list."""
 

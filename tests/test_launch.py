@@ -165,15 +165,36 @@ def test_a_subcommand_gets_its_words(root: Path, monkeypatch: pytest.MonkeyPatch
     assert got == [("--prompt", "x")]
 
 
-def test_checks_all_run_and_the_first_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = {"ruff": 0, "mypy": 3, "pytest": 1}
+def test_checks_all_run_and_the_first_failure_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = {"ruff": 0, "pytest": 1}
     commands: list[list[str]] = []
 
     def run(command: list[str], **keywords: object) -> SimpleNamespace:
         commands.append(command)
         return SimpleNamespace(returncode=codes[command[2]])
 
+    class Beside:
+        """mypy, which is started before the tests and read after them."""
+
+        returncode = 3
+
+        def __init__(self, command: list[str], **keywords: object) -> None:
+            commands.append(command)
+
+        def __enter__(self) -> "Beside":
+            return self
+
+        def __exit__(self, *args: object) -> None:
+            pass
+
+        def communicate(self) -> tuple[str, None]:
+            assert commands[-1][2] == "pytest"
+            return "Found 1 error\n", None
+
     monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.setattr("subprocess.Popen", Beside)
     assert checks.run_checks(Path("python"), ROOT, ("-k", "x"), {}) == 3
     assert [command[2:] for command in commands] == [
         ["ruff", "check", "."],
@@ -181,6 +202,7 @@ def test_checks_all_run_and_the_first_failure_is_the_exit_code(monkeypatch: pyte
         ["mypy"],
         ["pytest", *checks.SIDE_BY_SIDE, "-k", "x"],
     ]
+    assert capsys.readouterr().out.endswith("== mypy\nFound 1 error\n== failed: mypy, pytest\n")
 
 
 def test_tests_run_side_by_side_unless_xdist_is_switched_off() -> None:

@@ -95,6 +95,10 @@ class SettingAttribute(Generic[V_co]):
         """The value of this setting among all `values`, for code that holds the attribute of a class in a table."""
         return self._read(values[self.key])
 
+    def as_set(self, values: Mapping[str, SettingValue]) -> SettingValue:
+        """The value as it was set, for what images record: a whole number stays one where `of` reads a float."""
+        return values[self.key]
+
     def define(self, key: str, section: Section) -> Setting:
         """The definition under a key; raises ValueError for a default that the setting itself would refuse."""
         return self._define(key, section)

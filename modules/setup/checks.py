@@ -18,18 +18,38 @@ SIDE_BY_SIDE = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "-
 
 
 def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run all checks, one after the other even if one fails; returns the first exit code that is not 0."""
-    failed: dict[str, int] = {}
-    for name, (module, *words) in CHECKS.items():
-        extra = (*side_by_side(pytest_words), *pytest_words) if name == "pytest" else ()
+    """Run all checks even if one fails; returns the exit code of the first in `CHECKS` that is not 0.
+
+    Types are checked while the tests run; what mypy says is shown after them, so that the lines do not mix.
+    """
+    commands = {name: [str(python), "-m", *words] for name, words in CHECKS.items()}
+    commands["pytest"] += [*side_by_side(pytest_words), *pytest_words]
+    codes: dict[str, int] = {}
+
+    def run(name: str) -> None:
         say(f"== {name}")
-        code = subprocess.run(
-            [str(python), "-m", module, *words, *extra], cwd=root, env=dict(environ), stdin=subprocess.DEVNULL
-        ).returncode
-        if code != 0:
-            failed[name] = code
+        done = subprocess.run(commands[name], cwd=root, env=dict(environ), stdin=subprocess.DEVNULL)
+        codes[name] = done.returncode
+
+    run("ruff check")
+    run("ruff format")
+    with subprocess.Popen(
+        commands["mypy"],
+        cwd=root,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as mypy:
+        run("pytest")
+        said, _ = mypy.communicate()
+    say(f"== mypy\n{said.rstrip()}")
+    codes["mypy"] = mypy.returncode
+    failed = [name for name in CHECKS if codes[name] != 0]
     say("== all checks passed" if not failed else f"== failed: {', '.join(failed)}")
-    return next(iter(failed.values()), 0)
+    return codes[failed[0]] if failed else 0
 
 
 def side_by_side(pytest_words: Sequence[str]) -> tuple[str, ...]:

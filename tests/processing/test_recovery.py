@@ -150,7 +150,7 @@ def test_each_fallback_while_decoding_gives_the_same_image(
     [
         (7, "streamed blocks"),
         (8, "streamed blocks, streamed layers"),
-        (9, "streamed blocks, streamed layers, processor"),
+        (9, "streamed blocks, streamed layers, UNet on the CPU"),
     ],
 )
 def test_the_device_is_left_step_by_step_and_everything_comes_back(
@@ -249,7 +249,7 @@ def test_text_encoders_stream_their_layers_when_memory_runs_out(
     assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == "streamed layers"
 
 
-def test_a_streamed_model_can_compute_on_the_processor(
+def test_a_streamed_model_can_compute_on_the_cpu(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"stream_weights": "Parts"}
@@ -265,7 +265,7 @@ def test_a_streamed_model_can_compute_on_the_processor(
         result = make(engine, tmp_path, PAYLOAD, settings)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
     names = str(parse_infotext(result.samples[0].infotext)["Memory recovery"])
-    assert names.endswith("streamed blocks, streamed layers, processor, tiled VAE, VAE on the CPU")
+    assert names.endswith("streamed blocks, streamed layers, UNet on the CPU, tiled VAE, VAE on the CPU")
     assert np.array_equal(pixels(make(engine, tmp_path, PAYLOAD, settings)), pixels(expected))
 
 

@@ -18,6 +18,7 @@ from modules.processing.engine.streaming_options import (
     StreamOptions,
     stream_layout,
 )
+from modules.settings.sections.stable_diffusion import Sd3Settings
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 """Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
 
 
-OPTIONAL_ENCODERS = frozenset({"sd3_enable_t5"})
+_ENCODER_SWITCHES = (Sd3Settings.sd3_enable_t5,)
+OPTIONAL_ENCODERS = frozenset(switch.key for switch in _ENCODER_SWITCHES)
 """The settings that ask for a text encoder which a family can do without, see `OptionalEncoder`."""
 PRECISION_KEYS = frozenset(
     {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
@@ -126,7 +128,7 @@ class PrecisionOptions:
 
 def optional_encoders(settings: Settings) -> frozenset[str]:
     """Those of `OPTIONAL_ENCODERS` that are on."""
-    return frozenset(key for key in OPTIONAL_ENCODERS if settings.flag(key))
+    return frozenset(switch.key for switch in _ENCODER_SWITCHES if switch.of(settings))
 
 
 def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machine:

@@ -20,7 +20,6 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec
 from modules.settings.group import SettingAttribute
 from modules.settings.sections.optimizations import OptimizationSettings
 from modules.settings.sections.samplers import SamplerSettings
-from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 
@@ -30,6 +29,15 @@ RECORDED_MODES = {
     ComputeMode.FP8_MATMUL: "FP8 matmul",
 }
 """As the setting `compute_mode` calls them. Always said, because Automatic may mean another one on another device."""
+
+ETAS = {EtaSource.ANCESTRAL: SamplerSettings.eta_ancestral, EtaSource.DDIM: SamplerSettings.eta_ddim}
+CHURN = (SamplerSettings.s_churn, SamplerSettings.s_tmin, SamplerSettings.s_tmax, SamplerSettings.s_noise)
+UNIPC = (
+    SamplerSettings.uni_pc_variant,
+    SamplerSettings.uni_pc_skip_type,
+    SamplerSettings.uni_pc_order,
+    SamplerSettings.uni_pc_lower_order_final,
+)
 
 
 @dataclass
@@ -63,8 +71,8 @@ def main_fields(
     spec = SAMPLERS.get(request.sampler)
     clip_skip = settings.stable_diffusion.CLIP_stop_at_last_layers
     delta = settings.sampler.eta_noise_seed_delta
-    merge = _given(settings, OptimizationSettings.token_merging_ratio)
-    merge_hires = _given(settings, OptimizationSettings.token_merging_ratio_hr)
+    merge = OptimizationSettings.token_merging_ratio.as_set(settings)
+    merge_hires = OptimizationSettings.token_merging_ratio_hr.as_set(settings)
     has_merged = Used.MERGED_TOKENS in used
     source = settings.stable_diffusion.randn_source
     return {
@@ -87,11 +95,6 @@ def main_fields(
         "Version": PROGRAM_VERSION if settings.infotext.add_version_to_infotext else None,
         "User": request.user if request.user and settings.infotext.add_user_name_to_info else None,
     }
-
-
-def _given(settings: Settings, row: SettingAttribute[float]) -> SettingValue:
-    """A number as it was given: the infotext says 5 where 5 was set, and 5.0 where 5.0 was."""
-    return settings[row.key]
 
 
 def _own_fields(request: GenerationRequest) -> dict[str, object]:
@@ -141,11 +144,11 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
     fields |= _sampler_fields(spec, settings)
     fields |= _schedule_fields(spec, request.scheduler, settings)
     if Used.LATE_WITHOUT_NEGATIVE in facts.used:
-        fields["NGMS"] = _given(settings, OptimizationSettings.s_min_uncond)
+        fields |= _as_set(settings, OptimizationSettings.s_min_uncond)
         if settings.optimizations.s_min_uncond_all:
             fields["NGMS all steps"] = True
     if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
-        fields["Skip Early CFG"] = _given(settings, SamplerSettings.skip_early_cond)
+        fields |= _as_set(settings, SamplerSettings.skip_early_cond)
     if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
     if settings.compatibility.use_downcasted_alpha_bar:
@@ -181,24 +184,9 @@ def _hires_names(request: GenerationRequest, hires: HiresRequest) -> dict[str, o
 def _sampler_fields(spec: SamplerSpec, settings: Settings) -> dict[str, object]:
     fields: dict[str, object] = {}
     if spec.eta is not EtaSource.NONE and eta_of(spec, settings) != spec.default_eta:
-        fields["Eta DDIM" if spec.eta is EtaSource.DDIM else "Eta"] = settings[spec.eta.value]
-    for key, label, default in (
-        ("s_churn", "Sigma churn", 0.0),
-        ("s_tmin", "Sigma tmin", 0.0),
-        ("s_tmax", "Sigma tmax", 0.0),
-        ("s_noise", "Sigma noise", 1.0),
-    ):
-        if key in spec.takes and settings[key] != default:
-            fields[label] = settings[key]
-    if spec.name == "UniPC":
-        for key, label, standard in (
-            ("uni_pc_variant", "UniPC variant", "bh1"),
-            ("uni_pc_skip_type", "UniPC skip type", "time_uniform"),
-            ("uni_pc_order", "UniPC order", 3),
-            ("uni_pc_lower_order_final", "UniPC lower order final", True),
-        ):
-            if settings[key] != standard:
-                fields[label] = settings[key]
+        fields |= _as_set(settings, ETAS[spec.eta])
+    heard = [row for row in CHURN if row.key in spec.takes]
+    fields |= _as_set(settings, *_changed(settings, *heard, *(UNIPC if spec.name == "UniPC" else ())))
     if settings.sampler.sgm_noise_multiplier:
         fields["SGM noise multiplier"] = True
     return fields
@@ -210,14 +198,21 @@ def _schedule_fields(spec: SamplerSpec, scheduler: str, settings: Settings) -> d
     schedule = effective_schedule(spec, SCHEDULES.get(scheduler))
     fields: dict[str, object] = {}
     if schedule.target is not None:
-        for key, label in (("sigma_min", "Schedule min sigma"), ("sigma_max", "Schedule max sigma")):
-            if settings[key]:
-                fields[label] = settings[key]
+        fields |= _as_set(settings, *_changed(settings, SamplerSettings.sigma_min, SamplerSettings.sigma_max))
         if settings.sampler.rho and schedule.default_rho != -1:
-            fields["Schedule rho"] = _given(settings, SamplerSettings.rho)
+            fields |= _as_set(settings, SamplerSettings.rho)
     if schedule.name == "beta":
-        fields["Beta schedule alpha"] = _given(settings, SamplerSettings.beta_dist_alpha)
-        fields["Beta schedule beta"] = _given(settings, SamplerSettings.beta_dist_beta)
+        fields |= _as_set(settings, SamplerSettings.beta_dist_alpha, SamplerSettings.beta_dist_beta)
     if settings.sampler.always_discard_next_to_last_sigma and not spec.discard_next_to_last_sigma:
         fields["Discard penultimate sigma"] = True
     return fields
+
+
+def _changed(settings: Settings, *rows: SettingAttribute[object]) -> list[SettingAttribute[object]]:
+    """Those that are not at their defaults."""
+    return [row for row in rows if row.as_set(settings) != row.setting.default]
+
+
+def _as_set(settings: Settings, *rows: SettingAttribute[object]) -> dict[str, object]:
+    """Settings under their names in infotexts; numbers as they were given."""
+    return {row.setting.infotext or row.key: row.as_set(settings) for row in rows}

@@ -198,7 +198,7 @@ class Img2ImgSettings(SettingsGroup):
         maximum=1,
         step=0.01,
         infotext="Conditional mask weight",
-        hidden=True,
+        hint="Of inpainting checkpoints: 1 hides what the mask covers from the model, 0 shows it.",
     )
     initial_noise_multiplier = number(
         "Noise multiplier for img2img",
@@ -226,5 +226,3 @@ class Img2ImgSettings(SettingsGroup):
         True,
         hint="What the mask keeps is put back over the result, pixel for pixel.",
     )
-    return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
-    return_mask_composite = flag("For inpainting, include masked composite in results for web", False)

@@ -20,7 +20,7 @@ from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
 from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, Mask, MaskedContent
+from modules.processing.start import FromImage, Mask, MaskedContent, check_start
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
@@ -57,22 +57,18 @@ class ImageStart:
     def of(cls, asked: FromImage, request: GenerationRequest) -> ImageStart:
         """The start with what the settings leave open. Raises `InvalidValueError` for a number of images that does not
         go with the batch, and for an empty mask."""
-        count, size = len(asked.images), request.batch_size
-        if count not in (1, size):
-            raise InvalidValueError(
-                f"There are {count} images to start from and {size} to make; give one, or one for each."
-            )
+        check_start(asked, request.batch_size)
         settings = request.settings
         is_fixed = request.subseed_strength > 0
         return cls(
             asked,
             prepare(asked, request.size_px, settings),
-            size,
+            request.batch_size,
             settings.img2img.img2img_fix_steps,
             settings.img2img.initial_noise_multiplier,
             settings.img2img.inpainting_mask_weight,
             SAMPLERS.get(request.sampler).family is Family.TIMESTEP,
-            tuple(request.seed + (0 if is_fixed else index) for index in range(size)),
+            tuple(request.seed + (0 if is_fixed else index) for index in range(request.batch_size)),
             NoiseSource(settings.stable_diffusion.randn_source),
         )
 

@@ -6,21 +6,18 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from modules.errors import InvalidValueError
 from modules.images.color_correction import Levels, color_target, corrected
 from modules.images.masks import (
     Box,
-    blur_mask,
     fill_masked,
     flattened,
     grown_to_aspect,
     masked_area,
     overlay_of,
     paste_back,
-    to_mask,
 )
 from modules.images.resize import ResizeMode, resize_image
-from modules.processing.start import FromImage, Mask, MaskedContent
+from modules.processing.start import FromImage, Mask, MaskedContent, whole_mask
 from modules.settings.values import Settings
 
 
@@ -76,23 +73,6 @@ def prepare(asked: FromImage, size_px: tuple[int, int], settings: Settings) -> P
         mask,
         area,
     )
-
-
-def whole_mask(mask: Mask, size_px: tuple[int, int]) -> Image.Image:
-    """The mask ("L", 255 is painted anew) over the first image, inverted and blurred as asked. One of another
-    size is stretched where only the masked area is made, since that is found in the image's own pixels. Raises
-    `InvalidValueError` where nothing would be painted."""
-    found = to_mask(mask.image.image, mask.round)
-    if mask.full_resolution and found.size != size_px:
-        found = found.resize(size_px)
-    if mask.invert:
-        found = found.point(lambda value: 255 - value)
-    if found.getbbox() is None:
-        raise InvalidValueError(
-            "The mask is empty: it marks nothing to paint. Paint the part that should change, or choose the other mask "
-            "mode."
-        )
-    return blur_mask(found, mask.blur_x, mask.blur_y)
 
 
 def _area(mask: Mask, whole: Image.Image, size_px: tuple[int, int]) -> Box | None:

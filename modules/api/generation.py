@@ -12,7 +12,7 @@ from modules.api.documentation import documented
 from modules.api.replies import txt2img_reply
 from modules.api.reply_models import Nothing, PngInfoReply, Txt2ImgReply
 from modules.api.requests import request_from
-from modules.api.schemas import PngInfoBody, Txt2ImgBody
+from modules.api.schemas import GenerationBody, Img2ImgBody, PngInfoBody, Txt2ImgBody
 from modules.errors import Interrupted
 from modules.images.encode import decode_base64
 from modules.images.infotext import parse_infotext
@@ -26,6 +26,10 @@ TXT2IMG_ERRORS = {
     404: "Unknown sampler 'Oiler'. Did you mean 'Euler'? Known: DPM++ 2M, DPM++ SDE, ...",
     422: "width is 7; allowed is 16 to 8192 pixels.",
 }
+IMG2IMG_ERRORS = {
+    404: "Init image not found: give at least one image as base64 text in init_images.",
+    422: "The mask is empty: it marks nothing to paint. Paint the part that should change.",
+}
 NO_IMAGE = (
     "The image is no base64 text ('!'): Only base64 data is allowed. Send an image file as base64 or as a data URI."
 )
@@ -35,10 +39,7 @@ def generation_routes(services: Services) -> APIRouter:
     """The routes that make or read images."""
     routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
 
-    @routes.post("/txt2img", **documented(errors=TXT2IMG_ERRORS))
-    async def txt2img(body: Txt2ImgBody, request: Request) -> Txt2ImgReply:
-        """Make images and wait for them. When the client disconnects the job ends, unless its images are saved or it
-        has a `force_task_id`."""
+    async def generated(body: GenerationBody, request: Request) -> Txt2ImgReply:
         wanted = replace(await asyncio.to_thread(request_from, body, services), user=user_of(request, services.access))
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
             services.settings.update(body.override_settings, from_api=True)
@@ -54,6 +55,21 @@ def generation_routes(services: Services) -> APIRouter:
                 await asyncio.to_thread(services.queue.interrupt, job.task_id, why="left by its client")
             raise Interrupted("The client went away before the job ended.")
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)
+
+    @routes.post("/txt2img", **documented(errors=TXT2IMG_ERRORS))
+    async def txt2img(body: Txt2ImgBody, request: Request) -> Txt2ImgReply:
+        """Make images and wait for them. When the client disconnects the job ends, unless its images are saved or it
+        has a `force_task_id`."""
+        return await generated(body, request)
+
+    @routes.post("/img2img", **documented(errors=IMG2IMG_ERRORS))
+    async def img2img(body: Img2ImgBody, request: Request) -> Txt2ImgReply:
+        """Make images from images, as a whole or under a mask. Otherwise as txt2img; the images that were sent are
+        echoed only with `include_init_images`."""
+        reply = await generated(body, request)
+        if not body.include_init_images:
+            reply.parameters |= {"init_images": None, "mask": None}
+        return reply
 
     @routes.post("/png-info", **documented(errors={422: NO_IMAGE}))
     def png_info(body: PngInfoBody) -> PngInfoReply:

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from modules.api.schemas import GenerationBody
+from modules.api.init_images import start_from
+from modules.api.schemas import GenerationBody, ImageBody
 from modules.errors import InvalidValueError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
@@ -11,6 +12,7 @@ from modules.processing.checking import check_names
 from modules.processing.parameters import Parameter
 from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest, HiresRequest
+from modules.processing.start import FromImage, FromNoise, check_start
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, EtaSource, split_legacy_name
 from modules.scripts.callbacks import Moment
@@ -32,7 +34,9 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     overrides = dict(body.override_settings or {})
     values = _values(body, REQUEST_ROWS)
     values["sampler"], values["scheduler"] = _sampler(body)
-    hires = _hires_values(body) if body.enable_hr else None
+    start = start_from(body) if isinstance(body, ImageBody) else FromNoise()
+    has_hires = not isinstance(body, ImageBody)
+    hires = _hires_values(body) if body.enable_hr and has_hires else None
     parsed: Mapping[str, Any] = {}
     if body.infotext:
         parsed = parse_infotext(body.infotext, backward_compatible=current.compatibility.auto_backcompat)
@@ -40,7 +44,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
         given = body.given()
         values |= _pasted(pasted_values(parsed), _left_out(REQUEST_ROWS, given))
         pasted_pass = pasted_hires(parsed)
-        if pasted_pass is not None and "enable_hr" not in given:
+        if pasted_pass is not None and has_hires and "enable_hr" not in given:
             left_out = {row.name for row in _left_out(HIRES_ROWS, given)}
             stated = {name: value for name, value in _hires_values(body).items() if name not in left_out}
             hires = _pasted(pasted_pass, HIRES_ROWS) | stated
@@ -53,6 +57,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
         values["tiling"] = settings.stable_diffusion.tiling
     request = GenerationRequest(
         **values,
+        start=start,
         hires=HiresRequest(**hires) if hires is not None else None,
         checkpoint=str(overrides["sd_model_checkpoint"]) if overrides.get("sd_model_checkpoint") else None,
         save_images=bool(body.save_images) and not body.do_not_save_samples,
@@ -62,6 +67,8 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
         settings=settings,
         **_scripts(body, services, parsed),
     )
+    if isinstance(start, FromImage):
+        check_start(start, request.batch_size)
     check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
     return request
 

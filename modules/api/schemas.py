@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from modules.processing.parameters import Parameter, Tab
-from modules.processing.request import PARAMETERS
+from modules.processing.request import PARAMETERS, REQUEST_ROWS
 
 EXAMPLE: dict[str, Any] = {
     "prompt": "a large red circle on a blue background",
@@ -67,6 +67,27 @@ class GenerationBody(Tolerant):
         return type(self).model_fields[name].default if found is None else found
 
 
+class ImageBody(GenerationBody):
+    """What img2img starts from. Images are base64 text or data URIs."""
+
+    init_images: list[str] | None = Field(default=None, examples=[["iVBORw0KGgo..."]])
+    denoising_strength: float | None = 0.75
+    resize_mode: int | None = 0
+    image_cfg_scale: float | None = None
+    initial_noise_multiplier: float | None = None
+    mask: str | None = None
+    mask_blur: int | None = None
+    mask_blur_x: int | None = 4
+    mask_blur_y: int | None = 4
+    mask_round: bool | None = True
+    inpainting_fill: int | None = 0
+    inpaint_full_res: bool | None = True
+    inpaint_full_res_padding: int | None = 0
+    inpainting_mask_invert: int | None = 0
+    latent_mask: str | None = None
+    include_init_images: bool | None = False
+
+
 def parameter_fields(rows: Iterable[Parameter]) -> dict[str, Any]:
     """The fields of a body as pydantic's `create_model` takes them: type and default by the API's name."""
     found: dict[str, Any] = {}
@@ -83,12 +104,23 @@ if TYPE_CHECKING:
         """As below; mypy cannot read a class that is made."""
 
         def __init__(self, **fields: object) -> None: ...
+
+    class Img2ImgBody(ImageBody):
+        """As below."""
+
+        def __init__(self, **fields: object) -> None: ...
 else:
     Txt2ImgBody = create_model(
         "Txt2ImgBody",
         __base__=GenerationBody,
         __doc__="POST /sdapi/v1/txt2img. A field that is null or left out has its default.",
         **parameter_fields(row for row in PARAMETERS if Tab.TXT2IMG in row.tabs),
+    )
+    Img2ImgBody = create_model(
+        "Img2ImgBody",
+        __base__=ImageBody,
+        __doc__="POST /sdapi/v1/img2img. A field that is null or left out has its default.",
+        **parameter_fields(row for row in REQUEST_ROWS if Tab.IMG2IMG in row.tabs),
     )
 
 

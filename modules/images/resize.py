@@ -15,7 +15,7 @@ class ResizeMode(IntEnum):
     JUST_RESIZE = 0
     CROP_AND_RESIZE = 1
     RESIZE_AND_FILL = 2
-    LATENT_UPSCALE = 3  # the image is stretched only for masks; the latent itself is scaled later
+    LATENT_UPSCALE = 3  # the image is left; its latent is scaled
 
 
 def scale_lanczos(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -121,12 +121,13 @@ class JobStore:
         outcome: dict[str, Any] | None = None,
         left_over: bool = False,
     ) -> None:
-        """It is final. Without `outcome`, what came of it so far stays in the record."""
+        """It is final. Without `outcome`, what came of it so far stays in the record. The images that a finished job
+        began with leave it: they may be large, and nobody repeats it."""
         self._put(
-            "UPDATE jobs SET status = ?, ended_at = ?, error = ?, outcome = coalesce(?, outcome), left_over = ? "
-            "WHERE task_id = ?",
+            "UPDATE jobs SET status = ?, ended_at = ?, error = ?, outcome = coalesce(?, outcome), left_over = ?, "
+            "request = CASE WHEN ? THEN json_set(request, '$.start', json('{}')) ELSE request END WHERE task_id = ?",
             *(status, time.time(), None if error is None else _text(error)),
-            *(None if outcome is None else json.dumps(outcome), left_over, task_id),
+            *(None if outcome is None else json.dumps(outcome), left_over, status is JobStatus.DONE, task_id),
         )
 
     def mark_left_over(self) -> list[JobRecord]:

@@ -8,6 +8,7 @@ Settings are read once at the edge and travel inside the request, so a job keeps
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from enum import IntEnum
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from modules.processing.parameters import (
@@ -23,7 +24,7 @@ from modules.processing.parameters import (
     check_values,
     rows_of,
 )
-from modules.processing.start import FromNoise, RequestStart
+from modules.processing.start import FromImage, FromNoise, RequestStart, SourceImage
 from modules.settings.values import Settings
 
 MIN_SIDE_PX = 16
@@ -564,6 +565,11 @@ PARAMETERS = (*REQUEST_ROWS, *HIRES_ROWS)
 """The table."""
 
 
+def tab_of(request: GenerationRequest) -> str:
+    """Whose folders its images go to: txt2img or img2img."""
+    return "img2img" if isinstance(request.start, FromImage) else "txt2img"
+
+
 def request_to_json(request: GenerationRequest) -> dict[str, Any]:
     """A JSON-ready record of the request, settings included as their differences from the defaults."""
     record: dict[str, Any] = _to_json(request)
@@ -579,6 +585,8 @@ def request_from_json(record: Mapping[str, Any]) -> GenerationRequest:
 def _to_json(value: Any) -> Any:
     if isinstance(value, Settings):
         return value.differences()
+    if isinstance(value, SourceImage):
+        return value.to_text()
     if is_dataclass(value):
         return {f.name: _to_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
@@ -591,6 +599,12 @@ def _from_json(hint: Any, value: Any) -> Any:
     origin = get_origin(hint)
     if origin is Annotated:
         return _from_json(get_args(hint)[0], value)
+    if hint is SourceImage:
+        return SourceImage.from_text(value)
+    if hint == RequestStart:
+        return _from_json(FromImage if "images" in value else FromNoise, value)
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return hint(value)
     if origin in (Union, types.UnionType):
         return None if value is None else _from_json(next(p for p in get_args(hint) if p is not type(None)), value)
     if hint is Settings:

@@ -5,14 +5,17 @@ Images are equal when their contents are, so a request that holds some can be co
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
+from io import BytesIO
 
 from PIL import Image
 
 from modules.errors import InvalidValueError
+from modules.images.masks import blur_mask, to_mask
 from modules.images.resize import ResizeMode
 
 MAX_BLUR_PX = 1024
@@ -28,9 +31,32 @@ class SourceImage:
 
     @classmethod
     def of(cls, image: Image.Image) -> SourceImage:
-        """Take the hash of an image; the caller must not change the image afterwards."""
+        """Take the hash of an image; the caller must not change the image afterwards. Modes that a PNG does not hold
+        (CMYK, floating point) become RGB."""
+        if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA"):
+            image = _in_8_bits(image)
         header = f"{image.mode} {image.width}x{image.height}\n".encode()
         return cls(image, hashlib.sha256(header + image.tobytes()).hexdigest())
+
+    def to_text(self) -> str:
+        """The image as base64 text of a PNG, for the record of a job."""
+        file = BytesIO()
+        self.image.save(file, "PNG")
+        return base64.b64encode(file.getvalue()).decode("ascii")
+
+    @classmethod
+    def from_text(cls, text: str) -> SourceImage:
+        """The inverse of `to_text`."""
+        image = Image.open(BytesIO(base64.b64decode(text)))
+        image.load()
+        return cls.of(image)
+
+
+def _in_8_bits(image: Image.Image) -> Image.Image:
+    """An image of 16 or 32 bits a channel, or of another color model, as RGB in 8 bits."""
+    if image.mode.startswith("I;16") or image.mode == "I":
+        return image.point(lambda value: value / 256).convert("L").convert("RGB")
+    return image.convert("RGB")
 
 
 class MaskedContent(IntEnum):
@@ -98,3 +124,32 @@ class FromImage:
 
 
 RequestStart = FromNoise | FromImage
+
+
+def check_start(start: FromImage, batch_size: int) -> None:
+    """Raise `InvalidValueError` for what can be known before a job runs: a number of images that does not go with the
+    batch, and a mask that marks nothing."""
+    count = len(start.images)
+    if count not in (1, batch_size):
+        raise InvalidValueError(
+            f"There are {count} images to start from and {batch_size} to make; give one, or one for each."
+        )
+    if start.mask is not None:
+        whole_mask(start.mask, start.images[0].image.size)
+
+
+def whole_mask(mask: Mask, size_px: tuple[int, int]) -> Image.Image:
+    """The mask ("L", 255 is painted anew) over the first image, inverted and blurred as asked. One of another size is
+    stretched where only the masked area is made, since that is found in the image's own pixels. Raises
+    `InvalidValueError` where nothing would be painted."""
+    found = to_mask(mask.image.image, mask.round)
+    if mask.full_resolution and found.size != size_px:
+        found = found.resize(size_px)
+    if mask.invert:
+        found = found.point(lambda value: 255 - value)
+    if found.getbbox() is None:
+        raise InvalidValueError(
+            "The mask is empty: it marks nothing to paint. Paint the part that should change, or choose the other mask "
+            "mode."
+        )
+    return blur_mask(found, mask.blur_x, mask.blur_y)

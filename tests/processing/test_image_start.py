@@ -8,22 +8,22 @@ import pytest
 from PIL import Image
 
 from modules.errors import InvalidValueError
+from modules.images.masks import flattened
 from modules.images.resize import ResizeMode
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
-from modules.processing.pipeline.starts.image import flattened
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.start import FromImage, Mask, MaskedContent, SourceImage
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, cases
 
 CASES = {
     str(case["id"]): case
     for case in cases()
-    if case["id"].startswith("img2img/") and case["status"] == 200 and "color-correction" not in case["id"]
+    if case["id"].startswith(("img2img/", "inpaint/")) and case["status"] == 200
 }
 
 
@@ -36,9 +36,26 @@ def from_image(payload: dict[str, Any], **changes: Any) -> GenerationRequest:
         "denoising_strength": payload["denoising_strength"],
         "resize_mode": ResizeMode(payload.get("resize_mode", 0)),
         "initial_noise_multiplier": payload.get("initial_noise_multiplier"),
+        "mask": mask_of(payload),
         **changes,
     }
     return replace(request, start=FromImage(**values))
+
+
+def mask_of(payload: dict[str, Any]) -> Mask | None:
+    if "mask" not in payload:
+        return None
+    blur = payload.get("mask_blur", 4)
+    return Mask(
+        image=SourceImage.of(Image.open(REFERENCE / payload["mask"]["$file"])),
+        blur_x=payload.get("mask_blur_x", blur),
+        blur_y=payload.get("mask_blur_y", blur),
+        round=payload.get("mask_round", True),
+        fill=MaskedContent(payload.get("inpainting_fill", 0)),
+        full_resolution=payload.get("inpaint_full_res", True),
+        padding=payload.get("inpaint_full_res_padding", 0),
+        invert=bool(payload.get("inpainting_mask_invert", 0)),
+    )
 
 
 def made(request: GenerationRequest, engine: Engine, folder: Path) -> Result:
@@ -56,6 +73,9 @@ def test_the_recorded_image_is_made_again(name: str, engine: Engine, tmp_path: P
     result = made(from_image(case["payload"]), engine, tmp_path)
     for image, recorded in zip(result.samples, case["images"], strict=True):
         apart = levels_apart(image.image, recorded["file"])
+        if name == "img2img/color-correction":  # 8 bits of L*a*b* are rounded otherwise than by OpenCV's tables
+            assert (apart <= 8).mean() >= 0.95
+            continue
         assert apart.max() <= 12 and (apart <= 2).mean() >= 0.98, (apart.max(), (apart <= 2).mean())
     ours = result.samples[0].infotext.replace(".0,", ",")
     recorded_text = case["info"]["infotexts"][0]

@@ -77,6 +77,9 @@ class Passes:
     @classmethod
     def of(cls, request: GenerationRequest, schedule_table: tuple[float, ...]) -> Passes:
         """The passes of a request; `schedule_table`: the model's, for Align Your Steps."""
+        optimizations = request.settings.optimizations
+        is_image = isinstance(request.start, FromImage)
+        own_ratio = optimizations.token_merging_ratio_img2img if is_image else 0.0
         first = PassSettings(
             sampler=SAMPLERS.get(request.sampler),
             scheduler=request.scheduler,
@@ -85,7 +88,7 @@ class Passes:
             settings=request.settings,
             schedule_table=schedule_table,
             size_px=request.size_px,
-            token_merging_ratio=request.settings.optimizations.token_merging_ratio,
+            token_merging_ratio=own_ratio or optimizations.token_merging_ratio,
         )
         second = SecondPass.of(request, request.hires, schedule_table) if request.hires is not None else None
         return cls(request, start_of(request), first, second)
@@ -102,7 +105,7 @@ class Passes:
 def start_of(request: GenerationRequest) -> Start:
     """Where the first pass of a request starts from."""
     if isinstance(request.start, FromImage):
-        return ImageStart.of(request.start, request.batch_size, request.settings)
+        return ImageStart.of(request.start, request)
     return NoiseStart()
 
 

@@ -84,13 +84,13 @@ def run_pass(
     hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires))
     with tools.in_use.merging_tokens(settings.token_merging_ratio):
         result = sampling_run.run(
-            start.constrain(guidance, first),
+            start.constrain(guidance, latents),
             _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
             sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
             tools.steps.on_step,
         )
     tools.steps.end_pass()
-    return PassResult(result, guidance.used)
+    return PassResult(start.keep(result, latents), guidance.used)
 
 
 def _noised(

@@ -9,7 +9,7 @@ from modules.images.naming import NameContext
 from modules.images.saving import grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.record.result import GeneratedImage, ImageRole
-from modules.processing.request import GenerationRequest
+from modules.processing.request import GenerationRequest, tab_of
 from modules.processing.start import FromImage
 
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
@@ -40,9 +40,9 @@ class Output:
         """
         is_grid = image.kind is ImageRole.GRID
         if is_grid:
-            folder = grids_folder(request.settings, self.data_dir)
+            folder = grids_folder(request.settings, self.data_dir, tab_of(request))
         else:
-            folder = self.samples_dir or samples_folder(request.settings, self.data_dir)
+            folder = self.samples_dir or samples_folder(request.settings, self.data_dir, tab_of(request))
         file = FileToSave(image.image, {INFOTEXT: image.infotext}, is_grid)
         hooks.before_saving(file)
         items = {name: text for name, text in file.infos.items() if name != INFOTEXT}

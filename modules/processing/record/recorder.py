@@ -106,8 +106,8 @@ class Recorder:
         a setting says so."""
         self._events.stage(Stage.SAVE)
         (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
-        image = finish(image, index) if finish is not None else image
         image = self._hooks.image(image, index)
+        image = finish(image, index) if finish is not None else image
         generated = replace(self._described(image, batch, index), is_finished=is_finished)
         settings = self._request.settings
         is_wanted = is_finished or settings.saving.save_incomplete_images

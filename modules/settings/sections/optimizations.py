@@ -34,7 +34,7 @@ class OptimizationSettings(SettingsGroup):
         hint="0: off. Higher is faster and changes the image.",
     )
     token_merging_ratio_img2img = number(
-        "Token merging ratio for img2img", 0.0, minimum=0, maximum=0.9, step=0.1, hidden=True
+        "Token merging ratio for img2img", 0.0, minimum=0, maximum=0.9, step=0.1, hint="0: as above."
     )
     token_merging_ratio_hr = number(
         "Token merging ratio for high-res pass",

@@ -198,7 +198,7 @@ class Img2ImgSettings(SettingsGroup):
         maximum=1,
         step=0.01,
         infotext="Conditional mask weight",
-        hidden=True,
+        hint="Of inpainting checkpoints: 1 hides what the mask covers from the model, 0 shows it.",
     )
     initial_noise_multiplier = number(
         "Noise multiplier for img2img",
@@ -212,7 +212,6 @@ class Img2ImgSettings(SettingsGroup):
         "Apply color correction to img2img results to match original colors.",
         False,
         hint="The result gets the color distribution of the image it began with, and keeps its own light.",
-        hidden=True,
     )
     img2img_fix_steps = flag(
         "With img2img, do exactly the amount of steps the slider specifies.",
@@ -226,7 +225,4 @@ class Img2ImgSettings(SettingsGroup):
         "Overlay original for inpaint",
         True,
         hint="What the mask keeps is put back over the result, pixel for pixel.",
-        hidden=True,
     )
-    return_mask = flag("For inpainting, include the greyscale mask in results for web", False, hidden=True)
-    return_mask_composite = flag("For inpainting, include masked composite in results for web", False, hidden=True)

@@ -63,6 +63,8 @@ SETTINGS = (
             "img2img_sketch_default_brush_color": "#ffffff",
             "img2img_inpaint_mask_brush_color": "#ffffff",
             "img2img_inpaint_sketch_default_brush_color": "#ffffff",
+            "return_mask": False,
+            "return_mask_composite": False,
             "img2img_batch_show_results_limit": 32,
         },
     ),

@@ -42,8 +42,11 @@ class NoiseStart:
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         return unpainted_image(model, height, width)
 
-    def constrain(self, denoise: Denoise, noise: Tensor) -> Denoise:
+    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
         return denoise
+
+    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+        return result
 
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         return image

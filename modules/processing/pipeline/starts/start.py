@@ -35,8 +35,11 @@ class Start(Protocol):
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         """What an inpainting or editing model sees beside the latents, [C,h,w] in latent units; else None."""
 
-    def constrain(self, denoise: Denoise, noise: Tensor) -> Denoise:
-        """Keeps what must not change, at every call of the denoiser; `noise` [B,C,h,w] is the first noise."""
+    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+        """Keeps what must not change, at every call of the denoiser; `latents` [B,C,h,w] are the start's own."""
+
+    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+        """The sampled latents [B,C,h,w], with what must not change put back from the start's own."""
 
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""

@@ -1,0 +1,94 @@
+"""What img2img makes of the user's images before the model sees them: sizes, mask, overlays, colors. Pixels only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PIL import Image
+
+from modules.images.color_correction import Levels, color_target, corrected
+from modules.images.masks import (
+    Box,
+    fill_masked,
+    flattened,
+    grown_to_aspect,
+    masked_area,
+    overlay_of,
+    paste_back,
+)
+from modules.images.resize import ResizeMode, resize_image
+from modules.processing.start import FromImage, Mask, MaskedContent, whole_mask
+from modules.settings.values import Settings
+
+
+@dataclass(frozen=True)
+class PreparedImages:
+    """`images` (RGB) are what is encoded. The rest is for the end, with an entry for each of them where it is used:
+    `overlays` (RGBA) hold what the mask keeps, of the whole image where `area` says that only a part is made; `targets`
+    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request."""
+
+    images: tuple[Image.Image, ...]
+    overlays: tuple[Image.Image, ...] = ()
+    targets: tuple[Levels, ...] = ()
+    mask: Image.Image | None = None
+    area: Box | None = None
+
+    def finish(self, image: Image.Image, index: int) -> Image.Image:
+        """A result with the colors of the image it began with, and with what the mask keeps over it."""
+        if self.targets:
+            image = corrected(image, self.targets[index % len(self.targets)])
+        if self.overlays:
+            image = paste_back(image, self.overlays[index % len(self.overlays)], self.area)
+        return image
+
+
+def prepare(asked: FromImage, size_px: tuple[int, int], settings: Settings) -> PreparedImages:
+    """Bring images and mask to the size of the request (width, height). Raises `InvalidValueError` for a mask that
+    paints nothing."""
+    options = settings.img2img
+    sources = [flattened(source.image, options.img2img_background_color) for source in asked.images]
+    whole = whole_mask(asked.mask, sources[0].size) if asked.mask is not None else None
+    area = _area(asked.mask, whole, size_px) if asked.mask is not None and whole is not None else None
+    # As in the reference UI: where latents are resized, masks are fitted with their aspect ratio kept.
+    is_latent = asked.resize_mode is ResizeMode.LATENT_UPSCALE
+    mask_mode = ResizeMode.RESIZE_AND_FILL if is_latent else asked.resize_mode
+    mask, kept_by = _sized_masks(whole, area, size_px, mask_mode)
+    images, overlays = [], []
+    for source in sources:
+        image = source
+        if area is None and not is_latent:
+            image = resize_image(image, *size_px, asked.resize_mode)
+        if kept_by is not None:
+            fitting = kept_by if kept_by.size == image.size else resize_image(kept_by, *image.size, mask_mode)
+            overlays.append(overlay_of(image, fitting.convert("L")))
+        if area is not None:
+            image = resize_image(image.crop(area), *size_px, ResizeMode.RESIZE_AND_FILL)
+        if mask is not None and asked.mask is not None and asked.mask.fill is not MaskedContent.ORIGINAL:
+            image = fill_masked(image, mask if mask.size == image.size else mask.resize(image.size))
+        images.append(image)
+    return PreparedImages(
+        tuple(images),
+        tuple(overlays) if options.overlay_inpaint else (),
+        tuple(color_target(image) for image in images) if options.img2img_color_correction else (),
+        mask,
+        area,
+    )
+
+
+def _area(mask: Mask, whole: Image.Image, size_px: tuple[int, int]) -> Box | None:
+    if not mask.full_resolution:
+        return None
+    found = masked_area(whole, mask.padding)
+    return None if found is None else grown_to_aspect(found, size_px, whole.size)
+
+
+def _sized_masks(
+    whole: Image.Image | None, area: Box | None, size_px: tuple[int, int], mode: ResizeMode
+) -> tuple[Image.Image | None, Image.Image | None]:
+    """The mask in the size of the request, and the one that says what is kept of the image at the end."""
+    if whole is None:
+        return None, None
+    if area is not None:
+        return resize_image(whole.crop(area), *size_px, ResizeMode.RESIZE_AND_FILL).convert("L"), whole
+    mask = resize_image(whole, *size_px, mode).convert("L")
+    return mask, mask.point(lambda value: min(2 * value, 255))  # half painted counts as painted, so no edge shows

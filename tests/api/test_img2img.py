@@ -1,0 +1,107 @@
+"""POST /sdapi/v1/img2img: what is refused before a job begins, what comes back, and what the record keeps."""
+
+import base64
+import io
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from modules.api.requests import request_from
+from modules.api.schemas import Img2ImgBody
+from modules.processing.request import request_from_json, request_to_json, tab_of
+from modules.processing.start import FromImage, MaskedContent
+from modules.services import Services
+from tests.api.test_generation import SMALL
+
+
+def base64_of(image: Image.Image, kind: str = "PNG") -> str:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+RED = base64_of(Image.new("RGB", (64, 64), "red"))
+BLACK = base64_of(Image.new("L", (64, 64)))
+WHITE = base64_of(Image.new("L", (64, 64), 255))
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    return {**SMALL, "init_images": [RED], **changes}
+
+
+def start_of(services: Services, **changes: Any) -> FromImage:
+    start = request_from(Img2ImgBody.model_validate(body(**changes)), services).start
+    assert isinstance(start, FromImage)
+    return start
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "sentence"),
+    [
+        ({"init_images": None}, 404, "Init image not found"),
+        ({"init_images": []}, 404, "Init image not found"),
+        ({"init_images": ["!!"]}, 422, "init_images[0] is no base64 text"),
+        ({"init_images": [base64.b64encode(b"not an image").decode()]}, 422, "init_images[0] is no image file"),
+        ({"init_images": [RED[: len(RED) // 2]]}, 422, "damaged or cut off"),
+        ({"init_images": ["http://127.0.0.1/a.png"]}, 422, "images are not fetched"),
+        ({"init_images": [RED, RED]}, 422, "2 images to start from and 1 to make"),
+        ({"mask": BLACK}, 422, "The mask is empty"),
+        ({"mask": WHITE, "inpainting_mask_invert": 1}, 422, "The mask is empty"),
+        ({"mask": WHITE, "inpainting_fill": 9}, 422, "inpainting_fill is 9; allowed are 0, 1, 2, 3"),
+        ({"mask": WHITE, "mask_blur": -1}, 422, "mask blur x is -1"),
+        ({"resize_mode": 7}, 422, "resize_mode is 7"),
+        ({"denoising_strength": 1.5}, 422, "denoising strength is 1.5; allowed is 0 to 1"),
+    ],
+)
+def test_bad_input_gets_a_sentence_before_a_job_begins(
+    client: TestClient, services: Services, changes: dict[str, Any], status: int, sentence: str
+) -> None:
+    before = len(services.queue.store.recent(100))
+    reply = client.post("/sdapi/v1/img2img", json=body(**changes))
+    assert reply.status_code == status, reply.text
+    assert sentence in reply.json()["errors"] + reply.json()["detail"]
+    assert len(services.queue.store.recent(100)) == before
+
+
+def test_the_images_that_were_sent_come_back_only_when_asked_for(client: TestClient) -> None:
+    reply = client.post("/sdapi/v1/img2img", json=body(mask=WHITE)).json()
+    assert len(reply["images"]) == 1 and reply["parameters"]["init_images"] is None
+    reply = client.post("/sdapi/v1/img2img", json=body(include_init_images=True)).json()
+    assert reply["parameters"]["init_images"] == [RED]
+
+
+def test_left_out_fields_have_the_reference_uis_defaults(services: Services) -> None:
+    start = start_of(services, mask=WHITE)
+    assert start.denoising_strength == 0.75 and start.mask is not None
+    assert (start.mask.blur_x, start.mask.fill, start.mask.full_resolution) == (4, MaskedContent.FILL, True)
+    assert start.mask.padding == 0
+    start = start_of(services, mask=WHITE, mask_blur=0, mask_blur_x=9)
+    assert start.mask is not None and start.mask.blur_x == start.mask.blur_y == 0
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("CMYK", "JPEG"), ("I;16", "PNG"), ("P", "PNG"), ("LA", "PNG")])
+def test_images_of_all_modes_are_read(services: Services, mode: str, kind: str) -> None:
+    source = Image.new("L", (64, 64), 128).convert("RGB") if mode == "CMYK" else Image.new("L", (64, 64), 128)
+    image = source.convert(mode) if mode != "I;16" else Image.new("I;16", (64, 64), 128 << 8)
+    start = start_of(services, init_images=[base64_of(image, kind)])
+    red, green, blue = start.images[0].image.convert("RGB").getpixel((5, 5))  # type: ignore[misc]
+    assert abs(red - 128) <= 2 and abs(green - 128) <= 2 and abs(blue - 128) <= 2
+
+
+def test_an_image_is_turned_upright(services: Services) -> None:
+    image = Image.new("RGB", (64, 32))
+    exif = image.getexif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    image.save(file, "JPEG", exif=exif)
+    start = start_of(services, init_images=[base64.b64encode(file.getvalue()).decode()])
+    assert start.images[0].image.size == (32, 64)
+
+
+def test_a_waiting_job_keeps_its_images_in_the_record(services: Services) -> None:
+    request = request_from(Img2ImgBody.model_validate(body(mask=WHITE)), services)
+    assert request_from_json(json.loads(json.dumps(request_to_json(request)))) == request
+    assert tab_of(request) == "img2img"

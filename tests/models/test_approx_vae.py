@@ -62,7 +62,7 @@ def test_other_files_are_refused(tmp_path: Path, change: dict[str, Tensor], mess
 def test_files_are_found_by_the_reference_uis_names(tmp_path: Path) -> None:
     checkpoint = CheckpointInfo(Path("nice.safetensors"), "nice.safetensors", 1, 1)
     folders = TinyVaeFolders((), [tmp_path])
-    assert folders.find_approx(checkpoint, "taesd") is None
-    for name, family in (("model.pt", "taesd"), ("vaeapprox-sdxl.pt", "taesdxl"), ("vaeapprox-sd3.pt", "taesd3")):
-        (tmp_path / name).touch()
-        assert folders.find_approx(checkpoint, family) == tmp_path / name
+    assert folders.find_approx(checkpoint, "model") is None
+    for name in ("model", "vaeapprox-sdxl", "vaeapprox-sd3"):
+        (tmp_path / f"{name}.pt").touch()
+        assert folders.find_approx(checkpoint, name) == tmp_path / f"{name}.pt"

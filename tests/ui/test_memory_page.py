@@ -93,7 +93,7 @@ def test_hires_fix_counts_before_it_was_ever_shown(page: sync_api.Page) -> None:
     ) as heard:
         page.fill("#txt2img_width input[type=number]", "72")
     stages = [stage["stage"] for stage in heard.value.json()["stages"]]
-    assert "denoise larger" in stages
+    assert "denoise hires" in stages
     page.click("#txt2img_enable_hr input")
     page.fill("#txt2img_width input[type=number]", "64")
 

@@ -94,7 +94,7 @@ test("a finished job is shown", async () => {
 
 test("progress in words", () => {
   const { fw } = page();
-  const state = { progress: 0.4, step: 8, steps: 20, eta: 63, textinfo: "sampling" };
+  const state = { progress: 0.4, step: 8, steps: 20, eta: 63, textinfo: "sampling", stage: "denoise" };
   assert.equal(fw.progressLine(state), "40% · step 8 of 20 · 1 min 3 s left");
   assert.match(fw.progressLine(state, { forever: true }), /generating forever: right-click Interrupt/);
   assert.match(fw.progressLine(state, { stopping: "interrupting" }), /· interrupting$/);

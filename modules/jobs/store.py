@@ -125,7 +125,7 @@ class JobStore:
         began with leave it: they may be large, and nobody repeats it."""
         self._put(
             "UPDATE jobs SET status = ?, ended_at = ?, error = ?, outcome = coalesce(?, outcome), left_over = ?, "
-            "request = CASE WHEN ? THEN json_set(request, '$.start', json('{}')) ELSE request END WHERE task_id = ?",
+            "request = CASE WHEN ? THEN json_remove(request, '$.start') ELSE request END WHERE task_id = ?",
             *(status, time.time(), None if error is None else _text(error)),
             *(None if outcome is None else json.dumps(outcome), left_over, status is JobStatus.DONE, task_id),
         )

@@ -43,10 +43,9 @@ def data_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
 
 
-def main(path: Path, limit_bytes: int, ways: list[str]) -> None:
+def main(small: Path, path: Path, limit_bytes: int, ways: list[str]) -> None:
     """Run a tiny model in each way, bound the memory, then run the large one in each."""
     torch.set_num_threads(1)
-    small = path.parent / "small"
     small.mkdir()
     tiny = write_family(small, "sd1")
     for way in ways:
@@ -76,4 +75,4 @@ def facts(path: Path, way: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

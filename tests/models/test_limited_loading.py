@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,10 +41,10 @@ def test_half_of_the_file_is_enough_in_8_bits_and_streamed(tmp_path: Path, suffi
         assert facts["stored"] < limit
 
 
-def _facts(small: Path, path: Path, limit_bytes: int, *ways: str) -> dict[str, dict[str, object]]:
+def _facts(small: Path, path: Path, limit_bytes: int, *ways: str) -> dict[str, dict[str, Any]]:
     """What each way of loading gives, in one process; `small` is a folder for its tiny model."""
     command = [sys.executable, "-m", "tests.models.limited_loading", str(small), str(path), str(limit_bytes), *ways]
     reply = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert reply.returncode == 0, reply.stderr
-    found: dict[str, dict[str, object]] = json.loads(reply.stdout.splitlines()[-1])
+    found: dict[str, dict[str, Any]] = json.loads(reply.stdout.splitlines()[-1])
     return found

@@ -128,13 +128,6 @@ def paste_back(result: Image.Image, overlay: Image.Image, area: Box | None = Non
     return result.convert("RGB")
 
 
-def composite_of(result: Image.Image, mask: Image.Image) -> Image.Image:
-    """The newly painted part alone [RGBA], for saving beside the image; sizes must be equal."""
-    painted = Image.new("RGBa", result.size)
-    painted.paste(result.convert("RGBA").convert("RGBa"), mask=mask.convert("L"))
-    return painted.convert("RGBA")
-
-
 def flattened(image: Image.Image, background: str) -> Image.Image:
     """The image as RGB, its transparent parts over a colour like `#ffffff`."""
     if image.mode in ("RGBA", "LA", "PA") or (image.mode == "P" and "transparency" in image.info):

@@ -73,7 +73,7 @@ class Controls:
             common["info"] = control.hint
         if row.choices is not None:
             return self._dropdown(row, common)
-        value = row.default if control.value is UNSET else control.value
+        value: Any = row.default if control.value is UNSET else control.value
         if row.labelled:
             # As plain numbers: that is what the browser sends back.
             return gr.Radio([(label, int(choice)) for label, choice in row.labelled], value=int(value), **common)

@@ -71,10 +71,9 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
                 controls.build_rest(Section.MASK)
             controls.build("resize_mode")
             controls.build_rest(Section.SAMPLING, lines=(0, 1))
-            with gr.Row(elem_id="img2img_dimensions", elem_classes=["fw-centered"]):
-                sizings = _build_sizing(services, controls)
-                with gr.Column(scale=4):
-                    controls.build("batch_count", "batch_size")
+            sizings = _build_sizing(services, controls)
+            with gr.Row():
+                controls.build("batch_count", "batch_size")
             controls.build_rest(Section.IMAGE)
             controls.build_rest(Section.SAMPLING)
             build_seed(controls)
@@ -179,8 +178,7 @@ def _build_batch(form: Components) -> None:
 def _build_sizing(services: Services, controls: Controls) -> gr.Tabs:
     form = controls.form
     form["sizing"] = sizing = gr.Textbox("to", visible="hidden", elem_id="img2img_sizing")
-    with gr.Column(scale=6):
-        sizings: gr.Tabs = gr.Tabs(elem_id="img2img_tabs_resize")
+    sizings: gr.Tabs = gr.Tabs(elem_id="img2img_tabs_resize")
     with sizings:
         to = gr.Tab("Resize to", id="to", elem_id="img2img_tab_resize_to", render_children=True)
         with to, gr.Row(elem_classes=["fw-centered", "fw-unbroken"]):

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ MAX_DRY_RUNS = 256
 TOKENS = 77
 CLIENT_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
+OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers")
+"""Ways of attention that never hold the scores."""
 KERNELS_ON_TOP = {"cpu": 0.35}
 """Before anything was learnt: convolutions on the CPU copy what they read into another layout."""
 
@@ -378,27 +381,33 @@ class MemoryEstimator:
     def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         import torch
 
+        from modules.memory.dry_run import MetaRun
         from modules.models.denoiser_context import ModelInputs
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        dry_run, unet, device = self._hands(), case.meta_model.module("unet"), case.plan.device
-        dtype = case.plan.offload_dtype
-        dry_run.place(unet, device, dtype)
+        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.offload_dtype
+        on_meta = case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
+        make: Callable[..., torch.Tensor]
+        if on_meta:
+            meta_run = MetaRun(device)
+            meta_run.place(unet, dtype)
+            make = meta_run.tensor
+        else:
+            dry_run = self._hands()
+            dry_run.place(unet, device, dtype)
+            make = partial(dry_run.tensor, device=device)
         family = case.meta_model.family
         sizes, tokens = family.input_sizes(unet), family.context_tokens
-        x = dry_run.tensor(rows, sizes.channels, height, width, dtype=dtype, device=device)
-        times = dry_run.tensor(rows, device=device)
-        context = dry_run.tensor(rows, tokens, sizes.context_width, dtype=dtype, device=device)
-        vector = None
-        if sizes.vector_width:
-            vector = dry_run.tensor(rows, sizes.vector_width, dtype=dtype, device=device)
+        x, times = make(rows, sizes.channels, height, width, dtype=dtype), make(rows)
+        context = make(rows, tokens, sizes.context_width, dtype=dtype)
+        vector = make(rows, sizes.vector_width, dtype=dtype) if sizes.vector_width else None
 
         def run() -> object:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
                 return family.run(unet, ModelInputs(x, times, context, vector)).float()
 
         with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
-            return dry_run.measure(run).get(device.type, 0)
+            return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
         from modules.models.vae.tiling import decode_tiled, encode_tiled
@@ -411,11 +420,15 @@ class MemoryEstimator:
         image = dry_run.tensor(1, 3, height * scale, width * scale, device=device)
 
         def decode() -> object:
-            return (vae.decode(latent, return_dict=False)[0] if whole else decode_tiled(vae, latent, tile)).float()
+            if whole:
+                return vae.decode(latent, return_dict=False)[0].float()
+            return decode_tiled(vae, latent, tile, few_tiles=True).float()
 
         def encode_image() -> object:
             pixels = image.to(dtype)
-            return vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile)
+            return (
+                vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile, few_tiles=True)
+            )
 
         with _attending(case, vae):
             return dry_run.measure(encode_image if encode else decode).get(device.type, 0)
@@ -447,7 +460,7 @@ def _attending(case: _Case, module: Any) -> Any:
     from modules.processing.engine.attention import using_attention
 
     attention: Attention = _output_only
-    if case.attention not in ("sdp", "sdp-no-mem", "xformers"):
+    if case.attention not in OUTPUT_ONLY:
         attention = ATTENTIONS.get(case.attention)(AttentionOptions())
     with using_attention((module,), upcast(attention) if case.upcast else attention):
         yield

@@ -41,7 +41,7 @@ class Found:
 
 
 def kill_at_random(data: Path, kills: int, seed: int = 5) -> Found:
-    """Start a server on `data`, give it jobs, kill it with signal 9, and look at what the next start knows: so often."""
+    """So often: start a server on `data`, give it jobs, kill it with signal 9, look at what the next start knows."""
     draw = random.Random(seed)
     found = Found(kills)
     answered: set[str] = set()

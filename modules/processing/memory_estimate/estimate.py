@@ -383,6 +383,7 @@ class MemoryEstimator:
 
         from modules.memory.dry_run import MetaRun
         from modules.models.denoiser_context import ModelInputs
+        from modules.models.meta_model import few_blocks
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
         unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.offload_dtype
@@ -406,7 +407,7 @@ class MemoryEstimator:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
                 return family.run(unet, ModelInputs(x, times, context, vector)).float()
 
-        with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
+        with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case)):
             return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from modules.registry import Registry
 
 if TYPE_CHECKING:
-    from modules.sampling.schedules import SigmaFunction
     from modules.sampling.types import Sampler
 
 
@@ -125,10 +124,10 @@ class ScheduleSpec:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The schedule's function, see `schedules.SigmaFunction`."""
+        """The schedule's function: from a `schedules.SigmaRequest` to sigmas."""
         if self.target is None:
             raise ValueError(f"schedule {self.label!r} has no function of its own: the sampler decides")
-        function: SigmaFunction = _load(self.target)
+        function: Callable[..., Any] = _load(self.target)
         return function
 
 

@@ -312,7 +312,7 @@ class MemoryEstimator:
         """The files of the networks that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
         names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
-        found = (self._engine.adapters.catalogue.find(name) for name in names)
+        found = (self._engine.adapters.files.catalogue.find(name) for name in names)
         return sum(2 * info.size_bytes for info in found if info is not None)
 
     @staticmethod

@@ -13,12 +13,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from modules.adapters.adapter_file import read_metadata
+from modules.adapters.catalogue import EMBEDDED
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
 from modules.images.encode import encode_image
 from modules.model_cards.cards import Card, CardLibrary, card_json
 from modules.model_cards.notes import write_notes
-from modules.model_cards.previews import EMBEDDED, Preview, embedded_preview, read_preview, write_preview
+from modules.model_cards.previews import Preview, embedded_preview, read_preview, write_preview
 from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags, version_of_family
 from modules.services import Services
 from modules.settings.values import Settings

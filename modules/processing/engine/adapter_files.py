@@ -40,7 +40,7 @@ class EffectKept:
 
 @dataclass(frozen=True)
 class LoadedAdapters:
-    """What `AdapterFiles.put_on` did. `hashes` are those of the files by the networks' names, `missing` the names that no
+    """What `AdapterFiles.put_on` did. `hashes` are those of the files by the adapters' names, `missing` names that no
     file answers to, `embeddings` the words that came inside of the files. `mode_matters`: the infotext should say it.
     """
 

@@ -129,7 +129,7 @@ class HypernetworkTag:
 
 
 class Adapters:
-    """The kinds of tags, and the files of adapters. One for the program; call `activate` with the engine's lock held."""
+    """Kinds of tags, and the files of adapters. One for the program; call `activate` with the engine's lock held."""
 
     def __init__(
         self,

@@ -40,10 +40,11 @@ def imports() -> dict[str, dict[str, int]]:
 
 def imported_by(path: Path, files: dict[str, Path], own: str) -> Iterator[tuple[str, int]]:
     for node in reversed(list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))):
-        names = []
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0 and node.module, f"{path}: a relative import"
             full = [f"{node.module}.{alias.name}" for alias in node.names]
             names = [name if name in files else node.module for name in full]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from modules.models.closing import Closing
+from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import OpenClipLayout
-from modules.models.loading import architecture_of, detect_family
+from modules.models.loading import architecture_of
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.reading.matching import assign_tensors
 from modules.models.reading.tensor_file import TensorEntry

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory.hook_chain import HookHandle, HookOrder, has_foreign_forward, hooks_of, register_hook
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
+from tests.memory.storing import apply_storage
 
 
 def noting(name: str, seen: list[str]) -> Callable[..., Any]:

@@ -58,7 +58,7 @@ class Component:
 
 @dataclass(frozen=True)
 class DenoiserInputSizes:
-    """What a denoiser takes: channels of x, width of the tokens it attends to, width of the vector (None: no vector)."""
+    """What a denoiser takes: channels of x, width of the tokens it attends to, the vector's width (None: has none)."""
 
     channels: int
     context_width: int

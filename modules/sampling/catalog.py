@@ -298,18 +298,6 @@ def split_legacy_name(name: str) -> tuple[str, str]:
     return SAMPLERS.canonical(name), "Automatic"
 
 
-def resolve_names(sampler: str, scheduler: str | None) -> tuple[SamplerSpec, ScheduleSpec]:
-    """The entries that a request's two names mean; a schedule in the sampler's name wins over `scheduler`.
-
-    None and "" mean Automatic. A schedule that Automatic would pick anyway collapses to Automatic. Raises
-    `UnknownNameError` for a sampler or schedule that does not exist.
-    """
-    name, from_name = split_legacy_name(sampler)
-    schedule = SCHEDULES.get(from_name if from_name != "Automatic" else scheduler or "Automatic")
-    spec = SAMPLERS.get(name)
-    return spec, SCHEDULES.get("Automatic") if schedule.name == spec.default_scheduler else schedule
-
-
 def effective_schedule(sampler: SamplerSpec, schedule: ScheduleSpec) -> ScheduleSpec:
     """The schedule that is really used: what Automatic means for this sampler, or `schedule` itself.
 

@@ -23,7 +23,6 @@ from modules.model_cards.previews import Preview, embedded_preview, read_preview
 from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags, version_of_family
 from modules.services import Services
 from modules.settings.values import Settings
-from modules.ui.job_images import image_of
 
 NO_CARD = "There is no card '0/ink.safetensors' on the page 'lora'. Refresh the cards."
 CARD: dict[str, Any] = {
@@ -164,7 +163,7 @@ def card_routes(services: Services) -> APIRouter:
     def replace_preview(body: PreviewBody) -> dict[str, Any]:
         """Make an image of a job the preview of a file; answers the card as it is now."""
         card = card_of(body.page, body.key)
-        image = image_of(services, body.id_task, body.index)
+        image = services.queue.get(body.id_task).image(body.index)
         write_preview(card.file.path, encode_image(image.image, "png", image.infotext))
         return changed(body.page, body.key)
 

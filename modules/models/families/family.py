@@ -3,7 +3,8 @@
 Each family is in a folder of its own beside this file, and `registry.FAMILIES` lists them; no other code names one.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
@@ -29,6 +31,34 @@ from modules.sampling.flow import NoiseLevels
 from modules.settings.values import Settings
 
 Header = Mapping[str, TensorEntry]
+
+
+INITIALISERS = frozenset({nn.init.constant_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
+"""Those of PyTorch's initialisers that can be told apart from what they call; the others end in one of these, or in a
+method of a tensor without numbers."""
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Initialisers return at once."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in INITIALISERS:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Tensors made in here are on the meta device, and no time is spent on how their numbers would be drawn."""
+    with torch.device("meta"), _WithoutValues():
+        yield
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from modules.memory.planning import Corrections
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
-from modules.processing.engine.vae_options import FULL, TINY, vae_rules_of
 from modules.processing.pipeline.stages import (
     IN_MAIN_MEMORY,
     Role,
@@ -31,6 +30,7 @@ from modules.processing.pipeline.stages import (
 )
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.request import GenerationRequest
+from modules.settings.sections.stable_diffusion import FULL, TINY
 
 if TYPE_CHECKING:
     import torch
@@ -366,13 +366,13 @@ class MemoryEstimator:
     def _tiny_bytes(self, case: _Case, height: int, width: int, half: str) -> int:
         """With the weights, which are not among the model's."""
         path = self._engine.tiny_vaes.get(half, case.meta_model.info, case.meta_model.family.tiny_vae)
-        tile = vae_rules_of(case.request.settings).tile_px // case.meta_model.downscale
+        tile = case.request.settings.vae.vae_tile_size // case.meta_model.downscale
         key = ("tiny", path, path.stat().st_mtime_ns, case.plan.device, case.plan.vae_dtype, height, width, tile, half)
         run = self._remember(key, lambda: self._dry_run_tiny(case, path, height, width, tile, half))
         return path.stat().st_size + run
 
     def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
-        tile = vae_rules_of(case.request.settings).tile_px // case.meta_model.downscale
+        tile = case.request.settings.vae.vae_tile_size // case.meta_model.downscale
         key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile, encode)
         return self._remember(key, lambda: self._dry_run_vae(case, height, width, tile, encode))
 

@@ -7,7 +7,7 @@ Settings are read once at the edge and travel inside the request, so a job keeps
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -550,8 +550,14 @@ class GenerationRequest:
 
     @property
     def size_px(self) -> tuple[int, int]:
-        """Width and height of the image that is made: the asked ones cut down to multiples of 8."""
+        """Width and height of the image that is made: the asked ones cut down to multiples of 8. `cut_to` has those for
+        models that take fewer sizes."""
         return self.width // 8 * 8, self.height // 8 * 8
+
+    def cut_to(self, multiple_px: int) -> "GenerationRequest":
+        """The same for a model whose images have sides that are multiples of `multiple_px`."""
+        width, height = (max(side // multiple_px, 1) * multiple_px for side in self.size_px)
+        return self if (width, height) == self.size_px else replace(self, width=width, height=height)
 
     @property
     def resizes_seed(self) -> bool:

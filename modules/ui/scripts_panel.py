@@ -89,7 +89,7 @@ def _add(
 ) -> None:
     try:
         built = list(script.ui(False) or [])
-        fields = PastedFields.of(script, built)
+        fields = PastedFields.of(script.title(), built, script.infotext_fields)
     except Exception:  # somebody else's code must not cost the page
         log.exception("The fields of the script %s (%s) could not be built.", script.title(), script.filename)
         return

@@ -13,9 +13,9 @@ from modules.adapters.applying import Retention
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.memory.timeline import MemoryRecord
 from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.engine.tag_types import ActiveAdapters
 from modules.processing.pipeline.batch import Batch, draft_of
 from modules.processing.pipeline.events import Events
 from modules.processing.pipeline.guidance import Used

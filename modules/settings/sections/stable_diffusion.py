@@ -5,6 +5,9 @@ from modules.settings.setting import Section
 
 MAX_CROP_PX = 4096
 
+FULL, TINY = "Full", "TAESD"
+"""Which autoencoder decodes or encodes: the model's own, or a tiny one for such latents."""
+
 
 class StableDiffusionSettings(SettingsGroup):
     """Checkpoints and how prompts are read."""
@@ -162,15 +165,15 @@ class VaeSettings(SettingsGroup):
     )
     sd_vae_encode_method = choice(
         "VAE type for encode",
-        "Full",
-        ("Full", "TAESD"),
+        FULL,
+        (FULL, TINY),
         infotext="VAE Encoder",
         hint="Encodes images to latents: in hires fix with an upscaler that works on pixels. TAESD: as below.",
     )
     sd_vae_decode_method = choice(
         "VAE type for decode",
-        "Full",
-        ("Full", "TAESD"),
+        FULL,
+        (FULL, TINY),
         infotext="VAE Decoder",
         hint="TAESD: a tiny VAE in models/VAE-taesd: faster and with little memory, but less detail. The bundled "
         "model has one; others need taesd_decoder, taesdxl_decoder or taesd3_decoder (.safetensors or .pth) there.",

@@ -81,7 +81,7 @@ class ImageStart:
         """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images."""
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
-            size = (height_px // model.downscale, width_px // model.downscale)
+            size = model.latent_size((width_px, height_px))
             found = [F.interpolate(latent, size=size, mode="bilinear") for latent in found]
         latents = torch.cat(found if len(found) == self.batch_size else found * self.batch_size)
         mask = self._painted(latents)

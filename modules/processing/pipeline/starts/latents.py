@@ -97,9 +97,9 @@ def enlarged(
     """A first pass's latents in another size (width, height) by the upscaler `name`: as latents, or as images."""
     if name in LATENT_UPSCALE_MODES:
         mode = LATENT_UPSCALE_MODES.get(name)
-        sides = (size_px[0] // model.downscale, size_px[1] // model.downscale)
+        height, width = model.latent_size(size_px)
         stage(Stage.ENLARGE)
-        return model.recovery.run(Stage.ENLARGE, lambda: upscale_latents(latents, mode, *sides))
+        return model.recovery.run(Stage.ENLARGE, lambda: upscale_latents(latents, mode, width, height))
     images = []
     for index in range(latents.shape[0]):
         stage(Stage.DECODE)

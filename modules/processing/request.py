@@ -24,7 +24,7 @@ from modules.processing.parameters import (
     check_values,
     rows_of,
 )
-from modules.processing.start import FromImage, FromNoise, RequestStart, SourceImage
+from modules.processing.start import IMAGE_PARAMETERS, FromImage, FromNoise, RequestStart, SourceImage
 from modules.settings.values import Settings
 
 MIN_SIDE_PX = 16
@@ -550,8 +550,10 @@ class GenerationRequest:
 
     @property
     def size_px(self) -> tuple[int, int]:
-        """Width and height of the image that is made: the asked ones cut down to multiples of 8."""
-        return self.width // 8 * 8, self.height // 8 * 8
+        """Width and height of the image that is made: the asked ones cut down to multiples of 8, and what the canvas
+        has more than them when outpainting."""
+        more = self.start.grown_px if isinstance(self.start, FromImage) else (0, 0)
+        return self.width // 8 * 8 + more[0], self.height // 8 * 8 + more[1]
 
     @property
     def resizes_seed(self) -> bool:
@@ -562,7 +564,9 @@ class GenerationRequest:
 REQUEST_ROWS = rows_of(GenerationRequest)
 HIRES_ROWS = rows_of(HiresRequest, HIRES_PREFIX)
 PARAMETERS = (*REQUEST_ROWS, *HIRES_ROWS)
-"""The table."""
+"""The table of txt2img."""
+IMG2IMG_PARAMETERS = (*(row for row in REQUEST_ROWS if Tab.IMG2IMG in row.tabs), *IMAGE_PARAMETERS)
+"""The table of img2img."""
 
 
 def tab_of(request: GenerationRequest) -> str:

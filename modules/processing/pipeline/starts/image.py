@@ -14,24 +14,21 @@ from torch.nn import functional as F
 from modules.errors import InvalidValueError
 from modules.images.resize import ResizeMode
 from modules.models.loaded import LoadedModel
+from modules.processing.parameters import infotext_fields
+from modules.processing.pasting import INIT_IMAGE_KEY, MASK_KEY
 from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
 from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, Mask, MaskedContent, check_start
+from modules.processing.start import MASK_ROWS, START_ROWS, FromImage, Mask, MaskedContent, check_start
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
 
-CONTENT_NAMES = {
-    MaskedContent.FILL: "fill",
-    MaskedContent.LATENT_NOISE: "latent noise",
-    MaskedContent.LATENT_NOTHING: "latent nothing",
-}
 
 
 @dataclass(frozen=True)
@@ -141,12 +138,20 @@ class ImageStart:
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         return self.prepared.finish(image, index)
 
-    def fields(self) -> Mapping[str, object]:
-        fields: dict[str, object] = {"Denoising strength": self.asked.denoising_strength}
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
+        """Everything that is needed to make the image again, the images themselves by their hashes."""
+        fields = infotext_fields(self.asked, START_ROWS)
         if self.asked.mask is not None:
             fields |= _mask_fields(self.asked.mask)
         if self.noise_multiplier != 1.0:
             fields["Noise multiplier"] = self.noise_multiplier
+        if model.image_channels == model.latent_channels:
+            fields["Image CFG scale"] = self.asked.image_cfg_scale
+        elif model.image_channels:
+            fields["Conditional mask weight"] = self.mask_weight
+        fields[INIT_IMAGE_KEY] = ", ".join(image.pixel_hash for image in self.asked.images)
+        if self.asked.mask is not None:
+            fields[MASK_KEY] = self.asked.mask.image.pixel_hash
         return fields
 
     def _painted(self, latents: Tensor) -> Tensor | None:
@@ -159,17 +164,13 @@ class ImageStart:
         return painted[None, None].to(latents)
 
 
-def _mask_fields(mask: Mask) -> Mapping[str, object]:
-    fields: dict[str, object] = {}
-    if mask.invert:
-        fields["Mask mode"] = "Inpaint not masked"
-    if mask.blur_x == mask.blur_y and mask.blur_x > 0:
-        fields["Mask blur"] = mask.blur_x
-    if mask.full_resolution:
-        fields |= {"Inpaint area": "Only masked", "Masked area padding": mask.padding}
-    if mask.fill in CONTENT_NAMES:
-        fields["Masked content"] = CONTENT_NAMES[mask.fill]
-    return fields
+def _mask_fields(mask: Mask) -> dict[str, object]:
+    """One blur for both directions is written as the reference UI does; 0 is not written."""
+    fields = infotext_fields(mask, MASK_ROWS)
+    if not mask.blur:
+        return fields
+    mode = {key: fields.pop(key) for key in ("Mask mode",) if key in fields}
+    return {**mode, "Mask blur": mask.blur, **fields}
 
 
 def _shape(latents: Tensor) -> tuple[int, int, int]:

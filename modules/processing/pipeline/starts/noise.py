@@ -51,7 +51,7 @@ class NoiseStart:
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         return image
 
-    def fields(self) -> Mapping[str, object]:
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
         return {}
 
 

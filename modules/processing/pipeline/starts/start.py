@@ -44,5 +44,5 @@ class Start(Protocol):
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
 
-    def fields(self) -> Mapping[str, object]:
-        """What the infotext says of it."""
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
+        """What the infotext says of it; `model` begins the pass."""

@@ -44,9 +44,7 @@ def _values(body: ImageBody, rows: Iterable[Parameter], pasted: Mapping[str, Any
     """What the body says of these parameters, else what was pasted, by the names of their fields."""
     given = body.given()
     return {
-        row.name: pasted[row.name]
-        if row.name in pasted and row.api not in given
-        else row.from_api(body.value(row.api))
+        row.name: pasted[row.name] if row.name in pasted and row.api not in given else row.from_api(body.value(row.api))
         for row in rows
     }
 

@@ -223,6 +223,8 @@ class Parameter:
             return tuple(value)
         if self.words and isinstance(value, str):
             return self._numbered(self._place(value))
+        if self.type is bool and isinstance(value, str):
+            return value.strip().lower() == "true"
         if self.type is float and isinstance(value, int | float):
             return value  # 7 stays 7, as it is written into the image
         return self.type(value)

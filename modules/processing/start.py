@@ -242,9 +242,7 @@ class FromImage:
             control=Control(elem_id="{tab}_resize_mode", label="Resize mode", section=Section.IMAGE),
             api="resize_mode",
             api_default=0,
-            infotext=Infotext(
-                key="Resize mode", written=lambda start: start.resize_mode is not ResizeMode.JUST_RESIZE
-            ),
+            infotext=Infotext(key="Resize mode", written=lambda start: start.resize_mode is not ResizeMode.JUST_RESIZE),
             option=Option(name="--resize-mode", metavar="WORDS", help='such as "Crop and resize"'),
             tabs=Tab.IMG2IMG,
         ),

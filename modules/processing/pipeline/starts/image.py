@@ -30,7 +30,6 @@ from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
 
 
-
 @dataclass(frozen=True)
 class ImageStart:
     """See `Start`. `batch_size` images begin as `asked` says.

@@ -8,7 +8,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.encode import decode_image
 from modules.processing.parameters import Parameter
 from modules.processing.pasting import missing_images, pasted_mask, pasted_start
-from modules.processing.start import MASK_ROWS, START_ROWS, FromImage, Mask, SourceImage
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, SourceImage
 
 
 def start_from(body: ImageBody, parsed: Mapping[str, Any] | None = None) -> FromImage:
@@ -28,7 +28,7 @@ def start_from(body: ImageBody, parsed: Mapping[str, Any] | None = None) -> From
     return FromImage(
         images=tuple(_source(text, f"init_images[{index}]") for index, text in enumerate(body.init_images)),
         mask=_mask(body, parsed) if body.mask else None,
-        **_values(body, START_ROWS, pasted_start(parsed)),
+        **_values(body, IMAGE_ROWS, pasted_start(parsed)),
     )
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from modules.processing.parameters import UNSET, Parameter, Section, Tab, number
 from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, HiresRequest
-from modules.processing.start import MASK_ROWS, START_ROWS
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS
 
 GROUPS = {
     Section.HIRES: ("hires fix", "a second pass at a larger size; on with --hires-scale"),
     Section.REFINER: ("refiner", "another checkpoint that takes over on the way"),
-    Section.INPAINT: ("inpainting", "what changes only where a mask says so; on with --mask"),
+    Section.MASK: ("inpainting", "what changes only where a mask says so; on with --mask"),
     Section.OUTPAINT: ("outpainting", "a larger canvas around the image, in multiples of 8 pixels"),
 }
 ROWS = tuple(row for row in PARAMETERS if Tab.TXT2IMG in row.tabs)
@@ -57,7 +57,7 @@ def request_values(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def start_values(arguments: argparse.Namespace) -> dict[str, Any]:
     """The fields of a `FromImage` that the options say, without its images and mask."""
-    return _given(arguments, START_ROWS)
+    return _given(arguments, IMAGE_ROWS)
 
 
 def mask_values(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Section(Enum):
     HIRES = auto()
     REFINER = auto()
     IMAGE = auto()  # how an image is started from
-    INPAINT = auto()
+    MASK = auto()
     OUTPAINT = auto()
 
 
@@ -75,7 +75,11 @@ class Slider:
 @dataclass(frozen=True, kw_only=True)
 class Control:
     """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same
-    `line` of a section stand beside each other."""
+    `line` of a section stand beside each other.
+
+    `labels` are the words for the members of an enum in their order, or for False and True; the choice is shown as
+    radio buttons then. `value` is what the form begins with, where that is not the default.
+    """
 
     elem_id: str
     label: str
@@ -85,6 +89,8 @@ class Control:
     slider: Slider | None = None
     text_lines: int = 1
     placeholder: str = ""
+    labels: tuple[str, ...] = ()
+    value: object = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +134,6 @@ class Parameter:
     title: str = ""  # in error messages; empty: the name, underscores as blanks
     nothing: str = ""  # the word of form and API for None; the empty text is another one
     choices: Choices | None = None
-    words: tuple[str, ...] = ()  # of an enum or a flag: how form and infotext call the value of each number
     control: Control | None = None
     api: str = ""  # the name of the API's field, and of the attribute of the reference UI's StableDiffusionProcessing
     api_default: Any = UNSET  # as the API's schema says it, where it is not the field's
@@ -160,6 +165,11 @@ class Parameter:
     def is_text(self) -> bool:
         """Whether any text is allowed, not only the names of a list."""
         return self.type is str and self.choices is None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Of an enum or a flag: how form and infotext call the value of each number; empty for others."""
+        return self.control.labels if self.control else ()
 
     def elem_id(self, tab: str) -> str:
         """The id of the control on a tab of the page; empty without a control."""

@@ -6,7 +6,7 @@ from typing import Any
 from modules.images.infotext import InfotextValue
 from modules.processing.parameters import pasted_fields
 from modules.processing.request import HIRES_ROWS, REQUEST_ROWS
-from modules.processing.start import MASK_ROWS, START_ROWS
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS
 
 INIT_IMAGE_KEY = "Init image sha256"
 MASK_KEY = "Mask sha256"
@@ -18,7 +18,7 @@ def pasted_values(parsed: Mapping[str, InfotextValue]) -> dict[str, Any]:
     The size of an outpainted image is that of its canvas; the request's is that of the image which is kept.
     """
     values = pasted_fields(parsed, REQUEST_ROWS)
-    grown = pasted_fields(parsed, START_ROWS)
+    grown = pasted_fields(parsed, IMAGE_ROWS)
     for side, margins in (("width", ("left", "right")), ("height", ("up", "down"))):
         if isinstance(values.get(side), int):
             values[side] -= sum(grown.get(f"outpaint_{margin}", 0) for margin in margins)
@@ -34,10 +34,10 @@ def pasted_hires(parsed: Mapping[str, InfotextValue]) -> dict[str, Any] | None:
 
 def pasted_start(parsed: Mapping[str, InfotextValue]) -> dict[str, Any]:
     """Values by the names of `FromImage`. Of an image that says what it began with, all that it can leave unsaid."""
-    values = pasted_fields(parsed, START_ROWS)
+    values = pasted_fields(parsed, IMAGE_ROWS)
     if INIT_IMAGE_KEY not in parsed:
         return values
-    unsaid = {row.name: row.default for row in START_ROWS if row.infotext and row.infotext.written}
+    unsaid = {row.name: row.default for row in IMAGE_ROWS if row.infotext and row.infotext.written}
     return unsaid | values
 
 

@@ -98,8 +98,13 @@ class Mask:
     invert: Annotated[
         bool,
         Parameter(
-            words=("Inpaint masked", "Inpaint not masked"),
-            control=Control(elem_id="{tab}_mask_mode", label="Mask mode", section=Section.INPAINT, line=1),
+            control=Control(
+                elem_id="{tab}_mask_mode",
+                label="Mask mode",
+                section=Section.MASK,
+                line=1,
+                labels=("Inpaint masked", "Inpaint not masked"),
+            ),
             api="inpainting_mask_invert",
             api_default=0,
             infotext=Infotext(key="Mask mode", written=lambda mask: mask.invert),
@@ -108,14 +113,14 @@ class Mask:
         ),
     ] = False
     blur_x: Annotated[
-        int,  # standard deviation in pixels
+        int,  # standard deviation in pixels; the form sets both directions
         Parameter(
             low=0,
             high=MAX_BLUR_PX,
             control=Control(
-                elem_id="{tab}_mask_blur_x",
-                label="Mask blur x",
-                section=Section.INPAINT,
+                elem_id="{tab}_mask_blur",
+                label="Mask blur",
+                section=Section.MASK,
                 slider=Slider(lowest=0, highest=64, step=1),
             ),
             api="mask_blur_x",
@@ -128,12 +133,6 @@ class Mask:
         Parameter(
             low=0,
             high=MAX_BLUR_PX,
-            control=Control(
-                elem_id="{tab}_mask_blur_y",
-                label="Mask blur y",
-                section=Section.INPAINT,
-                slider=Slider(lowest=0, highest=64, step=1),
-            ),
             api="mask_blur_y",
             infotext=Infotext(key="Mask blur y", written=lambda mask: mask.blur is None),
             tabs=Tab.IMG2IMG,
@@ -142,8 +141,13 @@ class Mask:
     full_resolution: Annotated[
         bool,  # only the masked region is made, in the size of the request
         Parameter(
-            words=("Whole picture", "Only masked"),
-            control=Control(elem_id="{tab}_inpaint_full_res", label="Inpaint area", section=Section.INPAINT, line=3),
+            control=Control(
+                elem_id="{tab}_inpaint_full_res",
+                label="Inpaint area",
+                section=Section.MASK,
+                line=3,
+                labels=("Whole picture", "Only masked"),
+            ),
             api="inpaint_full_res",
             api_default=True,
             infotext=Infotext(key="Inpaint area", written=lambda mask: mask.full_resolution),
@@ -160,7 +164,7 @@ class Mask:
             control=Control(
                 elem_id="{tab}_inpaint_full_res_padding",
                 label="Only masked padding, pixels",
-                section=Section.INPAINT,
+                section=Section.MASK,
                 line=3,
                 slider=Slider(lowest=0, highest=256, step=4),
             ),
@@ -174,8 +178,13 @@ class Mask:
     fill: Annotated[
         MaskedContent,
         Parameter(
-            words=("fill", "original", "latent noise", "latent nothing"),
-            control=Control(elem_id="{tab}_inpainting_fill", label="Masked content", section=Section.INPAINT, line=2),
+            control=Control(
+                elem_id="{tab}_inpainting_fill",
+                label="Masked content",
+                section=Section.MASK,
+                line=2,
+                labels=("fill", "original", "latent noise", "latent nothing"),
+            ),
             api="inpainting_fill",
             api_default=0,
             infotext=Infotext(key="Masked content", written=lambda mask: mask.fill is not MaskedContent.ORIGINAL),
@@ -238,8 +247,12 @@ class FromImage:
     resize_mode: Annotated[
         ResizeMode,
         Parameter(
-            words=("Just resize", "Crop and resize", "Resize and fill", "Just resize (latent upscale)"),
-            control=Control(elem_id="{tab}_resize_mode", label="Resize mode", section=Section.IMAGE),
+            control=Control(
+                elem_id="resize_mode",
+                label="Resize mode",
+                section=Section.IMAGE,
+                labels=("Just resize", "Crop and resize", "Resize and fill", "Just resize (latent upscale)"),
+            ),
             api="resize_mode",
             api_default=0,
             infotext=Infotext(key="Resize mode", written=lambda start: start.resize_mode is not ResizeMode.JUST_RESIZE),
@@ -258,8 +271,9 @@ class FromImage:
                 label="Image CFG Scale",
                 section=Section.IMAGE,
                 line=1,
-                hint="Only for models that edit images",
+                hint="For models that edit images (instruct-pix2pix)",
                 slider=Slider(lowest=0, highest=3, step=0.05),
+                value=1.5,
             ),
             api="image_cfg_scale",
             infotext=Infotext(key="Image CFG scale"),
@@ -358,7 +372,7 @@ class FromImage:
         if not self.images:
             raise InvalidValueError("There is no image to start from; give one in init_images.")
         check_values(self)
-        for row in START_ROWS:
+        for row in IMAGE_ROWS:
             value = getattr(self, row.name)
             if row.name.startswith("outpaint_") and value % OUTPAINT_STEP_PX:
                 raise InvalidValueError(
@@ -381,9 +395,9 @@ class FromImage:
         return self.outpaint_left + self.outpaint_right, self.outpaint_up + self.outpaint_down
 
 
-START_ROWS = rows_of(FromImage)
+IMAGE_ROWS = rows_of(FromImage)
 MASK_ROWS = rows_of(Mask, MASK_PREFIX)
-IMAGE_PARAMETERS = (*START_ROWS, *MASK_ROWS)
+IMAGE_PARAMETERS = (*IMAGE_ROWS, *MASK_ROWS)
 """The rows of what img2img starts from."""
 
 RequestStart = FromNoise | FromImage

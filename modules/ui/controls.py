@@ -11,7 +11,7 @@ from modules.processing.pipeline.upscaling import hires_upscalers
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
-from modules.ui.form import IMAGE_ROWS, ROWS
+from modules.ui.form import ROWS
 
 Components = dict[str, gr.components.Component]
 
@@ -49,12 +49,11 @@ class Controls:
     def build(self, *keys: str) -> None:
         """The controls of these parameters."""
         for key in keys:
-            self.form[key] = self._component(ROWS.get(key) or IMAGE_ROWS[key])
+            self.form[key] = self._component(ROWS[key])
 
     def build_rest(self, section: Section, lines: Collection[int] | None = None) -> None:
         """The controls of a section that are not built yet, those of one line beside each other."""
-        known = (*ROWS.values(), *IMAGE_ROWS.values())
-        rows = [row for row in known if row.control is not None and row.control.section is section]
+        rows = [row for row in ROWS.values() if row.control is not None and row.control.section is section]
         rows = [row for row in rows if row.key not in self.form and (lines is None or _line(row) in lines)]
         for _, beside in groupby(sorted(rows, key=_line), _line):
             keys = [row.key for row in beside]
@@ -72,8 +71,6 @@ class Controls:
             common["info"] = control.hint
         if row.choices is not None:
             return self._dropdown(row, common)
-        if row.words:
-            return gr.Radio(list(row.words), value=row.shown(row.default), **common)
         if row.type is bool:
             return gr.Checkbox(row.default, **common)
         if control.slider is not None:

@@ -7,9 +7,8 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
 from modules.processing.parameters import Choices, Parameter, number
-from modules.processing.pasting import pasted_hires, pasted_mask, pasted_start, pasted_values
+from modules.processing.pasting import pasted_hires, pasted_values
 from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, GenerationRequest, HiresRequest
-from modules.processing.start import IMAGE_PARAMETERS, MASK_ROWS, START_ROWS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SCHEDULES
 from modules.scripts.callbacks import Moment
@@ -23,9 +22,6 @@ ROWS = {row.key: row for row in PARAMETERS if row.control is not None}
 FIELDS = (*(row.key for row in REQUEST_ROWS if row.key in ROWS), "hires_enabled")
 FIELDS += (*(row.key for row in HIRES_ROWS if row.key in ROWS), "overrides")
 """The form's fields in the order in which their values arrive."""
-
-IMAGE_ROWS = {row.key: row for row in IMAGE_PARAMETERS if row.control is not None}
-"""The parameters of what img2img starts from."""
 
 NO_REFINER = ROWS["refiner_checkpoint"].nothing
 SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER = (
@@ -137,14 +133,6 @@ def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]
     values["overrides"] = [show_override(SETTINGS.get(key), value) for key, value in overrides.items()]
     _take_styles(values, current.infotext.infotext_styles, services)
     return {name: value for name, value in values.items() if name in FIELDS}
-
-
-def image_values(parsed: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of what img2img starts from by the names of `IMAGE_ROWS`, as their controls show them."""
-    start, mask = pasted_start(parsed), pasted_mask(parsed)
-    values = {row.key: start[row.name] for row in START_ROWS if row.name in start}
-    values |= {row.key: mask[row.name] for row in MASK_ROWS if row.name in mask}
-    return {key: row.shown(values[key]) for key, row in IMAGE_ROWS.items() if key in values}
 
 
 def sent_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]:

@@ -110,7 +110,8 @@ def test_a_waiting_job_keeps_its_images_in_the_record(services: Services) -> Non
 def test_an_infotext_fills_what_the_caller_leaves_out(client: TestClient, services: Services) -> None:
     text = (
         "a cat\nSteps: 2, Sampler: Euler, Seed: 5, Size: 64x64, Denoising strength: 0.25, Mask blur: 2, "
-        "Masked content: latent nothing, Resize mode: Crop and resize, Init image sha256: 0123456789ab, Mask sha256: ab0123456789"
+        "Masked content: latent nothing, Resize mode: Crop and resize, Init image sha256: 0123456789ab, "
+        "Mask sha256: ab0123456789"
     )
     start = start_of(services, infotext=text, mask=WHITE, inpainting_fill=1)
     assert start.mask is not None and start.mask.blur == 2 and start.mask.fill is MaskedContent.ORIGINAL

@@ -22,7 +22,7 @@ from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
 from modules.processing.request import GenerationRequest
-from modules.processing.start import MASK_ROWS, START_ROWS, FromImage, Mask, MaskedContent, check_start
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
@@ -139,7 +139,7 @@ class ImageStart:
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         """Everything that is needed to make the image again, the images themselves by their hashes."""
-        fields = infotext_fields(self.asked, START_ROWS)
+        fields = infotext_fields(self.asked, IMAGE_ROWS)
         if self.asked.mask is not None:
             fields |= _mask_fields(self.asked.mask)
         if self.noise_multiplier != 1.0:

@@ -7,7 +7,7 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def whole_text(text: str) -> str:
-    """The text with U+FFFD, the replacement character, in place of each lone surrogate."""
+    """The text with U+FFFD, the replacement character, instead of each lone surrogate."""
     return LONE_SURROGATE.sub("\ufffd", text)
 
 

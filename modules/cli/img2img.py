@@ -50,7 +50,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
     _check_masks(arguments)
     services = build_services(flags)
     try:
-        script = script_of(arguments, services)
+        script = script_of(arguments, services, is_img2img=True)
         settings = settings_of(arguments, services.settings.current)
         checkpoint = named_checkpoint(arguments)
         requests = []

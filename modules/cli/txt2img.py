@@ -99,13 +99,13 @@ def run_job(request: GenerationRequest, output: Path | None, services: Services,
     return _deliver(job.result(), output, with_grids=request.script is not None)
 
 
-def script_of(arguments: argparse.Namespace, services: Services) -> dict[str, Any]:
+def script_of(arguments: argparse.Namespace, services: Services, is_img2img: bool = False) -> dict[str, Any]:
     """The fields of a request that say which script makes the images; none without one."""
     if not arguments.script:
         if arguments.script_args:
             raise InvalidValueError("--script-args says how a script works: name the script with --script.")
         return {}
-    script = services.scripts.find(arguments.script)
+    script = services.scripts.find(arguments.script, is_img2img)
     try:
         given = json.loads(arguments.script_args or "{}")
     except ValueError as error:

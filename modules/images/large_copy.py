@@ -1,4 +1,4 @@
-"""A JPG copy beside an image that is too large for sites with limits (setting `export_for_4chan`)."""
+"""A JPG copy next to an image that is too large for sites with limits (setting `export_for_4chan`)."""
 
 from PIL import Image
 

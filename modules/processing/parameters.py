@@ -122,7 +122,7 @@ class ParameterAxis:
     """The axis of an X/Y/Z plot."""
 
     label: str
-    shows_label: bool = True  # above a column, beside the value
+    shows_label: bool = True  # above a column, next to the value
 
 
 @dataclass(frozen=True, kw_only=True)

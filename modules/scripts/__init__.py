@@ -3,14 +3,18 @@
 from modules.scripts.program import Program, program_now
 from modules.scripts.script import (
     AlwaysVisible,
+    MaskBlendArgs,
     PostprocessBatchListArgs,
     PostprocessImageArgs,
+    PostProcessMaskOverlayArgs,
     PostSampleArgs,
     Script,
 )
 
 __all__ = [
     "AlwaysVisible",
+    "MaskBlendArgs",
+    "PostProcessMaskOverlayArgs",
     "PostSampleArgs",
     "PostprocessBatchListArgs",
     "PostprocessImageArgs",

@@ -1,4 +1,4 @@
-"""From the tags in a prompt to networks on the loaded model, and to what the image says about them."""
+"""From the tags in a prompt to adapters on the loaded model, and to what the image says about them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AUTOMATIC = "Automatic"
 class EffectKept:
     """How much of the effect of an adapter the weights kept when it was last used: 1 is all of it.
 
-    `noise` and the `worst` layers are those of all networks of that image together, see `Retention`.
+    `noise` and the `worst` layers are those of all adapters of that image together, see `Retention`.
     """
 
     retention: float
@@ -45,7 +45,7 @@ class EffectKept:
 
 @dataclass(frozen=True)
 class LoadedAdapters:
-    """What `Adapters.put_on` did. `hashes` are those of the files by the networks' names, `missing` the names that no
+    """What `Adapters.put_on` did. `hashes` are those of the files by the adapters' names, `missing` the names that no
     file answers to, `embeddings` the words that came inside of the files. `mode_matters`: the infotext should say it.
     """
 
@@ -60,7 +60,7 @@ class LoadedAdapters:
 
 
 class Adapters:
-    """Finds, reads and applies networks. One for the program; call `activate` with the engine's lock held."""
+    """Finds, reads and applies adapters. One for the program; call `activate` with the engine's lock held."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class Adapters:
         hypernetworks: Path | None = None,
         kinds: Iterable[TagType] = (),
     ) -> None:
-        """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks; kinds of tags beside that of
-        hypernetworks."""
+        """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks; kinds of tags next to that
+        of hypernetworks."""
         self._kinds: list[TagType] = [HypernetworkTag(), *kinds]
         self.catalogue = AdapterCatalogue(folders)
         self.hypernetworks = AdapterCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
@@ -84,7 +84,7 @@ class Adapters:
         self._kinds += kinds
 
     def activate(self, model: LoadedModel, tags: PromptTags, settings: Settings) -> ActiveAdapters:
-        """Put exactly the networks of these tags on the model; what is there already stays.
+        """Put exactly the adapters of these tags on the model; what is there already stays.
 
         A tag of a kind that nobody knows is left out with a notice. Raises `FeatherweightError` where a kind with tags
         in the prompt fails; one without tags that fails costs a notice and nothing else.
@@ -101,7 +101,7 @@ class Adapters:
                 job.uses += [AdapterUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
         unknown = [f"<{name}:...>" for name in tags if name not in known]
         if unknown:
-            job.notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
+            job.notices.append(f"No kind of adapter is called {', '.join(unknown)}; it was left out.")
         return job.active()
 
     def deactivate(self, model: LoadedModel, settings: Settings) -> None:
@@ -114,14 +114,14 @@ class Adapters:
                 log.exception("The end of <%s:...> failed", kind.name)
 
     def knows(self, name: str) -> bool:
-        """Whether there is a network of the LoRA family of this name, alias or hash."""
+        """Whether there is an adapter of the LoRA family of this name, alias or hash."""
         return self.catalogue.find(name) is not None
 
     def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> LoadedAdapters:
-        """Have exactly these networks of the LoRA family on the model, in the mode of its precision plan.
+        """Have exactly these adapters of the LoRA family on the model, in the mode of its precision plan.
 
         Those that no file answers to are left out and named in the result. Raises `AdapterError` for a file that
-        cannot be used on this model; the model is then without networks.
+        cannot be used on this model; the model is then without adapters.
         """
         from modules.adapters.applying import LoraMode, Use
 
@@ -174,7 +174,7 @@ class Adapters:
             return catalogue.digests(info)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise AdapterError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
+            raise AdapterError(f"{info.path.name}: cannot be read ({why}). Refresh the list of adapters.") from error
 
     @property
     def embeddings(self) -> EmbeddingStore:
@@ -206,7 +206,7 @@ class Adapters:
             job.notices.append(f"<{kind.name}:...>, which the prompt does not use, failed ({error}).")
 
     def _bundled(self, uses: Sequence[Use]) -> dict[str, Embedding]:
-        """Embeddings that came inside of the network files in use, by name."""
+        """Embeddings that came inside of the adapter files in use, by name."""
         from modules.adapters.embeddings import Embedding, vectors_of
 
         found = {}

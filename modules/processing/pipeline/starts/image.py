@@ -16,6 +16,7 @@ from modules.images.resize import ResizeMode
 from modules.models.loaded import LoadedModel
 from modules.processing.parameters import infotext_fields
 from modules.processing.pasting import INIT_IMAGE_KEY, MASK_KEY
+from modules.processing.pipeline.hooks import Hooks, MaskBlend, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
@@ -113,10 +114,20 @@ class ImageStart:
             shown = F.interpolate(shown, size=(height, width), mode="bilinear")
         return torch.cat([F.interpolate(hidden, size=(height, width)).to(shown), shown], dim=1)[0]
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        mask = None if latents is None else self._painted(latents)
+        if latents is None or mask is None:
+            return None
+        prepared = self.prepared
+        painted = mask[0].expand(latents.shape[1:])
+        return MaskedStart(latents, painted, list(prepared.overlays), prepared.overlay_mask, prepared.area)
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         mask = None if latents is None else self._painted(latents)
         if latents is None or mask is None:
             return denoise
+        if hooks.wants_mask_blends:
+            return self._constrained_by(hooks, denoise, latents, mask)
         kept = latents * (1.0 - mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
@@ -130,12 +141,25 @@ class ImageStart:
 
         return before if self.masks_input else after
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
-        mask = None if latents is None else self._painted(latents)
-        return result if latents is None or mask is None else result * mask + latents * (1.0 - mask)
+    def _constrained_by(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor) -> Denoise:
+        """As above, with hooks at each blend."""
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
-        return self.prepared.finish(image, index)
+        def after(x: Tensor, sigma: Tensor) -> Tensor:
+            return _blended(hooks, denoise(x, sigma), latents, mask, sigma)
+
+        def before(x: Tensor, sigma: Tensor) -> Tensor:
+            scale = (1.0 + sigma.view(-1, 1, 1, 1) ** 2).sqrt()
+            blended = _blended(hooks, x / scale, latents, mask, sigma) * scale
+            return denoise(blended, sigma) + (x - blended)
+
+        return before if self.masks_input else after
+
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
+        mask = None if latents is None else self._painted(latents)
+        return result if latents is None or mask is None else _blended(hooks, result, latents, mask)
+
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
+        return self.prepared.finish(image, index, hooks)
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         """Everything that is needed to make the image again, the images themselves by their hashes."""
@@ -161,6 +185,16 @@ class ImageStart:
         values = np.asarray(self.prepared.mask.convert("RGB").resize(size), dtype=np.float32)[..., 0] / 255.0
         painted = torch.from_numpy(np.around(values) if self.asked.mask.round else values)
         return painted[None, None].to(latents)
+
+
+def _blended(hooks: Hooks, current: Tensor, latents: Tensor, mask: Tensor, sigma: Tensor | None = None) -> Tensor:
+    """`current` where the mask [1,1,h,w] is 1, `latents` where it is 0; hooks have the last word."""
+    blended = current * mask + latents * (1.0 - mask)
+    if not hooks.wants_mask_blends:
+        return blended
+    blend = MaskBlend(current, latents, mask[0].expand(latents.shape[1:]), blended, sigma)
+    hooks.mask_blend(blend)
+    return blend.blended
 
 
 def _mask_fields(mask: Mask) -> dict[str, object]:

@@ -77,10 +77,10 @@ class ExtraNoise:
 
 @dataclass
 class MaskedStart:
-    """A start of which a mask keeps a part. `latents` [B,C,h,w] are clean, `painted` [C,h,w] is 1 where they are painted
-    anew. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image, `overlay_mask` ("L",
-    255 is painted anew) made them; `area` (left, top, right, bottom) is the part of the image that is made, where it is
-    not all of it. Overlays in the list may be replaced."""
+    """A start of which a mask keeps a part. `latents` [B,C,h,w] are clean, `painted` [C,h,w] is 1 where they are
+    painted anew. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image;
+    `overlay_mask` ("L", 255 is painted anew) made them. `area` (left, top, right, bottom) is the part of the image that
+    is made, where it is not all of it."""
 
     latents: Tensor
     painted: Tensor

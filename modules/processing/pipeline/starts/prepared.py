@@ -26,7 +26,8 @@ from modules.settings.values import Settings
 class PreparedImages:
     """`images` (RGB) are what is encoded. The rest is for the end, with an entry for each of them where it is used:
     `overlays` (RGBA) hold what the mask keeps, of the whole image where `area` says that only a part is made; `targets`
-    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request, `overlay_mask` made the overlays."""
+    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request,
+    `overlay_mask` made the overlays."""
 
     images: tuple[Image.Image, ...]
     overlays: tuple[Image.Image, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
@@ -32,7 +32,7 @@ from modules.scripts.callbacks import (
     ImageSaveParams,
     Moment,
 )
-from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.processing import StableDiffusionProcessing, StableDiffusionProcessingImg2Img
 from modules.scripts.script import (
     MaskBlendArgs,
     PostprocessBatchListArgs,
@@ -144,23 +144,20 @@ class JobHooks:
         )
 
     def masked(self, start: MaskedStart) -> None:
-        p = self._p
+        p = cast(StableDiffusionProcessingImg2Img, self._p)
         p.init_latent, p.nmask, p.mask = start.latents, start.painted, 1.0 - start.painted
-        p.overlay_images = (
-            [start.overlays[index % len(start.overlays)] for index in range(len(start.latents))]
-            if (start.overlays)
-            else []
-        )
+        count = len(start.latents) if start.overlays else 0
+        p.overlay_images = [start.overlays[index % len(start.overlays)] for index in range(count)]
         p.mask_for_overlay = start.overlay_mask
         if start.area is not None:
             left, top, right, bottom = start.area
             p.paste_to = (left, top, right - left, bottom - top)
 
     def mask_blend(self, blend: MaskBlend) -> None:
+        denoiser = None if blend.sigma is None else self  # only tells the last blend from the others
         args = MaskBlendArgs(
-            blend.current, blend.painted, blend.initial, 1.0 - blend.painted, blend.blended, self, blend.sigma
+            blend.current, blend.painted, blend.initial, 1.0 - blend.painted, blend.blended, denoiser, blend.sigma
         )
-        args.is_final_blend = blend.sigma is None
         self._script_runner.call("on_mask_blend", self._p, args)
         blend.blended = args.blended_latent
 
@@ -190,7 +187,7 @@ class JobHooks:
 
     def overlay(self, overlay: Overlay) -> None:
         """A script may also have replaced the overlays at the job."""
-        own = self._p.overlay_images
+        own = cast(StableDiffusionProcessingImg2Img, self._p).overlay_images
         image = own[overlay.index % len(own)] if own and overlay.image is not None else overlay.image
         args = PostProcessMaskOverlayArgs(overlay.index, overlay.mask, image)
         self._script_runner.call("postprocess_maskoverlay", self._p, args)

@@ -181,9 +181,8 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         start = request.start
         self.init_images: list[Image.Image] = [source.image for source in start.images]
         self.image_mask: Image.Image | None = start.mask.image.image if start.mask else None
-        self._known = {
-            id(source.image): source for source in (*start.images, *([start.mask.image] if start.mask else []))
-        }
+        given = (*start.images, *([start.mask.image] if start.mask else []))
+        self._known = {id(source.image): source for source in given}
         self._take(start, IMAGE_ROWS)
         self._take(start.mask or Mask(image=start.images[0]), MASK_ROWS)
         self.init_latent: Any = None

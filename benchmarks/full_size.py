@@ -32,7 +32,7 @@ SDXL_YAML = ROOT / "configs" / "sd_xl_base.yaml"
 
 
 def sd1_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
-    """The three networks on the meta device with their key maps."""
+    """The three components on the meta device with their key maps."""
     unet, vae = architecture.unet_sizes, architecture.vae
     text = CLIPTextConfig(
         vocab_size=49408,
@@ -51,7 +51,7 @@ def sd1_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]
 
 
 def sd2_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
-    """The three networks of SD 2 on the meta device with their key maps."""
+    """The three components of SD 2 on the meta device with their key maps."""
     unet, vae = architecture.unet_sizes, architecture.vae
     text = CLIPTextConfig(
         vocab_size=49408, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16
@@ -65,7 +65,7 @@ def sd2_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]
 
 
 def sdxl_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
-    """The four networks of SDXL on the meta device with their key maps."""
+    """The four components of SDXL on the meta device with their key maps."""
     unet, vae = architecture.unet_sizes, architecture.vae
     first = CLIPTextConfig(
         vocab_size=49408, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12

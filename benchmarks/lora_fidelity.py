@@ -1,4 +1,4 @@
-"""How faithful a LoRA is on 8-bit weights: the example LoRAs on the bundled model, beside the same delta in fp32."""
+"""How faithful a LoRA is on 8-bit weights: the example LoRAs on the bundled model, alongside the same delta in fp32."""
 
 import math
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.full_size import load_through_program
 from modules.adapters.adapter_file import AdapterFile, read_adapter_file
-from modules.adapters.applying import AdapterApplier, LoraMode, Use, beside
+from modules.adapters.applying import AdapterApplier, LoraMode, Use, add_branches
 from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget, SideBranch, changed_weight
 from modules.memory.formats import FORMATS
@@ -42,7 +42,7 @@ CPU = torch.device("cpu")
 
 
 def applier_of(model: LoadedModel, device: torch.device = CPU) -> AdapterApplier:
-    """What puts networks on UNet and text encoder of a loaded model."""
+    """What puts adapters on UNet and text encoder of a loaded model."""
     return AdapterApplier(target_table(model), FullPrecisionFile(model), device)
 
 
@@ -135,7 +135,7 @@ def _latents(model: LoadedModel) -> Tensor:
 def retention(storage: str, dtype: torch.dtype, share: float, factors: bool) -> float:
     """How much of a change's effect arrives at a layer's output in mode exact: its projection on the wanted one.
 
-    The change is `share` of the weights' size; with `factors` it stands beside the layer as such, else whole.
+    The change is `share` of the weights' size; with `factors` it stands alongside the layer as such, else whole.
     """
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(1280, 1280, bias=False).requires_grad_(False)
@@ -151,7 +151,7 @@ def retention(storage: str, dtype: torch.dtype, share: float, factors: bool) -> 
     change: Any = SimpleNamespace(
         branch=lambda: branch, weight_delta=lambda _: up @ down, bias_delta=lambda _: None, sum_dtype=None
     )
-    beside(layer, [change], Budget(1 << 30), CPU)
+    add_branches(layer, [change], Budget(1 << 30), CPU)
     wanted = x.float() @ (up @ down).t()
     return float(((layer(x).float() - before) * wanted).sum() / wanted.square().sum())
 

@@ -169,7 +169,7 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name beside them."""
+    """The folders by kinds of models; for other kinds a folder of that name next to them."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,

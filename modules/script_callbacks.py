@@ -61,7 +61,7 @@ def on_infotext_pasted(callback: Callback, *, name: str | None = None) -> None:
 
 
 def on_cfg_denoiser(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(CFGDenoiserParams)`: before each evaluation of the network."""
+    """`callback(CFGDenoiserParams)`: before each evaluation of the model."""
     register_callback(Moment.CFG_DENOISER, callback, name)
 
 

@@ -27,7 +27,7 @@ METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
 
 
 class AdapterError(FeatherweightError):
-    """A network file that cannot be used: damaged, for another model family, or of an unknown kind."""
+    """An adapter file that cannot be used: damaged, for another model family, or of an unknown kind."""
 
     status = 422
 
@@ -57,7 +57,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
         layer, end = split_key(key)
         layers.setdefault(layer, {})[end] = tensor
     if not layers:
-        raise AdapterError(f"{path.name}: no network in it. Choose a LoRA, LoHa, LoKr, IA3, OFT or GLoRA file.")
+        raise AdapterError(f"{path.name}: no adapter in it. Choose a LoRA, LoHa, LoKr, IA3, OFT or GLoRA file.")
     adapters: dict[str, Adapter] = {}
     unknown = []
     for layer, factors in layers.items():
@@ -76,7 +76,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
     if unknown:
         raise AdapterError(
             f"{path.name}: {len(unknown)} layers are of no known kind: {'; '.join(unknown[:3])}. "
-            "It may be a ControlNet or a checkpoint: choose a network of the LoRA family."
+            "It may be a ControlNet or a checkpoint: choose an adapter of the LoRA family."
         )
     return AdapterFile(adapters, bundled)
 
@@ -110,12 +110,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except CheckpointError as error:
         raise AdapterError(str(error)) from error
     except OSError as error:
-        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of networks.") from error
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of adapters.") from error
     loaded = read_pickle(path, " Files of this kind can run programs; get a .safetensors file.")
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
-        raise AdapterError(f"{path.name}: no table of tensors in it. Choose a network of the LoRA family.")
+        raise AdapterError(f"{path.name}: no table of tensors in it. Choose an adapter of the LoRA family.")
     return {str(name): tensor for name, tensor in loaded.items()}
 
 
@@ -125,7 +125,7 @@ def read_pickle(path: Path, advice: str = "") -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of networks.") from error
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of adapters.") from error
     except Exception as error:  # the loader raises whatever the pickle makes it raise
         raise AdapterError(
             f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}).{advice}"
@@ -165,7 +165,7 @@ def _metadata_in_front(head: bytes) -> Any:
 @dataclass(frozen=True)
 class Digests:
     """sha256 in hex. `tensors`: of the tensors' bytes alone (editing the metadata keeps it), as infotexts have it.
-    `content`: also of the header, which names them: two files with the same one hold the same network."""
+    `content`: also of the header, which names them: two files with the same one hold the same adapter."""
 
     tensors: str
     content: str

@@ -1,4 +1,4 @@
-"""Which network files there are, and what they answer to: name, alias, hash. Reads headers only."""
+"""Which adapter files there are, and what they answer to: name, alias, hash. Reads headers only."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ class AdapterInfo:
 
 
 class AdapterCatalogue:
-    """The network files below some folders. Hashes are taken when asked for, once per content."""
+    """The adapter files below some folders. Hashes are taken when asked for, once per content."""
 
     def __init__(self, folders: Iterable[Path], suffixes: tuple[str, ...] = SUFFIXES) -> None:
         self._folders = tuple(folders)

@@ -28,7 +28,7 @@ MAX_VECTORS = 75
 class Embedding:
     """One embedding: for each text encoder's width its vectors [n, width], float32.
 
-    `bundled_in`: the network whose file brought it, by its name in the prompt.
+    `bundled_in`: the adapter whose file brought it, by its name in the prompt.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Embedding:
 
     @property
     def short_hash(self) -> str:
-        """The first 12 digits, as infotexts have them; of a bundled one they have the network's name in their place."""
+        """The first 12 digits, as infotexts have them; of a bundled one they have the adapter's name in their place."""
         return self.bundled_in or self.file_hash[:SHORT_HASH]
 
 

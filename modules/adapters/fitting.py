@@ -1,4 +1,4 @@
-"""Whether a network fits the layers of a model; nothing is computed for it."""
+"""Whether an adapter fits the layers of a model; nothing is computed for it."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ def _plainly_fits(change: LayerChange, weight: torch.Tensor) -> bool:
 
 
 def check_missing(adapter: str, count: int, missing: int, names: Sequence[str]) -> None:
-    """Raises `AdapterError` where so many of a network's `count` layers are `missing` that it is for another family.
+    """Raises `AdapterError` where so many of an adapter's `count` layers are `missing` that it is for another family.
 
     A few may be: trainers reach some layers that other programs do not have. `names` are those to tell.
     """

@@ -45,7 +45,7 @@ class Hypernetwork:
     activation: str
 
     def change(self, context: Tensor, for_values: bool, strength: float) -> Tensor:
-        """The context [B, tokens, width] with the network's change; as it is where the width is unknown."""
+        """The context [B, tokens, width] with the adapter's change; as it is where the width is unknown."""
         pair = self.layers.get(context.shape[-1])
         if pair is None:
             return context

@@ -1,4 +1,4 @@
-"""Which layer of a loaded model a network file means: the names of all trainers, made from the model itself."""
+"""Which layer of a loaded model an adapter file means: the names of all trainers, made from the model itself."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -123,7 +123,7 @@ def _kohya(prefix: str, path: str) -> str:
 
 
 def _normalised(name: str) -> str:
-    """Other spellings: `oft_unet_` (kohya's OFT), `lycoris_` (LyCORIS around a network of diffusers),
+    """Other spellings: `oft_unet_` (kohya's OFT), `lycoris_` (LyCORIS around diffusers' names),
     `processor.to_q_lora` (diffusers before PEFT), `base_model.model.` (PEFT's own files)."""
     name = STARTS.sub("lora_", name)
     name = re.sub(r"^lycoris_", "lora_unet_", name)

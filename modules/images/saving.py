@@ -127,7 +127,7 @@ def _save_named(folder: Path, stem: str, extension: str, data: bytes, *, replace
 
 
 def _save_companions(path: Path, image: Image.Image, settings: Settings, infotext: str | None, size_bytes: int) -> None:
-    """The text file and the small JPG beside an image. The image is safe by now, so a failure is only logged."""
+    """The text file and the small JPG next to an image. The image is safe by now, so a failure is only logged."""
     try:
         if settings.infotext.save_txt and infotext:
             write_atomic(path.with_suffix(".txt"), f"{writable(infotext)}\n".encode())

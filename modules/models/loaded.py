@@ -1,4 +1,4 @@
-"""A model in memory: its networks, its latent format, and the three things processing asks of it."""
+"""A model in memory: its components, its latent format, and the three things processing asks of it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,8 +47,8 @@ class LoadedModel:
     switch_seconds: float = 0.0  # until it was ready the last time
     streaming: StreamHandle | None = None  # None: all weights lie on the device
     vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
-    tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses in place of the VAE
-    adapters: Any = None  # what applies networks to this model (`processing.networks` puts these here)
+    tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses instead of the VAE
+    adapters: Any = None  # what applies adapters to this model (`processing.engine` puts it here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
     _grey: Tensor | None = field(init=False, default=None, repr=False)
@@ -85,7 +85,7 @@ class LoadedModel:
 
     @property
     def parameters(self) -> int:
-        """Number of weights in all networks."""
+        """Number of weights in all components."""
         return sum(p.numel() for module in self.modules for p in module.parameters())
 
     @property
@@ -134,9 +134,9 @@ class LoadedModel:
         return self.family.input_sizes(self.unet).channels - self.latent_channels
 
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
-        """The network's raw prediction (eps, v or a flow).
+        """The denoiser's raw prediction (eps, v or a flow).
 
-        `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
+        `x` [B,C,h,w] as the denoiser takes it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
         `crossattn` [B,tokens,width] alone. Computes as the plan says, returns x's dtype.
         """
         if isinstance(context, Tensor):

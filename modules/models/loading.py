@@ -50,9 +50,9 @@ def load_model(
     `choose_plan` is told the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
     file, and what the checkpoint has of one is not read.
 
-    The architecture comes from the YAML beside the file, else `default_yaml`, else from the file's own tensors and the
+    The architecture comes from the YAML next to the file, else `default_yaml`, else from the file's own tensors and the
     family's constants in `configs_dir` (in a folder of the diffusers layout: what its settings say of them). What only
-    a run of the network tells is remembered in `facts`.
+    a run of the model tells is remembered in `facts`.
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
@@ -131,7 +131,7 @@ def load_model(
     )
     if architecture.prediction_type == PROBE:
         found = "v_prediction" if predicts_v(model) else "epsilon"
-        log.info("%s: the network predicts %s, as one run of it shows.", info.name, found)
+        log.info("%s: the model predicts %s, as one run of it shows.", info.name, found)
         model.architecture = predicting(architecture, family, found)
         if facts is not None:
             facts.remember(info.path, PREDICTION, found)
@@ -142,7 +142,7 @@ def load_model(
 def predicts_v(model: LoadedModel) -> bool:
     """Whether the UNet predicts v and not eps.
 
-    At the last timestep x is almost pure noise. A network that predicts eps gives x back, one that predicts v gives
+    At the last timestep x is almost pure noise. A model that predicts eps gives x back, one that predicts v gives
     -x0, which for an even input lies far below it.
     """
     x = torch.full((1, model.latent_channels, PROBE_SIDE, PROBE_SIDE), 0.5, device=model.device)
@@ -189,7 +189,7 @@ def architecture_of(
     configs_dir: Path,
     default_yaml: Path | None = None,
 ) -> LdmArchitecture:
-    """From the YAML beside the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
+    """From the YAML next to the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
     and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`."""
     own = info.config_path or default_yaml
     if own is not None:

@@ -1,4 +1,4 @@
-"""A model known by its file's header alone: the networks without weights, and what the weights would take."""
+"""A model known by its file's header alone: the components without weights, and what the weights would take."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCALE_BYTES = 4
 
 @dataclass(frozen=True)
 class MetaModel:
-    """The networks of a checkpoint on the meta device, and the file's tensors by their names there."""
+    """The components of a checkpoint on the meta device, and the file's tensors by their names there."""
 
     info: CheckpointInfo
     family: ModelFamily
@@ -44,7 +44,7 @@ class MetaModel:
     )
 
     def module(self, component: str) -> nn.Module:
-        """The network of that name."""
+        """The component of that name."""
         return next(item.module for item in self.components if item.name == component)
 
     @property
@@ -94,8 +94,8 @@ class MetaModel:
 
     def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
         """Bytes of weights on the device while the components compute of which `computes` says so; less than all where
-        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is on its
-        way) their largest block or layer."""
+        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is in
+        transfer) their largest block or layer."""
         weights = self.weights(plan)
         everything = sum(sum(sizes.values()) for sizes in weights.values())
         if plan.streaming is None:

@@ -72,7 +72,7 @@ class Slider:
 @dataclass(frozen=True, kw_only=True)
 class Control:
     """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same
-    `line` of a section stand beside each other."""
+    `line` of a section stand side by side."""
 
     elem_id: str
     label: str
@@ -113,7 +113,7 @@ class ParameterAxis:
     """The axis of an X/Y/Z plot."""
 
     label: str
-    shows_label: bool = True  # above a column, beside the value
+    shows_label: bool = True  # above a column, next to the value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Family(Enum):
-    """How a sampler walks, which decides the schedule it gets and how sigma becomes a timestep of the network.
+    """What a sampler steps over, which decides the schedule it gets and how sigma becomes a timestep of the model.
 
     SIGMA:    k-diffusion's way: sigmas from a schedule type, fractional timesteps.
     TIMESTEP: the DDPM way: integer timesteps (UniPC: fractional ones), variance preserving inside; ignores the
@@ -54,7 +54,7 @@ class SamplerSpec:
     """One sampler: its names, where its function lies, and what the caller has to know about it.
 
     `default_scheduler` is the schedule that Automatic means for it; None: the model's own, uniform in timesteps.
-    `second_order`: the network is called about twice a step, which counts in prompt schedules and progress.
+    `second_order`: the model is called about twice a step, which counts in prompt schedules and progress.
     `uses_ensd`: the eta noise seed delta is part of the image's parameters.
     `brownian_noise`: its noise comes from a Brownian tree. `takes`: the sigma churn options it listens to.
     `renoises`: it adds noise whatever eta and the options say.

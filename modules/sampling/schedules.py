@@ -171,7 +171,7 @@ def build_sigmas(
     options: ScheduleOptions | None = None,
     uni_pc_skip_type: str = "time_uniform",
 ) -> Tensor:
-    """The sigmas [n + 1] (fp32, CPU, descending) that a sampler walks over for `steps` steps.
+    """The sigmas [n + 1] (fp32, CPU, descending) that a sampler gets for `steps` steps.
 
     n is `steps` and the last sigma 0, but for these: the DDIM schedule may have more steps; KL Optimal ends at
     sigma_min; DDIM, DDIM CFG++ and PLMS have the sigmas of their n + 1 timesteps (ending at timestep 1, so n is

@@ -40,9 +40,9 @@ class Moment(StrEnum):
 
 @dataclass
 class CFGDenoiserParams:
-    """Before an evaluation of the network; tensors may be replaced by others of their shapes.
+    """Before an evaluation of the model; tensors may be replaced by others of their shapes.
 
-    `image_cond` is what an inpainting model sees beside the latents, `vector` what is added to the time embedding;
+    `image_cond` is what an inpainting model sees alongside the latents, `vector` what is added to the time embedding;
     None for other models.
     """
 

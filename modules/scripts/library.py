@@ -128,7 +128,7 @@ def default_args(script: Script) -> list[Any]:
 
 
 def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments of a caller, defaults in place of those left out; raises `InvalidValueError` for too many."""
+    """Arguments of a caller, defaults instead of those left out; raises `InvalidValueError` for too many."""
     defaults = default_args(script)
     if len(args) > len(defaults):
         raise InvalidValueError(f"{script.title()} takes {len(defaults)} arguments, {len(args)} were given.")
@@ -136,7 +136,7 @@ def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Arguments by their labels on the page, in any case, defaults in place of the others; of several components with
+    """Arguments by their labels on the page, in any case, defaults instead of the others; of several components with
     one label the first is meant. Raises `UnknownNameError` for a label that there is not."""
     args = default_args(script)
     labels = [str(getattr(component, "label", "") or "") for component in components_of(script)]
@@ -149,7 +149,7 @@ def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The script's arguments as an infotext has them, defaults in place of the others; None where it says nothing."""
+    """The script's arguments as an infotext has them, defaults instead of the others; None where it says nothing."""
     components = components_of(script)
     values = script.pasted.values(parsed) if script.pasted is not None else {}
     if not values:

@@ -50,7 +50,7 @@ class Script:
         return []
 
     def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
-        """Make the images of a job in place of the program; None: the program makes them with `p` as it is now."""
+        """Make the images of a job instead of the program; None: the program makes them with `p` as it is now."""
         return None
 
     def setup(self, p: StableDiffusionProcessing, *args: Any) -> None:

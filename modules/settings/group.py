@@ -30,7 +30,7 @@ class Extras(TypedDict, total=False):
 
 
 class NumberExtras(Extras, total=False):
-    """What only numbers carry beside `Extras`."""
+    """What only numbers carry alongside `Extras`."""
 
     minimum: float
     maximum: float

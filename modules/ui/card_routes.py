@@ -155,7 +155,7 @@ def card_routes(services: Services) -> APIRouter:
 
     @routes.post("/notes", **documented(CARD, errors={404: NO_CARD, 507: "The notes ink.json could not be saved."}))
     def notes(body: NotesBody) -> dict[str, Any]:
-        """Change what is noted in NAME.json beside a file; answers the card as it is now."""
+        """Change what is noted in NAME.json next to a file; answers the card as it is now."""
         write_notes(card_of(body.page, body.key).file.path, body.changes)
         return changed(body.page, body.key)
 

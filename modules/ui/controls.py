@@ -52,7 +52,7 @@ class Controls:
             self.form[key] = self._component(ROWS[key])
 
     def build_rest(self, section: Section, lines: Collection[int] | None = None) -> None:
-        """The controls of a section that are not built yet, those of one line beside each other."""
+        """The controls of a section that are not built yet, those of one line side by side."""
         rows = [row for row in ROWS.values() if row.control is not None and row.control.section is section]
         rows = [row for row in rows if row.key not in self.form and (lines is None or _line(row) in lines)]
         for _, beside in groupby(sorted(rows, key=_line), _line):

@@ -40,7 +40,7 @@ class Filling:
 
 def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: Services) -> Filling:
     """The values of a pasted infotext without names that are not here: samplers, schedule types, upscalers,
-    checkpoints, VAEs and networks. `parsed` are the fields of the infotext; no values give no values."""
+    checkpoints, VAEs and adapters. `parsed` are the fields of the infotext; no values give no values."""
     if not values:
         return Filling({})
     kept, left_out = dict(values), []

@@ -1,4 +1,4 @@
-"""Settings at the top of every tab, beside the checkpoint and the precision: those that the user lists."""
+"""Settings at the top of every tab, next to the checkpoint and the precision: those that the user lists."""
 
 import logging
 from collections.abc import Callable

@@ -178,7 +178,7 @@ def test_without_extensions_a_tag_is_of_an_unknown_kind(engine: Engine, tmp_path
         plain = run(small_request(prompt="a cat "), engine, tmp_path, ScriptLibrary())
     finally:
         engine.adapters = adapters
-    assert result.notices == ("No kind of network is called <lora:...>; it was left out.",)
+    assert result.notices == ("No kind of adapter is called <lora:...>; it was left out.",)
     assert np.array_equal(np.asarray(result.samples[0].image), np.asarray(plain.samples[0].image))
 
 

@@ -1,4 +1,4 @@
-"""The kinds of networks. A new kind is a file here and a line in `KINDS`."""
+"""The algorithms of adapters. A new one is a file here and a line in `ALGORITHMS`."""
 
 from collections.abc import Callable
 
@@ -6,14 +6,14 @@ from modules.adapters.algorithms import full, glora, ia3, loha, lokr, lora, oft
 from modules.adapters.algorithms.adapter import COMMON_ENDS, Adapter, Factors
 from modules.errors import InvalidValueError
 
-KINDS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
+ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
     (lora.read_lora, lora.ENDS),
     (loha.read_loha, loha.ENDS),
     (ia3.read_ia3, ia3.ENDS),
     (lokr.read_lokr, lokr.ENDS),
     (glora.read_glora, glora.ENDS),
     (oft.read_oft, oft.ENDS),
-    (full.read_full, full.ENDS),  # last: a change of the bias may stand beside any other kind
+    (full.read_full, full.ENDS),  # last: a change of the bias may stand alongside any other kind
 )
 """How each is read, and the ends of its tensors' names."""
 
@@ -21,10 +21,10 @@ KINDS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = 
 def read_adapter(factors: Factors) -> Adapter | None:
     """The change that a layer's tensors describe, or None for tensors of no known kind.
 
-    Raises `InvalidValueError` for factors that cannot be, and for tensors beside a known kind that mean nothing here:
-    without them the change would be another one than was trained.
+    Raises `InvalidValueError` for factors that cannot be, and for tensors alongside a known kind that mean nothing
+    here: without them the change would be another one than was trained.
     """
-    for read, ends in KINDS:
+    for read, ends in ALGORITHMS:
         adapter = read(factors)
         if adapter is None:
             continue

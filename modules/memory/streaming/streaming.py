@@ -1,8 +1,8 @@
 """Streaming of weights: a model that is larger than the device's memory, or than main memory, computes all the same.
 
 `stream` makes it so for any modules, and returns the handle that undoes it. What moves are the stored bytes (fp8 is
-half of fp16), which `modules.memory.layer` decodes on the device that computes. Weights rest in main memory, in the
-checkpoint file itself, or in files of an offload folder.
+half of fp16), which `modules.memory.layer` decodes on the device that computes. Weights are stored in main memory, in
+the checkpoint file itself, or in files of an offload folder.
 
 The aim is that of diffusers' pull requests 10503, 10516 and 11682 (group offloading, streams, disk). Theirs moves
 parameters in and out by hooks on forward passes; here a layer asks for a weight when it uses it, so whoever reads a
@@ -35,9 +35,9 @@ WITH_STREAMS = ("cuda", "xpu")
 class StreamOptions:
     """How weights move.
 
-    `blocks_per_group` and `max_block_bytes`: see `make_groups`. `ahead_bytes` may be under way beside the group
+    `blocks_per_group` and `max_block_bytes`: see `make_groups`. `ahead_bytes` may be under way in addition to the group
     in use (None: as much as the largest group has; 0: nothing). Groups of `kept_bytes` in all stay on the device.
-    On GPUs: `pinned_bytes` of weights rest in page-locked memory and are copied without the CPU's help
+    On GPUs: `pinned_bytes` of weights are stored in page-locked memory and are copied without the CPU's help
     (None: all; the rest goes through two pinned buffers), `own_stream` copies while the device computes,
     `record_stream` is for several threads that compute in streams of their own.
     """

@@ -1,4 +1,4 @@
-"""Text encoders in files of their own beside a checkpoint, where a family has checkpoints that want it.
+"""Text encoders in files of their own next to a checkpoint, where a family has checkpoints that want it.
 
 Their tensors appear under the names that they would have inside of the checkpoint.
 """

@@ -1,6 +1,6 @@
 """What a model family is: everything that differs between the architectures of checkpoints.
 
-Each family is in a folder of its own beside this file, and `registry.FAMILIES` lists them; no other code names one.
+Each family is in a folder of its own next to this file, and `registry.FAMILIES` lists them; no other code names one.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -103,8 +103,8 @@ class OptionalEncoder:
     `setting` is the key of that setting and `field` what images made with the encoder say of it. `tokenizer` gives
     the file of its tokenizer for a checkpoint, or raises `CheckpointError` that says which one belongs where;
     `missing` is what a user reads after the checkpoint's name, where no file holds the encoder. `adapter_names` are
-    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is beside them, in a
-    whole checkpoint.
+    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is alongside them,
+    in a whole checkpoint.
     """
 
     component: str

@@ -139,7 +139,7 @@ def _order(name: str) -> tuple[str, int]:
 
 
 def is_diffusers_file(header: Header) -> bool:
-    """Whether the names in a file are those of the diffusers layout, behind the name of their network."""
+    """Whether the names in a file are those of the diffusers layout, behind the name of their component."""
     layouts = [family.folder for family in _families()]
     return any(all(f"{layout.denoiser}.{sign}" in header for sign in layout.signs) for layout in layouts)
 
@@ -165,7 +165,7 @@ def _known() -> str:
 
 
 def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[TensorSource, str]]]:
-    """Every tensor of a network's files."""
+    """Every tensor of a component's files."""
     known: dict[str, str] = {}
     for path in weight_files(part):
         file = stack.enter_context(open_tensors(path))

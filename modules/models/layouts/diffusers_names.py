@@ -42,7 +42,7 @@ class Named:
 def original_names(parts: Mapping[str, Header], layout: FolderLayout | None = None) -> dict[tuple[str, str], Named]:
     """Names in the original layout by part ("unet", "vae", "text_encoder" ...) and name there.
 
-    What belongs to no known network keeps its name behind that of its part, so that loading can name it.
+    What belongs to no known component keeps its name behind that of its part, so that loading can name it.
     """
     found: dict[tuple[str, str], Named] = {}
     for part, header in parts.items():

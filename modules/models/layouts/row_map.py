@@ -1,4 +1,4 @@
-"""Key maps that are derived: a converter of diffusers is run on addresses of rows in place of weights.
+"""Key maps that are derived: a converter of diffusers is run on addresses of rows instead of weights.
 
 Each tensor of the file becomes int64 addresses `number << 32 | row` of shape [rows, 1, ...]. What the converter makes
 of them says of every parameter which rows of which tensors it is: where a converter splits, joins or reorders rows, the

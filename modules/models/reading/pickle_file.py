@@ -1,7 +1,7 @@
 """Reading `.ckpt`, `.pt` and `.bin` files without running anything that stands in them.
 
 torch's weights-only unpickler builds tensors and plain containers and refuses every other object. What training code
-habitually left beside the weights (a Lightning callback, numpy numbers) would make it refuse most old checkpoints, so
+habitually left next to the weights (a Lightning callback, numpy numbers) would make it refuse most old checkpoints, so
 those names are answered with `Placeholder`, which takes everything and does nothing. Of files in torch's zip form the
 pickle alone is read at first; a tensor's bytes are read from their place when it is asked for, as those of a
 safetensors file are. Older files are read whole.
@@ -38,7 +38,7 @@ HARMLESS_NAMES = (
     "numpy.dtype",
     "_codecs.encode",
 )
-"""Objects that real checkpoints hold beside their weights. None of them is ever built: `Placeholder` takes their
+"""Objects that real checkpoints hold next to their weights. None of them is ever built: `Placeholder` takes their
 place."""
 
 

@@ -148,7 +148,7 @@ class Preparation(Closing):
     def in_order(
         self, steps: Iterable[tuple[Step, Work | Encoded | None]], ahead: int | None = None
     ) -> Iterator[tuple[Step, Encoded | None]]:
-        """Each step with what its work made, or with what it has in place of work. Raises what the work raised, at its
+        """Each step with what its work made, or with what it has instead of work. Raises what the work raised, at its
         turn.
 
         `ahead` bounds how much of the work waits for each thread. Without it all does, and no thread stands still while

@@ -29,7 +29,7 @@ AUTOMATIC = "Automatic"
 class EffectKept:
     """How much of the effect of an adapter the weights kept when it was last used: 1 is all of it.
 
-    `noise` and the `worst` layers are those of all networks of that image together, see `Retention`.
+    `noise` and the `worst` layers are those of all adapters of that image together, see `Retention`.
     """
 
     retention: float
@@ -69,14 +69,14 @@ class AdapterFiles:
         self.effect_kept: dict[Path, EffectKept] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether there is a network of the LoRA family of this name, alias or hash."""
+        """Whether there is an adapter of the LoRA family of this name, alias or hash."""
         return self.catalogue.find(name) is not None
 
     def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> LoadedAdapters:
-        """Have exactly these networks of the LoRA family on the model, in the mode of its precision plan.
+        """Have exactly these adapters of the LoRA family on the model, in the mode of its precision plan.
 
         Those that no file answers to are left out and named in the result. Raises `AdapterError` for a file that
-        cannot be used on this model; the model is then without networks.
+        cannot be used on this model; the model is then without adapters.
         """
         from modules.adapters.applying import LoraMode, Use
 
@@ -129,7 +129,7 @@ class AdapterFiles:
             return catalogue.digests(info)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise AdapterError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
+            raise AdapterError(f"{info.path.name}: cannot be read ({why}). Refresh the list of adapters.") from error
 
     @property
     def embeddings(self) -> EmbeddingStore:
@@ -142,7 +142,7 @@ class AdapterFiles:
         return self._embeddings
 
     def _bundled(self, uses: Sequence[Use]) -> dict[str, Embedding]:
-        """Embeddings that came inside of the network files in use, by name."""
+        """Embeddings that came inside of the adapter files in use, by name."""
         from modules.adapters.embeddings import Embedding, vectors_of
 
         found = {}

@@ -42,10 +42,10 @@ class ActiveAdapters:
 
 @dataclass
 class AdapterJob:
-    """A job while its networks are put on the model: what a kind of tags may look at, and where it says what it did.
+    """A job while its adapters are put on the model: what a kind of tags may look at, and where it says what it did.
 
     `uses` and `mode` are part of what keys the cache of encoded prompts; the tags themselves are so without being
-    named here. `fields` go into the infotext, `notices` beside the image, `embeddings` are words for this job.
+    named here. `fields` go into the infotext, `notices` alongside the image, `embeddings` are words for this job.
     `added_tags` are tags that the prompt has not, because they come from settings: they are recorded at its end.
     """
 
@@ -147,7 +147,7 @@ class Adapters:
         self._kinds += kinds
 
     def activate(self, model: LoadedModel, tags: PromptTags, settings: Settings) -> ActiveAdapters:
-        """Put exactly the networks of these tags on the model; what is there already stays.
+        """Put exactly the adapters of these tags on the model; what is there already stays.
 
         A tag of a kind that nobody knows is left out with a notice. Raises `FeatherweightError` where a kind with tags
         in the prompt fails; one without tags that fails costs a notice and nothing else.
@@ -164,7 +164,7 @@ class Adapters:
                 job.uses += [AdapterUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
         unknown = [f"<{name}:...>" for name in tags if name not in known]
         if unknown:
-            job.notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
+            job.notices.append(f"No kind of adapter is called {', '.join(unknown)}; it was left out.")
         return job.active()
 
     def deactivate(self, model: LoadedModel, settings: Settings) -> None:

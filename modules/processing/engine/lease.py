@@ -128,7 +128,7 @@ class ModelInUse:
         self.has_merged_tokens |= merges
         if self._merging_ratio > 0 and not merges:
             label = self.model.family.label
-            self._notices[f"Token merging has no effect on {label}: its network has no layers for it."] = None
+            self._notices[f"Token merging has no effect on {label}: its denoiser has no layers for it."] = None
 
     def _note_recovery(self) -> None:
         if self._model is None:

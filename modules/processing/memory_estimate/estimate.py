@@ -69,8 +69,8 @@ class MemoryEstimate:
     """What a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
 
     On the CPU that is main memory, with everything that the program holds; with a GPU
-    `main_available_bytes` is what there is of main memory beside it. `learnt_from` counts the jobs of this kind that
-    the numbers rest on. None: not known.
+    `main_available_bytes` is what there is of main memory alongside it. `learnt_from` counts the jobs of this kind that
+    the numbers are based on. None: not known.
     """
 
     device: str
@@ -318,7 +318,7 @@ class MemoryEstimator:
         return None  # hashing holds nothing; what an upscaler takes is known when it has its file
 
     def _adapter_bytes(self, request: GenerationRequest) -> int:
-        """The files of the networks that the prompt names: they are held in main memory and put on the device."""
+        """The files of the adapters that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
         names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
         found = (self._engine.adapters.files.catalogue.find(name) for name in names)

@@ -60,12 +60,12 @@ class Conditioner:
         size_px: tuple[int, int],
         hires_steps: int | None = None,
     ) -> EncodedPrompts:
-        """Encode a batch's texts for `steps` network model calls of an image of `size_px` (width, height); with
+        """Encode a batch's texts for `steps` model calls of an image of `size_px` (width, height); with
         `hires_steps` for the second pass's.
 
-        `networks` must say what is on the text encoder.
+        `adapters` must say what is on the text encoder.
 
-        Texts are those after styles, comments and network tags. Equal texts of one job, and of jobs before, are
+        Texts are those after styles, comments and adapter tags. Equal texts of one job, and of jobs before, are
         encoded once.
         """
         timing = Timing(steps, hires_steps, settings.compatibility.use_old_scheduling)

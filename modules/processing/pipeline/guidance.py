@@ -1,4 +1,4 @@
-"""Classifier-free guidance: from a network and a batch's conditionings to the one `Denoise` that samplers call.
+"""Classifier-free guidance: from a model and a batch's conditionings to the one `Denoise` that samplers call.
 
 Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu et al. 2022 (arXiv:2206.01714):
 `uncond + cfg_scale * sum_i weight_i * (cond_i - uncond)`.
@@ -27,7 +27,7 @@ ConditionedDenoise = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 
 @dataclass(frozen=True)
 class GuidedDenoiser:
-    """A network with what it is to be given: one prompt and one negative prompt an image; `empty` [77,width] is the
+    """A model with what it is to be given: one prompt and one negative prompt per image; `empty` [77,width] is the
     encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the image; `level` what
     `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself);
     `guidance` how the model is guided."""
@@ -53,7 +53,7 @@ class Used(Flag):
 
 @dataclass(frozen=True)
 class RefinerSwitch:
-    """Another network that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
+    """Another model that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
     loads it; nothing here refers to the old one any longer then."""
 
     should_switch: Callable[[int, int, float], bool]
@@ -148,7 +148,7 @@ class Guidance:
         self._guidance = denoiser.guidance
 
     def _switch(self, sigma: Tensor) -> None:
-        """Let another network take over, if its time has come."""
+        """Let another model take over, if its time has come."""
         refiner_switch = self._refiner_switch
         total = self._options.total_model_calls
         if refiner_switch is None or not refiner_switch.should_switch(self._evaluation, total, float(sigma.max())):
@@ -228,7 +228,7 @@ def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequenc
 
 
 def conditioned(make: Callable[[Callable[[Tensor, Tensor], Tensor]], Denoise], predict: Predict) -> ConditionedDenoise:
-    """Bind a context to a network: `make` is `denoise_for` with everything but the network filled in."""
+    """Bind a context to a model: `make` is `denoise_for` with everything but the model filled in."""
 
     def denoise(x: Tensor, sigma: Tensor, context: DenoiserContext) -> Tensor:
         return make(lambda scaled, t: predict(scaled, t, context))(x, sigma)

@@ -39,11 +39,11 @@ class PassStart:
 
 @dataclass
 class DenoiserInputs:
-    """What the network is about to be given at one evaluation; each field may be replaced by another of its shape.
+    """What the model is about to be given at one model call; each field may be replaced by another of its shape.
 
     `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts;
     `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width]. `vector` [N+B,V] is added to the time embedding
-    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees beside the latents; None for
+    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees next to the latents; None for
     other models.
     """
 
@@ -97,10 +97,10 @@ class Grid:
 
 
 class GuidanceHooks(Protocol):
-    """Called at every evaluation of the network."""
+    """Called at every evaluation of the model."""
 
     def before_denoiser(self, inputs: DenoiserInputs) -> None:
-        """Before the network is called."""
+        """Before the model is called."""
 
     def after_denoiser(self, outputs: Denoised) -> None:
         """Before prompt and negative prompt are combined."""
@@ -124,7 +124,7 @@ class Hooks(Protocol):
         """Before anything of a batch is computed."""
 
     def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
-        """The networks of the prompt (by kind) are on the model."""
+        """The adapters of the prompt (by kind) are on the model."""
 
     def batch(self, batch: BatchDraft) -> None:
         """Before the prompts are encoded."""
@@ -145,7 +145,7 @@ class Hooks(Protocol):
         """The images [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
 
     def image(self, image: Image.Image, index: int) -> Image.Image:
-        """An image in place of a finished one; `index` counts within the batch."""
+        """An image instead of a finished one; `index` counts within the batch."""
 
     def extra_params(self) -> Mapping[str, Any]:
         """What belongs into the infotext by now."""

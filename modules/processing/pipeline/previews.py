@@ -78,7 +78,7 @@ class Previews:
         return self._tiny
 
     def _approximated(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
-        """By the VAE-approx network of the model's family; None where there is none."""
+        """By the VAE-approx model of the model's family; None where there is none."""
         path = self.folders.find_approx(model.info, model.family.approx_vae)
         if path is None:
             return None

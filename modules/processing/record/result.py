@@ -78,7 +78,9 @@ class Result:
     peak_memory_bytes: int | None = None
     memory: MemoryRecord | None = None  # stage by stage
     interrupted: bool = False
-    adapter_retention: Mapping[str, Any] | None = None  # how much of the LoRAs arrived: retention, noise, worst layers
+    adapter_retention: Mapping[str, Any] | None = (
+        None  # how much of the LoRAs' effect is kept: retention, noise, worst layers
+    )
 
     @property
     def samples(self) -> tuple[GeneratedImage, ...]:

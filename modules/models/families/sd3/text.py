@@ -9,7 +9,7 @@ from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX
 from modules.models.layouts.keymaps.clip_text import PARTS, clip_text_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
 
-HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
+HINT = "Put it into the folder text_encoder next to the checkpoints' folder (models/text_encoder)."
 CLIP_L_PROJECTION = f"{CLIP_L_PREFIX}.pooled_projection"
 """A projection of CLIP-L's pooled output, which original files never apply (they may hold one all the same, called
 `text_projection`): folders of diffusers can have one that does something."""

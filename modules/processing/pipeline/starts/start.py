@@ -33,7 +33,7 @@ class Start(Protocol):
         """The whole schedule or its tail; None: there is nothing to sample, the latents are the result."""
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        """What an inpainting or editing model sees beside the latents, [C,h,w] in latent units; else None."""
+        """What an inpainting or editing model sees alongside the latents, [C,h,w] in latent units; else None."""
 
     def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
         """Keeps what must not change, at every call of the denoiser; `latents` [B,C,h,w] are the start's own."""

@@ -4,14 +4,18 @@ from modules.scripts.loading import program_now
 from modules.scripts.program import Program
 from modules.scripts.script import (
     AlwaysVisible,
+    MaskBlendArgs,
     PostprocessBatchListArgs,
     PostprocessImageArgs,
+    PostProcessMaskOverlayArgs,
     PostSampleArgs,
     Script,
 )
 
 __all__ = [
     "AlwaysVisible",
+    "MaskBlendArgs",
+    "PostProcessMaskOverlayArgs",
     "PostSampleArgs",
     "PostprocessBatchListArgs",
     "PostprocessImageArgs",

@@ -55,13 +55,13 @@ def build_scripts(services: Services) -> ScriptFields:
     places: list[tuple[Script, int, int]] = []
     components: list[Any] = []
     pasting: list[PastedFields] = []
-    for script in services.scripts.alwayson:
+    for script in services.scripts.alwayson_of(False):
         with gr.Accordion(script.title(), open=False):
             _add(script, components, places, pasting, offset=1)
-    titles = [script.title() for script in services.scripts.selectable]
+    titles = [script.title() for script in services.scripts.selectable_of(False)]
     dropdown = gr.Dropdown([NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id="txt2img_script_list")
     groups = []
-    for script in services.scripts.selectable:
+    for script in services.scripts.selectable_of(False):
         with gr.Column(visible=False, elem_classes=["fw-script"]) as group:
             _add(script, components, places, pasting, offset=1)
         groups.append(group)

@@ -105,3 +105,16 @@ def test_a_waiting_job_keeps_its_images_in_the_record(services: Services) -> Non
     request = request_from(Img2ImgBody.model_validate(body(mask=WHITE)), services)
     assert request_from_json(json.loads(json.dumps(request_to_json(request)))) == request
     assert tab_of(request) == "img2img"
+
+
+def test_an_infotext_fills_what_the_caller_leaves_out(client: TestClient, services: Services) -> None:
+    text = (
+        "a cat\nSteps: 2, Sampler: Euler, Seed: 5, Size: 64x64, Denoising strength: 0.25, Mask blur: 2, "
+        "Masked content: latent nothing, Resize mode: Crop and resize, Init image sha256: 0123456789ab, "
+        "Mask sha256: ab0123456789"
+    )
+    start = start_of(services, infotext=text, mask=WHITE, inpainting_fill=1)
+    assert start.mask is not None and start.mask.blur == 2 and start.mask.fill is MaskedContent.ORIGINAL
+    assert (start.denoising_strength, start.resize_mode, start.mask.full_resolution) == (0.25, 1, False)
+    reply = client.post("/sdapi/v1/img2img", json={"infotext": text})
+    assert reply.status_code == 404 and "The init image 0123456789ab is not here" in reply.json()["errors"]

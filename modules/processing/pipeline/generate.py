@@ -59,7 +59,7 @@ def generate(
         steps.plan(passes.steps(in_use.model), request.batch_count)
         recorder = Recorder(request, engine, in_use, output, events, hooks)
         recorder.note(wanted.notice)
-        recorder.fields(passes.start.fields())
+        recorder.fields(passes.start.fields(in_use.model))
         tools = BatchTools(engine, PassTools(in_use, steps, hooks), events, recorder)
         for number in range(request.batch_count):
             try:

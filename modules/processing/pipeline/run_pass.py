@@ -69,6 +69,9 @@ def run_pass(
     if start.encodes:
         tools.steps.stage(Stage.ENCODE_IMAGE)
     latents = start.latents(model, *settings.size_px)
+    masked = start.masked(latents)
+    if masked is not None:
+        hooks.masked(masked)
     if sampling_run is None:
         assert latents is not None, "a pass from pure noise has steps"
         return PassResult(latents, Used.NOTHING)
@@ -84,13 +87,13 @@ def run_pass(
     hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires))
     with tools.in_use.merging_tokens(settings.token_merging_ratio):
         result = sampling_run.run(
-            start.constrain(guidance, latents),
+            start.constrain(guidance, latents, hooks),
             _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
             sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
             tools.steps.on_step,
         )
     tools.steps.end_pass()
-    return PassResult(start.keep(result, latents), guidance.used)
+    return PassResult(start.keep(result, latents, hooks), guidance.used)
 
 
 def _noised(

@@ -29,7 +29,7 @@ from modules.processing.request import GenerationRequest
 from modules.sampling.catalog import SAMPLERS
 from modules.version import PROGRAM_VERSION
 
-Finish = Callable[[Image.Image, int], Image.Image]
+Finish = Callable[[Image.Image, int, Hooks], Image.Image]
 
 
 class Recorder:
@@ -107,7 +107,8 @@ class Recorder:
         self._events.stage(Stage.SAVE)
         (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
         image = self._hooks.image(image, index)
-        image = finish(image, index) if finish is not None else image
+        image = finish(image, index, self._hooks) if finish is not None else image
+        image = self._hooks.composited(image, index)
         generated = replace(self._described(image, batch, index), is_finished=is_finished)
         settings = self._request.settings
         is_wanted = is_finished or settings.saving.save_incomplete_images

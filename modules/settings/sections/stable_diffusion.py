@@ -214,18 +214,24 @@ class Img2ImgSettings(SettingsGroup):
     img2img_color_correction = flag(
         "Apply color correction to img2img results to match original colors.",
         False,
+        infotext="Color correction",
         hint="The result gets the color distribution of the image it began with, and keeps its own light.",
     )
     img2img_fix_steps = flag(
         "With img2img, do exactly the amount of steps the slider specifies.",
         False,
+        infotext="Exact img2img steps",
         hint="Otherwise a denoising strength of 0.5 makes half of the steps.",
     )
     img2img_background_color = text(
-        "With img2img, fill transparent parts of the input image with this color.", "#ffffff", hint="As #rrggbb."
+        "With img2img, fill transparent parts of the input image with this color.",
+        "#ffffff",
+        infotext="Img2img background",
+        hint="As #rrggbb.",
     )
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,
+        infotext="Overlay original",
         hint="What the mask keeps is put back over the result, pixel for pixel.",
     )

@@ -17,6 +17,7 @@ from modules.images.masks import (
     paste_back,
 )
 from modules.images.resize import ResizeMode, resize_image
+from modules.processing.pipeline.hooks import Hooks, Overlay
 from modules.processing.start import FromImage, Mask, MaskedContent, whole_mask
 from modules.settings.values import Settings
 
@@ -25,20 +26,25 @@ from modules.settings.values import Settings
 class PreparedImages:
     """`images` (RGB) are what is encoded. The rest is for the end, with an entry for each of them where it is used:
     `overlays` (RGBA) hold what the mask keeps, of the whole image where `area` says that only a part is made; `targets`
-    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request."""
+    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request,
+    `overlay_mask` made the overlays."""
 
     images: tuple[Image.Image, ...]
     overlays: tuple[Image.Image, ...] = ()
     targets: tuple[Levels, ...] = ()
     mask: Image.Image | None = None
     area: Box | None = None
+    overlay_mask: Image.Image | None = None
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """A result with the colors of the image it began with, and with what the mask keeps over it."""
+        kept = self.overlays[index % len(self.overlays)] if self.overlays else None
+        overlay = Overlay(index, self.overlay_mask, kept)
+        hooks.overlay(overlay)
         if self.targets:
             image = corrected(image, self.targets[index % len(self.targets)])
-        if self.overlays:
-            image = paste_back(image, self.overlays[index % len(self.overlays)], self.area)
+        if overlay.image is not None:
+            image = paste_back(image, overlay.image, self.area)
         return image
 
 
@@ -72,6 +78,7 @@ def prepare(asked: FromImage, size_px: tuple[int, int], settings: Settings) -> P
         tuple(color_target(image) for image in images) if options.img2img_color_correction else (),
         mask,
         area,
+        kept_by,
     )
 
 

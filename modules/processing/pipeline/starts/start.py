@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.hooks import Hooks, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun
@@ -35,14 +36,17 @@ class Start(Protocol):
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         """What an inpainting or editing model sees alongside the latents, [C,h,w] in latent units; else None."""
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        """What a mask keeps of its own `latents`; None where nothing is kept."""
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         """Keeps what must not change, at every call of the denoiser; `latents` [B,C,h,w] are the start's own."""
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         """The sampled latents [B,C,h,w], with what must not change put back from the start's own."""
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
 
-    def fields(self) -> Mapping[str, object]:
-        """What the infotext says of it."""
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
+        """What the infotext says of it; `model` begins the pass."""

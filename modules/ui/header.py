@@ -9,8 +9,8 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.sections.optimizations import FP8_CHOICES
 from modules.ui.defaults import wanted_checkpoint
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.quicksettings import build_quicksettings
-from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 
 def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:

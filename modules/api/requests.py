@@ -34,7 +34,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     overrides = dict(body.override_settings or {})
     values = _values(body, REQUEST_ROWS)
     values["sampler"], values["scheduler"] = _sampler(body)
-    start = start_from(body) if isinstance(body, ImageBody) else FromNoise()
+    start = start_from(body, current) if isinstance(body, ImageBody) else FromNoise()
     has_hires = not isinstance(body, ImageBody)
     hires = _hires_values(body) if body.enable_hr and has_hires else None
     parsed: Mapping[str, Any] = {}

@@ -80,6 +80,7 @@ class Mask:
     full_resolution: bool = False  # only the masked region is made, in the size of the request
     padding: int = 32  # pixels around that region
     invert: bool = False
+    latent: SourceImage | None = None  # in place of `image` while sampling, as it is: neither inverted nor blurred
 
     def __post_init__(self) -> None:
         for name, value, high in (
@@ -100,8 +101,9 @@ class FromNoise:
 class FromImage:
     """Images that are noised as far as `denoising_strength` says, and sampled from there: img2img and inpainting.
 
-    `images` holds one image for all of a batch, or one per image. `image_cfg_scale` is for models that are guided by
-    the image as well; None for the default. `initial_noise_multiplier` scales the first noise; None: the setting's.
+    `images` holds one image for all of a batch, or one per image. `image_cfg_scale` says how strongly a model that
+    edits images follows them; None or 1: it is guided by the prompt alone. `initial_noise_multiplier` scales the first
+    noise; None: the setting's.
     """
 
     images: tuple[SourceImage, ...]

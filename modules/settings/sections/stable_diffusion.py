@@ -221,6 +221,8 @@ class Img2ImgSettings(SettingsGroup):
     img2img_background_color = text(
         "With img2img, fill transparent parts of the input image with this color.", "#ffffff", hint="As #rrggbb."
     )
+    return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
+    return_mask_composite = flag("For inpainting, include masked composite in results for web", False)
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,

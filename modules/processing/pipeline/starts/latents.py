@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from modules.processing.pipeline.pixels import from_images, to_images
 from modules.processing.pipeline.stages import HiresSize, Stage
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, upscale_latents
+from modules.processing.record.result import ImageRole
 from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps
@@ -34,6 +35,7 @@ class LatentsStart:
     size: HiresSize
     denoising_strength: float
     noise_multiplier: float = 1.0
+    image_cfg_scale: float | None = None
 
     @property
     def encodes(self) -> bool:
@@ -63,7 +65,10 @@ class LatentsStart:
     def finish(self, image: Image.Image, index: int) -> Image.Image:
         return image
 
-    def fields(self) -> Mapping[str, object]:
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        return iter(())
+
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
         return {}
 
 

@@ -107,21 +107,29 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix.lower() == ".safetensors":
             with TensorFile(path) as file:
                 return {name: file.read(name) for name in file.entries}
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError as error:
         raise AdapterError(str(error)) from error
     except OSError as error:
         raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of adapters.") from error
-    except Exception as error:  # the loader raises whatever the pickle makes it raise
-        raise AdapterError(
-            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}). "
-            "Files of this kind can run programs; get a .safetensors file."
-        ) from error
+    loaded = read_pickle(path, " Files of this kind can run programs; get a .safetensors file.")
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
         raise AdapterError(f"{path.name}: no table of tensors in it. Choose an adapter of the LoRA family.")
     return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def read_pickle(path: Path, advice: str = "") -> Any:
+    """What a file of PyTorch holds, by its weights-only loader. Raises `AdapterError`, with `advice` at its end where
+    the file is refused."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of adapters.") from error
+    except Exception as error:  # the loader raises whatever the pickle makes it raise
+        raise AdapterError(
+            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}).{advice}"
+        ) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -113,6 +113,16 @@ class LoadedModel:
         return 1 << (self.architecture.vae.levels - 1)
 
     @property
+    def size_multiple_px(self) -> int:
+        """Pixels that the sides of its images are multiples of."""
+        return self.downscale * self.family.latent_multiple
+
+    def latent_size(self, size_px: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) in latent units of images of `size_px` (width, height), cut down to what can be computed."""
+        width, height = (side // self.size_multiple_px * self.family.latent_multiple for side in size_px)
+        return height, width
+
+    @property
     def latent_channels(self) -> int:
         """Channels of a latent."""
         return self.architecture.vae.latent_channels

@@ -179,3 +179,16 @@ def test_masks_are_returned_behind_the_image(client: TestClient) -> None:
     assert [image.mode for image in images] == ["RGB", "RGB", "RGBA"]
     assert images[1].getextrema() == ((255, 255),) * 3
     assert len(json.loads(reply["info"])["infotexts"]) == 1
+
+
+def test_an_infotext_fills_what_the_caller_leaves_out(client: TestClient, services: Services) -> None:
+    text = (
+        "a cat\nSteps: 2, Sampler: Euler, Seed: 5, Size: 64x64, Denoising strength: 0.25, Mask blur: 2, "
+        "Masked content: latent nothing, Resize mode: Crop and resize, Init image sha256: 0123456789ab, "
+        "Mask sha256: ab0123456789"
+    )
+    start = start_of(services, infotext=text, mask=WHITE, inpainting_fill=1)
+    assert start.mask is not None and start.mask.blur == 2 and start.mask.fill is MaskedContent.ORIGINAL
+    assert (start.denoising_strength, start.resize_mode, start.mask.full_resolution) == (0.25, 1, False)
+    reply = client.post("/sdapi/v1/img2img", json={"infotext": text})
+    assert reply.status_code == 404 and "The init image 0123456789ab is not here" in reply.json()["errors"]

@@ -12,16 +12,19 @@ from PIL import Image
 from torch import Tensor
 
 from modules.errors import InvalidValueError
+from modules.images.infotext import parse_infotext
+from modules.images.infotext_settings import override_settings_from
 from modules.images.masks import flattened
 from modules.images.resize import ResizeMode
 from modules.processing.engine.engine import Engine
+from modules.processing.pasting import missing_images, pasted_mask, pasted_start
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.pipeline.hooks import NoHooks
 from modules.processing.record.output import Output
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, Mask, MaskedContent, SourceImage, whole_mask
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, SourceImage, whole_mask
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, cases
 
@@ -72,6 +75,8 @@ def made(request: GenerationRequest, engine: Engine, folder: Path) -> Result:
 CHAOTIC = "img2img/sampler-dpm_adaptive"
 SHARE_WITHIN_2 = {"img2img/sampler-dpm2": 0.985, "img2img/color-correction": 0.97}
 MOST_APART = {"img2img/color-correction": 80}
+OURS = {"Init image sha256", "Mask sha256", "Resize mode", "Mask blur x", "Mask blur y", "Color correction"}
+"""Fields that the reference UI does not write."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -86,9 +91,11 @@ def test_the_recorded_image_is_made_again(name: str, engine: Engine, tmp_path: P
                 apart.max(),
                 within,
             )
-    ours = result.samples[0].infotext.replace(".0,", ",")
-    recorded_text = case["info"]["infotexts"][0]
-    assert ours == recorded_text.replace("Version: 1.10.1", "Version: Featherweight 0.1.0").replace(".0,", ",")
+    ours, theirs = (parse_infotext(text) for text in (result.samples[0].infotext, case["info"]["infotexts"][0]))
+    for key, value in theirs.items():
+        same = "Featherweight 0.1.0" if key == "Version" else value
+        assert str(ours[key]).removesuffix(".0") == str(same).removesuffix(".0"), key
+    assert ours.keys() - theirs.keys() <= OURS
 
 
 def test_dpm_adaptive_is_as_near_to_the_recording_as_to_itself(engine: Engine, tmp_path: Path) -> None:
@@ -197,3 +204,66 @@ def test_a_latent_mask_says_where_sampling_changes_the_image(engine: Engine, tmp
         generate(request, engine, Output(tmp_path), Silent(), Noting())
     free, kept = found
     assert torch.equal(free[..., 4:], kept[..., 4:]) and not torch.equal(free[..., :4], kept[..., :4])
+
+
+def everything() -> FromImage:
+    """A start whose parameters all differ from their defaults."""
+    mask = Mask(
+        image=SourceImage.of(Image.new("L", (32, 32), 255)),
+        invert=False,
+        blur_x=3,
+        blur_y=5,
+        padding=12,
+        full_resolution=True,
+        fill=MaskedContent.LATENT_NOTHING,
+        round=False,
+    )
+    return FromImage(
+        images=(SourceImage.of(Image.new("RGB", (32, 32), "red")),),
+        denoising_strength=0.3,
+        resize_mode=ResizeMode.CROP_AND_RESIZE,
+        mask=mask,
+    )
+
+
+def recorded_fields(start: FromImage, engine: Engine, folder: Path, **settings: object) -> dict[str, Any]:
+    request = from_image({**CASES["img2img/denoise0.5"]["payload"], "override_settings": settings})
+    result = made(replace(request, start=start, steps=1), engine, folder)
+    return dict(parse_infotext(result.samples[0].infotext))
+
+
+def test_what_an_image_began_with_is_read_back_from_its_infotext(engine: Engine, tmp_path: Path) -> None:
+    start = everything()
+    assert start.mask is not None
+    parsed = recorded_fields(start, engine, tmp_path)
+    for rows, found, owner in ((IMAGE_ROWS, pasted_start(parsed), start), (MASK_ROWS, pasted_mask(parsed), start.mask)):
+        for name, value in found.items():
+            assert value == getattr(owner, name), name
+        assert {row.name for row in rows if row.infotext and row.infotext.written} <= found.keys()
+    hashes = (start.images[0].pixel_hash, start.mask.image.pixel_hash)
+    assert missing_images(parsed, hashes) == ()
+    assert missing_images(parsed, hashes[:1]) == (
+        f"The mask {hashes[1]} is not here: load it to make the same image again.",
+    )
+
+
+def test_a_mask_without_blur_is_pasted_without_blur(engine: Engine, tmp_path: Path) -> None:
+    start = everything()
+    assert start.mask is not None
+    parsed = recorded_fields(replace(start, mask=replace(start.mask, blur_x=0, blur_y=0)), engine, tmp_path)
+    assert (pasted_mask(parsed)["blur_x"], pasted_mask(parsed)["blur_y"]) == (0, 0) and "Mask blur" not in parsed
+    assert pasted_mask({"Mask blur": "7"}) == {"blur_x": 7, "blur_y": 7}
+
+
+def test_settings_of_img2img_are_recorded_where_they_are_not_the_default(engine: Engine, tmp_path: Path) -> None:
+    start = replace(everything(), mask=None, resize_mode=ResizeMode.JUST_RESIZE)
+    changed = {"img2img_fix_steps": True, "img2img_extra_noise": 0.1, "img2img_background_color": "#102030"}
+    parsed = recorded_fields(start, engine, tmp_path, **changed)
+    settings = override_settings_from(parsed, from_image(CASES["img2img/denoise0.5"]["payload"]).settings)
+    assert changed.items() <= settings.items()
+
+
+def test_an_image_has_the_same_hash_in_every_mode() -> None:
+    red = Image.new("RGB", (4, 4), "red")
+    assert SourceImage.of(red).pixel_hash == SourceImage.of(red.convert("RGBA")).pixel_hash
+    assert SourceImage.of(red).pixel_hash != SourceImage.of(red.resize((2, 8))).pixel_hash

@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
+from modules.processing.parameters import Tab
 from modules.services import Services
 from modules.ui.form import pasted_fields
 from modules.ui.scripts_panel import ScriptFields, build_scripts
@@ -82,7 +83,7 @@ def panel(services: Services) -> ScriptFields:
 async def _panel(services: Services) -> ScriptFields:
     """A coroutine, because Gradio leaves event loops open where none is running."""
     with gr.Blocks(analytics_enabled=False):
-        return build_scripts(services)
+        return build_scripts(services, Tab.TXT2IMG)
 
 
 def values_of(updates: list[Any]) -> list[Any]:

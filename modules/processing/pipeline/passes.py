@@ -23,7 +23,6 @@ from modules.processing.pipeline.run_pass import (
     PassResult,
     PassTools,
     guided_denoiser,
-    latent_size,
     pass_levels,
     run_pass,
 )
@@ -50,9 +49,9 @@ class SecondPass:
     size: HiresSize
 
     @classmethod
-    def of(cls, request: GenerationRequest, hires: HiresRequest, schedule_table: tuple[float, ...]) -> SecondPass:
+    def of(cls, request: GenerationRequest, hires: HiresRequest, model: LoadedModel) -> SecondPass:
         """The second pass of a request."""
-        size = hires_size(*request.size_px, hires)
+        size = hires_size(*request.size_px, hires, model.downscale)
         ratio = request.settings.optimizations.token_merging_ratio_hr
         settings = PassSettings(
             sampler=SAMPLERS.get(hires.sampler or request.sampler),
@@ -60,7 +59,7 @@ class SecondPass:
             steps=hires.steps or request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            schedule_table=schedule_table,
+            schedule_table=model.family.schedule_table,
             stage=Stage.SAMPLE_HIRES,
             size_px=size.target,
             token_merging_ratio=ratio or request.settings.optimizations.token_merging_ratio,
@@ -78,9 +77,8 @@ class Passes:
     second: SecondPass | None
 
     @classmethod
-    def of(cls, request: GenerationRequest, schedule_table: tuple[float, ...], scale: Scaler) -> Passes:
-        """The passes of a request; `schedule_table`: the model's, for Align Your Steps; `scale` resizes images to
-        start from."""
+    def of(cls, request: GenerationRequest, model: LoadedModel, scale: Scaler) -> Passes:
+        """The passes of a request with this model; `scale` resizes images to start from."""
         optimizations = request.settings.optimizations
         is_image = isinstance(request.start, FromImage)
         own_ratio = optimizations.token_merging_ratio_img2img if is_image else 0.0
@@ -90,11 +88,11 @@ class Passes:
             steps=request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            schedule_table=schedule_table,
+            schedule_table=model.family.schedule_table,
             size_px=request.size_px,
             token_merging_ratio=own_ratio or optimizations.token_merging_ratio,
         )
-        second = SecondPass.of(request, request.hires, schedule_table) if request.hires is not None else None
+        second = SecondPass.of(request, request.hires, model) if request.hires is not None else None
         return cls(request, start_of(request, scale), first, second)
 
     def steps(self, model: LoadedModel) -> int:
@@ -215,7 +213,7 @@ def _run(
         refined = _encode(texts, passes, tools)
         tools.events.stage(settings.stage)
         model = in_use.model
-        image = start.image_conditioning(model, *latent_size(model, settings.size_px))
+        image = start.image_conditioning(model, *model.latent_size(settings.size_px))
         return guided_denoiser(settings, model, pass_levels(model, settings), refined, image, start.image_cfg_scale)
 
     switch = None

@@ -14,9 +14,9 @@ from modules.adapters.applying import Retention
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.memory.timeline import MemoryRecord
 from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.engine.tag_types import ActiveAdapters
 from modules.processing.pipeline.batch import Batch, draft_of
 from modules.processing.pipeline.events import Events
 from modules.processing.pipeline.guidance import Used
@@ -35,7 +35,7 @@ from modules.version import PROGRAM_VERSION
 class Finishing(Protocol):
     """What a recorder asks a start for; see `Start`."""
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """The finished image."""
 
     def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
@@ -115,7 +115,8 @@ class Recorder:
         self._events.stage(Stage.SAVE)
         (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
         image = self._hooks.image(image, index)
-        raw, image = image, start.finish(image, index)
+        raw, image = image, start.finish(image, index, self._hooks)
+        image = self._hooks.composited(image, index)
         generated = replace(self._described(image, batch, index), is_finished=is_finished)
         settings = self._request.settings
         is_wanted = is_finished or settings.saving.save_incomplete_images

@@ -13,6 +13,9 @@ from torch.nn import functional as F
 
 from modules.images.resize import ResizeMode, Scaler, scale_lanczos
 from modules.models.loaded import LoadedModel
+from modules.processing.parameters import infotext_fields
+from modules.processing.pasting import INIT_IMAGE_KEY, MASK_KEY
+from modules.processing.pipeline.hooks import Hooks, MaskBlend, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
@@ -20,18 +23,12 @@ from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
 from modules.processing.record.result import ImageRole
 from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, Mask, MaskedContent, check_start
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
-
-CONTENT_NAMES = {
-    MaskedContent.FILL: "fill",
-    MaskedContent.LATENT_NOISE: "latent noise",
-    MaskedContent.LATENT_NOTHING: "latent nothing",
-}
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class ImageStart:
         """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images."""
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
-            size = (height_px // model.downscale, width_px // model.downscale)
+            size = model.latent_size((width_px, height_px))
             found = [F.interpolate(latent, size=size, mode="bilinear") for latent in found]
         latents = torch.cat(found if len(found) == self.batch_size else found * self.batch_size)
         mask = self._painted(latents)
@@ -125,10 +122,20 @@ class ImageStart:
             shown = F.interpolate(shown, size=(height, width), mode="bilinear")
         return torch.cat([F.interpolate(hidden, size=(height, width)).to(shown), shown], dim=1)
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        mask = None if latents is None else self._painted(latents)
+        if latents is None or mask is None:
+            return None
+        prepared = self.prepared
+        painted = mask[0].expand(latents.shape[1:])
+        return MaskedStart(latents, painted, list(prepared.overlays), prepared.overlay_mask, prepared.area)
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         mask = None if latents is None else self._painted(latents)
         if latents is None or mask is None:
             return denoise
+        if hooks.wants_mask_blends:
+            return self._constrained_by(hooks, denoise, latents, mask)
         kept = latents * (1.0 - mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
@@ -142,26 +149,43 @@ class ImageStart:
 
         return before if self.masks_input else after
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
-        mask = None if latents is None else self._painted(latents)
-        return result if latents is None or mask is None else result * mask + latents * (1.0 - mask)
+    def _constrained_by(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor) -> Denoise:
+        """As above, with hooks at each blend."""
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
-        return self.prepared.finish(image, index)
+        def after(x: Tensor, sigma: Tensor) -> Tensor:
+            return _blended(hooks, denoise(x, sigma), latents, mask, sigma)
+
+        def before(x: Tensor, sigma: Tensor) -> Tensor:
+            scale = (1.0 + sigma.view(-1, 1, 1, 1) ** 2).sqrt()
+            blended = _blended(hooks, x / scale, latents, mask, sigma) * scale
+            return denoise(blended, sigma) + (x - blended)
+
+        return before if self.masks_input else after
+
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
+        mask = None if latents is None else self._painted(latents)
+        return result if latents is None or mask is None else _blended(hooks, result, latents, mask)
+
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
+        return self.prepared.finish(image, index, hooks)
 
     def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
         return self.prepared.by_products(image, index)
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
-        fields: dict[str, object] = {"Denoising strength": self.asked.denoising_strength}
-        if model.edits_images:
-            fields["Image CFG scale"] = self.asked.image_cfg_scale
-        elif model.image_channels:
-            fields["Conditional mask weight"] = self.mask_weight
+        """Everything that is needed to make the image again, the images themselves by their hashes."""
+        fields = infotext_fields(self.asked, IMAGE_ROWS)
         if self.asked.mask is not None:
             fields |= _mask_fields(self.asked.mask)
         if self.noise_multiplier != 1.0:
             fields["Noise multiplier"] = self.noise_multiplier
+        if model.edits_images:
+            fields["Image CFG scale"] = self.asked.image_cfg_scale
+        elif model.image_channels:
+            fields["Conditional mask weight"] = self.mask_weight
+        fields[INIT_IMAGE_KEY] = ", ".join(image.pixel_hash for image in self.asked.images)
+        if self.asked.mask is not None:
+            fields[MASK_KEY] = self.asked.mask.image.pixel_hash
         return fields
 
     def _painted(self, latents: Tensor) -> Tensor | None:
@@ -176,17 +200,23 @@ class ImageStart:
         return painted[None, None].to(latents)
 
 
-def _mask_fields(mask: Mask) -> Mapping[str, object]:
-    fields: dict[str, object] = {}
-    if mask.invert:
-        fields["Mask mode"] = "Inpaint not masked"
-    if mask.blur_x == mask.blur_y and mask.blur_x > 0:
-        fields["Mask blur"] = mask.blur_x
-    if mask.full_resolution:
-        fields |= {"Inpaint area": "Only masked", "Masked area padding": mask.padding}
-    if mask.fill in CONTENT_NAMES:
-        fields["Masked content"] = CONTENT_NAMES[mask.fill]
-    return fields
+def _blended(hooks: Hooks, current: Tensor, latents: Tensor, mask: Tensor, sigma: Tensor | None = None) -> Tensor:
+    """`current` where the mask [1,1,h,w] is 1, `latents` where it is 0; hooks have the last word."""
+    blended = current * mask + latents * (1.0 - mask)
+    if not hooks.wants_mask_blends:
+        return blended
+    blend = MaskBlend(current, latents, mask[0].expand(latents.shape[1:]), blended, sigma)
+    hooks.mask_blend(blend)
+    return blend.blended
+
+
+def _mask_fields(mask: Mask) -> dict[str, object]:
+    """One blur for both directions is written as the reference UI does; 0 is not written."""
+    fields = infotext_fields(mask, MASK_ROWS)
+    if not mask.blur:
+        return fields
+    mode = {key: fields.pop(key) for key in ("Mask mode",) if key in fields}
+    return {**mode, "Mask blur": mask.blur, **fields}
 
 
 def _shape(latents: Tensor) -> tuple[int, int, int]:

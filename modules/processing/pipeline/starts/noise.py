@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.hooks import Hooks, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings, sampler_options, schedule_options
 from modules.processing.record.result import ImageRole
 from modules.sampling.catalog import SCHEDULES
@@ -44,13 +45,16 @@ class NoiseStart:
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         return unpainted_image(model, height, width)
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        return None
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         return denoise
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         return result
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         return image
 
     def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:

@@ -20,6 +20,7 @@ from modules.images.masks import (
     placed,
 )
 from modules.images.resize import ResizeMode, Scaler, resize_image, scale_lanczos
+from modules.processing.pipeline.hooks import NO_HOOKS, Hooks, Overlay
 from modules.processing.record.result import ImageRole
 from modules.processing.start import FromImage, Mask, MaskedContent, whole_mask
 from modules.settings.values import Settings
@@ -29,37 +30,40 @@ from modules.settings.values import Settings
 class PreparedImages:
     """`images` (RGB) are what is encoded. The rest is for the end, with an entry for each of them where it is used:
     `overlays` (RGBA) hold what the mask keeps, of the whole image where `area` says that only a part is made; `targets`
-    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request;
-    `shown_mask` is the one that overlays were made with."""
+    are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request,
+    `overlay_mask` made the overlays."""
 
     images: tuple[Image.Image, ...]
     overlays: tuple[Image.Image, ...] = ()
     targets: tuple[Levels, ...] = ()
     mask: Image.Image | None = None
     area: Box | None = None
-    shown_mask: Image.Image | None = None
+    overlay_mask: Image.Image | None = None
     scale: Scaler = scale_lanczos
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """A result with the colors of the image it began with, and with what the mask keeps over it."""
+        kept = self.overlays[index % len(self.overlays)] if self.overlays else None
+        overlay = Overlay(index, self.overlay_mask, kept)
+        hooks.overlay(overlay)
         if self.targets:
             image = corrected(image, self.targets[index % len(self.targets)])
-        if self.overlays:
-            image = paste_back(image, self.overlays[index % len(self.overlays)], self.area, self.scale)
+        if overlay.image is not None:
+            image = paste_back(image, overlay.image, self.area, self.scale)
         return image
 
     def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
         """The mask, what was painted under it, and the image with the colors it had; `image` is as decoded."""
         if self.targets:
-            yield ImageRole.BEFORE_COLOR_CORRECTION, replace(self, targets=()).finish(image, index)
-        if self.shown_mask is None:
+            yield ImageRole.BEFORE_COLOR_CORRECTION, replace(self, targets=()).finish(image, index, NO_HOOKS)
+        if self.overlay_mask is None:
             return
-        yield ImageRole.MASK, self.shown_mask.convert("RGB")
+        yield ImageRole.MASK, self.overlay_mask.convert("RGB")
         if self.targets:
             image = corrected(image, self.targets[index % len(self.targets)])
         if self.area is not None:
-            image = placed(image, self.shown_mask.size, self.area, self.scale)
-        yield ImageRole.MASK_COMPOSITE, painted_part(image, self.shown_mask)
+            image = placed(image, self.overlay_mask.size, self.area, self.scale)
+        yield ImageRole.MASK_COMPOSITE, painted_part(image, self.overlay_mask)
 
 
 def prepare(

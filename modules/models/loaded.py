@@ -133,6 +133,11 @@ class LoadedModel:
         instruct-pix2pix, else 0."""
         return self.family.input_sizes(self.unet).channels - self.latent_channels
 
+    @property
+    def edits_images(self) -> bool:
+        """Whether it is an instruct-pix2pix model, which sees the latent of a whole image."""
+        return self.image_channels == self.latent_channels
+
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
         """The denoiser's raw prediction (eps, v or a flow).
 
@@ -175,6 +180,11 @@ class LoadedModel:
         """Images [B,3,H,W] in -1..1 to the mean of their scaled latents, float32; see `decode`."""
         tiny = self.tiny_vae.encoder
         return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
+
+    def encode_unscaled(self, images: Tensor) -> Tensor:
+        """`encode`, before latents are scaled: what editing models are shown of an image."""
+        latent_format = self.architecture.latent
+        return self.encode(images) / latent_format.scale_factor + latent_format.shift
 
     def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
         """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""

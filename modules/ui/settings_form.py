@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from modules.images.infotext import FIELD_ORDER
+from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import visible_sections
@@ -22,6 +23,8 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
     """The choices of a setting; those of a provider are looked up now."""
     if setting.choices == "checkpoints":
         return [info.title for info in services.catalogue.entries]
+    if setting.choices == "upscalers":
+        return [*PIXEL_UPSCALERS, *services.engine.upscalers.catalogue.names]
     if setting.choices == "vaes":
         return services.engine.vaes.choices()
     if setting.choices == "samplers":

@@ -79,7 +79,8 @@ def run_pass(
     height, width = latents.shape[2:] if latents is not None else model.latent_size(settings.size_px)
     noise = batch_noise(batch, settings, model, (model.latent_channels, height, width))
     first = noise.first() * start.noise_multiplier
-    denoiser = guided_denoiser(settings, model, levels, encoded, start.image_conditioning(model, height, width))
+    image = start.image_conditioning(model, height, width)
+    denoiser = guided_denoiser(settings, model, levels, encoded, image, start.image_cfg_scale)
     check_nan = model.plan.check_nan
     guidance = build_guidance(settings, denoiser, tools.steps.check, check_nan, hooks.guidance, refiner_switch)
     del denoiser, model  # a refiner may have to leave memory to itself
@@ -137,9 +138,15 @@ def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape:
 
 
 def guided_denoiser(
-    plan: PassSettings, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, image: Tensor | None
+    plan: PassSettings,
+    model: LoadedModel,
+    schedule: NoiseLevels,
+    prompts: EncodedPrompts,
+    image: Tensor | None,
+    image_cfg_scale: float | None = None,
 ) -> GuidedDenoiser:
-    """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives."""
+    """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives. `image_cfg_scale` counts for
+    models that edit images."""
     prediction = PREDICTIONS[model.architecture.prediction_type]
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
     denoise = conditioned(make, model.predict)
@@ -150,6 +157,7 @@ def guided_denoiser(
         prompts.negatives,
         prompts.empty,
         image,
+        image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
         model.family.guidance(model.unet),
     )

@@ -237,6 +237,8 @@ class Img2ImgSettings(SettingsGroup):
     img2img_inpaint_sketch_default_brush_color = text(
         "Inpaint sketch initial brush color", "#ffffff", hint="As #rrggbb."
     )
+    return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
+    return_mask_composite = flag("For inpainting, include masked composite in results for web", False)
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from playwright import sync_api
 
 from modules.processing.request import GenerationRequest

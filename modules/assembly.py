@@ -151,9 +151,9 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         checkpoint=lambda name: catalogue.get(name).title,
         vaes=engine.vaes.choices,
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
-        loras=lambda: [info.name for info in engine.adapters.catalogue.entries],
+        loras=lambda: [info.name for info in engine.adapters.files.catalogue.entries],
         styles=lambda: StyleBook.read(paths.styles_files),
-        adapters=lambda: engine.adapters,
+        adapters=lambda: engine.adapters.files,
         folders=folders_of(paths),
     )
 
@@ -162,14 +162,14 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
     """The pages of cards, over the program's own catalogues and folders: ours, then those of extensions."""
     ours = (
         embedding_page(paths.embeddings_dir),
-        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.hypernetworks),
+        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.files.hypernetworks),
         checkpoint_page(paths.checkpoint_dirs, catalogue),
     )
     return CardLibrary(scripts.adapters.pages(scripts.program, ours))
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name beside them."""
+    """The folders by kinds of models; for other kinds a folder of that name next to them."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,

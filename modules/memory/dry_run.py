@@ -1,4 +1,4 @@
-"""Run a network without computing anything, and count the bytes that its tensors would take.
+"""Run a module without computing anything, and count the bytes that its tensors would take.
 
 The real code runs on tensors that have a shape, a dtype and a device but no memory (PyTorch's `FakeTensorMode`), so
 that every temporary, every list of skipped features and every slice is counted as it would live and die. What kernels
@@ -154,7 +154,7 @@ CHANNEL_BLOCK = 16  # channels that lie side by side in the layout that convolut
 
 
 def _inside_bytes(func: Any, args: tuple[Any, ...], result: Any, kind_of: Callable[[Tensor], str]) -> int:
-    """What a convolution on the CPU takes beside its output: it copies its input into a layout of its own,
+    """What a convolution on the CPU takes in addition to its output: it copies its input into a layout of its own,
     computes in that, and copies the result out when the input's copy is missing (as measured with PyTorch 2.13).
     Products of one pixel at a time (kernels of size 1) need neither."""
     if func is not torch.ops.aten.convolution.default or kind_of(result) != "cpu":

@@ -1,16 +1,21 @@
 """The extension API; `import modules.scripts as scripts` gives an extension what it subclasses."""
 
-from modules.scripts.program import Program, program_now
+from modules.scripts.loading import program_now
+from modules.scripts.program import Program
 from modules.scripts.script import (
     AlwaysVisible,
+    MaskBlendArgs,
     PostprocessBatchListArgs,
     PostprocessImageArgs,
+    PostProcessMaskOverlayArgs,
     PostSampleArgs,
     Script,
 )
 
 __all__ = [
     "AlwaysVisible",
+    "MaskBlendArgs",
+    "PostProcessMaskOverlayArgs",
     "PostSampleArgs",
     "PostprocessBatchListArgs",
     "PostprocessImageArgs",

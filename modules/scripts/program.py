@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.errors import InvalidValueError
-from modules.processing.engine.adapters import Adapters
+from modules.processing.engine.adapter_files import AdapterFiles
 from modules.prompting.styles import StyleBook
-from modules.scripts.loading import loading_now
 
 Names = Callable[[], list[str]]
 
@@ -26,14 +25,8 @@ class Program:
     upscalers: Names = _none  # for hires fix, latent modes included
     loras: Names = _none
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
-    adapters: Callable[[], Adapters] = Adapters  # what finds, reads and applies LoRA files and their like
+    adapters: Callable[[], AdapterFiles] = AdapterFiles  # what finds, reads and applies LoRA files and their like
     folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
-
-
-def program_now() -> Program:
-    """The program that loads the extension's file, to be kept for what the file registers. At the top level of the
-    file; raises `InvalidValueError` at any other time."""
-    return loading_now("program_now").program
 
 
 def one_of(kind: str, text: str, names: list[str]) -> str:

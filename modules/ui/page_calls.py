@@ -23,7 +23,9 @@ def refuse_unknown_calls(page: GradioApp) -> None:
         if not path.startswith(CALLS):
             raise error
         log.info("%s %s names no function of the page: %r", request.method, request.url.path, error)
-        text = "The page has no such function, or not with these arguments. After a restart of the server, reload it."
+        text = (
+            "The page has no such function, or not with these arguments. If the server was restarted, reload the page."
+        )
         return reply(404, "UnknownNameError", text)
 
     for kind in (KeyError, FnIndexInferError, TypeError, ValueError):

@@ -168,7 +168,7 @@ def test_the_device_is_left_step_by_step_and_everything_comes_back(
     fail(monkeypatch, STAGES["denoise"][0], times)
     result = make(engine, tmp_path, PAYLOAD)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
-    names = f"networks take turns, query slices, split feed-forward, halved batch, {last}"
+    names = f"components take turns, query slices, split feed-forward, halved batch, {last}"
     assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == names
     after = {name: (p.device, p.dtype, p) for name, p in model.unet.named_parameters()}
     assert before.keys() == after.keys()

@@ -133,7 +133,7 @@ def test_the_page_and_programs_work_as_before(page: TestClient, services: Servic
 )
 def test_calls_of_the_page_that_name_no_function_are_told_so(page: TestClient, path: str, body: object) -> None:
     reply = page.post(f"/gradio_api/{path}", json=body)
-    assert reply.status_code == 404 and "reload it" in reply.json()["errors"]
+    assert reply.status_code == 404 and "reload the page" in reply.json()["errors"]
 
 
 def test_origins_of_the_flag_may_call(tmp_path: Path) -> None:

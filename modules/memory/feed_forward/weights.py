@@ -58,7 +58,7 @@ def cast_input(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 Brought = Mapping[Part, Kept]
-"""Parts of weights that rest elsewhere, brought here for one slice."""
+"""Parts of weights that are offloaded, brought here for one slice."""
 
 
 @dataclass

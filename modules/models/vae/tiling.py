@@ -1,8 +1,8 @@
 """A diffusers AutoencoderKL in tiles, exactly: the device only ever holds one tile of a large feature map.
 
-Whole maps rest in main memory. Each convolution reads a tile with the border it needs, from its neighbours, and writes
+Whole maps are in main memory. Each convolution reads a tile with the border it needs, from its neighbours, and writes
 a tile; each group norm uses mean and variance of the whole map, summed up while its tiles were written. So there is
-no seam to hide, nothing is computed twice, and images are those of the whole network up to rounding. What works at
+no seam to hide, nothing is computed twice, and images are those of the whole model up to rounding. What works at
 the size of the latent, with the attention of the middle, runs as a whole.
 """
 
@@ -58,7 +58,7 @@ def encode_tiled(vae: Any, images: Tensor, tile: int, few_tiles: bool = False) -
         for resnet in block.resnets:
             feature_map = _residual(tiles, feature_map, resnet)
         for downsampler in block.downsamplers or ():
-            # Down here the network pads below and to the right only.
+            # Down here the convolution pads below and to the right only.
             feature_map = tiles.convolve(feature_map, downsampler.conv, before=downsampler.padding)
     x = encoder.mid_block(feature_map.data.to(images.device))
     x = encoder.conv_out(encoder.conv_act(encoder.conv_norm_out(x)))
@@ -160,7 +160,7 @@ class Tiles:
     ) -> Tensor:
         """Rows and columns, start to stop, on the device; beyond the map lies its other side (`wrap`), or zero.
 
-        Zeros are added after `prepare`, as the network pads what the norm has made.
+        Zeros are added after `prepare`, as the convolution pads what the norm has made.
         """
         height, width = data.shape[-2:]
         if wrap:

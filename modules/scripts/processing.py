@@ -132,6 +132,15 @@ class StableDiffusionProcessing:
                 processed.generated[index], self.to_request(), processed.result
             )
 
+    def save_samples(self, processed: Processed) -> None:
+        """Save the images that have no file yet, if the settings and the job as it was asked for say so: for scripts
+        that put an image together of parts that are not saved."""
+        if not (self._request.save_images and self.settings.saving.samples_save) or self._save_grid is None:
+            return
+        for index, image in enumerate(processed.generated):
+            if image.path is None and image.kind is ImageRole.SAMPLE:
+                processed.generated[index] = self._save_grid(image, self.to_request(), processed.result)
+
     @property
     def settings(self) -> Any:
         """The job's settings, overrides included."""
@@ -241,6 +250,20 @@ class Processed:
     def __init__(self, result: Result) -> None:
         self.generated: list[GeneratedImage] = list(result.images)
         self.result = result
+
+    @classmethod
+    def joined(cls, runs: Sequence[Processed]) -> Processed:
+        """The images, notices and the end of several runs as one; at least one is needed."""
+        notices = dict.fromkeys(note for run in runs for note in run.result.notices)
+        interrupted = any(run.interrupted for run in runs)
+        whole = cls(replace(runs[0].result, notices=tuple(notices), interrupted=interrupted))
+        whole.generated = [image for run in runs for image in run.generated]
+        return whole
+
+    def put_grid(self, grid: Image.Image) -> None:
+        """Put a grid of the images in front of them; it has the infotext of the first."""
+        first = self.generated[0]
+        self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, kind=ImageRole.GRID))
 
     @property
     def images(self) -> list[Image.Image]:

@@ -10,14 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.ndimage import distance_transform_edt, gaussian_filter, gaussian_filter1d
+from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 Pixels = NDArray[np.float32]
 BLUR_PER_PX = 0.25  # how fast the mirrored content loses its detail with the distance
 BLUR_LEVELS = (0, 4, 8, 16, 32)  # standard deviations
 BORDER_PX = 32  # whose statistics the noise has
-JOIN_PX = 48  # over which the difference at the seam fades out
-SEAM_BLUR_PX = 2.0  # along the seam, so that no single pixel draws a line
+BROAD_PX = 12  # of the difference at the seam, what is smooth at this scale reaches far, the rest only a little
+BROAD_REACH_PX = 48
+FINE_REACH_PX = 6
 
 
 class Margins(NamedTuple):
@@ -85,16 +86,15 @@ def joined(result: Image.Image, overlay: Image.Image, margins: Margins) -> Image
     difference = (kept[..., :3] - made) * alpha
     left, top, right, bottom = margins.kept(result.size)
     inside = difference[top:bottom, left:right]
-    edges = inside.copy()
-    edges[[0, -1], :] = gaussian_filter1d(edges[[0, -1], :], SEAM_BLUR_PX, axis=1, mode="nearest")
-    edges[:, [0, -1]] = gaussian_filter1d(edges[:, [0, -1]], SEAM_BLUR_PX, axis=0, mode="nearest")
     around = ((margins.up, margins.down), (margins.left, margins.right), (0, 0))
-    nearest = np.pad(edges, around, mode="edge")
+    broad = gaussian_filter(inside, (BROAD_PX, BROAD_PX, 0), mode="nearest")
     distance = distance_px(result.size, margins)
-    fade = np.clip(1 - distance / JOIN_PX, 0, 1)[..., None]
+    shift = np.zeros_like(made)
+    for part, reach in ((broad, BROAD_REACH_PX), (inside - broad, FINE_REACH_PX)):
+        fade = np.clip(1 - distance / reach, 0, 1)[..., None]
+        shift += np.pad(part, around, mode="edge") * fade * fade * (3 - 2 * fade)
     outside = (distance > 0)[..., None]
-    moved = made + np.where(outside, nearest * fade * fade * (3 - 2 * fade), 0)
-    whole = np.where(outside, moved, made * (1 - alpha) + kept[..., :3] * alpha)
+    whole = np.where(outside, made + shift, made * (1 - alpha) + kept[..., :3] * alpha)
     return Image.fromarray(whole.clip(0, 255).round().astype(np.uint8))
 
 

@@ -22,6 +22,7 @@ from tests.scripts.toys import image_request, run, small_request
 BUILT_IN = Path(__file__).parent.parent.parent / "extensions-builtin"
 RECORDED = {case["id"]: case for case in cases() if case["id"].startswith("script/")}
 LEFT = (0, 0, 32, 64)
+SOFT = {"Soft Inpainting": (True, 1.0, 0.5, 4.0, 0.0, 0.5, 2.0)}
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +121,7 @@ def test_a_script_of_the_other_tab_is_refused_by_name(library: ScriptLibrary) ->
 
 
 def test_soft_inpainting_takes_grey_masks_as_they_are(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
-    wanted = replace(
-        image_request(LEFT, blur=6), alwayson_args={"Soft Inpainting": (True, 1.0, 0.5, 4.0, 0.0, 0.5, 2.0)}
-    )
+    wanted = replace(image_request(LEFT, blur=6), alwayson_args=SOFT)
     result = run(wanted, engine, tmp_path, library)
     assert not result.notices
     parsed = parse_infotext(result.samples[0].infotext)
@@ -133,6 +132,6 @@ def test_soft_inpainting_takes_grey_masks_as_they_are(library: ScriptLibrary, en
 
 
 def test_soft_inpainting_without_a_mask_does_nothing(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
-    wanted = replace(image_request(), alwayson_args={"Soft Inpainting": (True, 1.0, 0.5, 4.0, 0.0, 0.5, 2.0)})
+    wanted = replace(image_request(), alwayson_args=SOFT)
     result = run(wanted, engine, tmp_path, library)
     assert not result.notices and "Soft inpainting" not in result.samples[0].infotext

@@ -1,5 +1,5 @@
-"""Loopback: the result is the next image to start from, a number of times, with a denoising strength that changes on the
-way."""
+"""Loopback: the result is the next image to start from, a number of times, with a denoising strength that changes on
+the way."""
 
 from __future__ import annotations
 

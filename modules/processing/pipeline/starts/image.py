@@ -162,7 +162,8 @@ class ImageStart:
     def _mask_by_level(self, mask: Tensor) -> Callable[[Tensor], Tensor]:
         """The mask [1,1,h,w] at a noise level. Outside of a kept image, what lies near to its border stays as it
         begins, a continuation of that border, until the level is low: the nearer, the longer. So shapes go on across
-        the seam. After Levin and Fried 2023 (arXiv:2306.00950), who give every pixel the level from which on it may change."""
+        the seam. After Levin and Fried 2023 (arXiv:2306.00950), who give every pixel the level from which on it may
+        change."""
         margins = self.prepared.margins
         if margins is None:
             return lambda sigma: mask

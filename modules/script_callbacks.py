@@ -45,6 +45,16 @@ def on_before_ui(callback: Callback, *, name: str | None = None) -> None:
     register(Moment.BEFORE_UI, callback, name)
 
 
+def on_before_component(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(None, elem_id=..., label=...)`: a control of a form is about to be built."""
+    register(Moment.BEFORE_COMPONENT, callback, name)
+
+
+def on_after_component(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(component, elem_id=..., label=...)`: a control of a form was built."""
+    register(Moment.AFTER_COMPONENT, callback, name)
+
+
 def on_ui_tabs(callback: Callback, *, name: str | None = None) -> None:
     """`callback()` returns a list of (gr.Blocks, title, element id): tabs of the page."""
     register(Moment.UI_TABS, callback, name)

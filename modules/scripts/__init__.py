@@ -4,6 +4,7 @@ from modules.scripts.program import Program, program_now
 from modules.scripts.script import (
     AlwaysVisible,
     MaskBlendArgs,
+    OnComponent,
     PostprocessBatchListArgs,
     PostprocessImageArgs,
     PostProcessMaskOverlayArgs,
@@ -14,6 +15,7 @@ from modules.scripts.script import (
 __all__ = [
     "AlwaysVisible",
     "MaskBlendArgs",
+    "OnComponent",
     "PostProcessMaskOverlayArgs",
     "PostSampleArgs",
     "PostprocessBatchListArgs",

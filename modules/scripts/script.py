@@ -54,8 +54,8 @@ class Script:
         return []
 
     def before_component(self, component: Any, **kwargs: Any) -> None:
-        """A control of a form is about to be built where the layout is open now, so that what is built here stands before
-        it; `component` is None, `elem_id` and `label` are given."""
+        """A control of a form is about to be built where the layout is open now: what is built here stands before it.
+        `component` is None, `elem_id` and `label` are given."""
 
     def after_component(self, component: Any, **kwargs: Any) -> None:
         """A control of a form was built; `elem_id` and `label` are given."""

@@ -12,11 +12,10 @@ from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.families.ldm.parts import build_unet, build_vae
 from modules.models.families.sd2.family import TEXT_PREFIX as OPEN_CLIP_PREFIX
 from modules.models.families.sdxl.family import BIG_G_PREFIX, CLIP_L_PREFIX
-from modules.models.layouts.keymaps.clip_text import clip_text_keymap
+from modules.models.layouts.keymaps.clip_text import clip_text_keymap, open_clip_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
 from modules.models.layouts.keymaps.ldm_vae import vae_keymap
-from modules.models.layouts.keymaps.open_clip_text import open_clip_keymap
 from modules.models.layouts.open_clip_layout import LayoutWriter
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model

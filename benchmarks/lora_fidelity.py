@@ -15,8 +15,9 @@ from modules.adapters.adapter_file import AdapterFile, read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use, add_branches
 from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget, SideBranch, changed_weight
+from modules.memory.formats import FORMATS
 from modules.memory.layer import stored_state, unmanage
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StoredLayers
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
 from modules.sampling.discrete import scaled_linear_alphas_cumprod
@@ -139,7 +140,9 @@ def retention(storage: str, dtype: torch.dtype, share: float, factors: bool) -> 
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(1280, 1280, bias=False).requires_grad_(False)
     layer.weight.copy_(torch.randn(1280, 1280, generator=generator) * 0.03)
-    apply_storage(torch.nn.Sequential(layer), StorageRules(storage), dtype)
+    stored, form = StoredLayers(), FORMATS.get(storage)
+    stored.put(layer, "weight", form, form.encode(layer.weight), "weight")
+    stored.manage(dtype)
     x = torch.randn(4096, 1280, generator=generator, dtype=dtype)
     before = layer(x).float()
     up, down = torch.randn(1280, 16, generator=generator), torch.randn(16, 1280, generator=generator)

@@ -20,7 +20,7 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES, SamplerSpec
 from modules.sampling.denoisers import denoise_for
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import no_report, txt2img_run
+from modules.sampling.plan import txt2img_run
 
 STEPS = 20
 REPEATS = 25
@@ -56,7 +56,7 @@ def measure(spec: SamplerSpec, schedule: DiscreteSchedule) -> dict[str, float | 
         start = time.process_time()
         plan = txt2img_run(spec, SCHEDULES.get("automatic"), STEPS, schedule)
         guidance = IdleGuidance(spec, schedule)
-        plan.run(guidance, plan.start(first), plan.step_noise(noise), no_report)
+        plan.run(guidance, plan.start(first), plan.step_noise(noise), lambda info: None)
         times.append((time.process_time() - start) * 1000)
         calls = guidance.calls
     # DPM adaptive takes as many steps as it likes: three calls each.

@@ -155,9 +155,9 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
         pixel_upscalers=lambda: [*PIXEL_UPSCALERS, *engine.upscalers.catalogue.names],
         enlarge=lambda image, name, size_px, settings: _enlarged(engine, image, name, size_px, settings),
-        loras=lambda: [info.name for info in engine.adapters.catalogue.entries],
+        loras=lambda: [info.name for info in engine.adapters.files.catalogue.entries],
         styles=lambda: StyleBook.read(paths.styles_files),
-        adapters=lambda: engine.adapters,
+        adapters=lambda: engine.adapters.files,
         folders=folders_of(paths),
     )
 
@@ -175,7 +175,7 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
     """The pages of cards, over the program's own catalogues and folders: ours, then those of extensions."""
     ours = (
         embedding_page(paths.embeddings_dir),
-        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.hypernetworks),
+        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.files.hypernetworks),
         checkpoint_page(paths.checkpoint_dirs, catalogue),
     )
     return CardLibrary(scripts.adapters.pages(scripts.program, ours))

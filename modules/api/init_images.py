@@ -3,16 +3,20 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from modules.api.fetching import fetch, is_url
 from modules.api.schemas import ImageBody
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.encode import decode_image
+from modules.images.reading import read_image
 from modules.processing.parameters import Parameter
 from modules.processing.pasting import missing_images, pasted_mask, pasted_start
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, SourceImage
+from modules.settings.values import Settings
 
 
-def start_from(body: ImageBody, parsed: Mapping[str, Any] | None = None) -> FromImage:
-    """The start of an img2img body; what it leaves out is as the infotext `parsed` says.
+def start_from(body: ImageBody, settings: Settings, parsed: Mapping[str, Any] | None = None) -> FromImage:
+    """The start of an img2img body; what it leaves out is as the infotext `parsed` says. The settings say whether
+    images may be fetched from URLs.
 
     Raises `UnknownNameError` (404, as the reference UI) where there is no image, and `InvalidValueError` for anything
     that is none, or a value that is not allowed.
@@ -23,21 +27,22 @@ def start_from(body: ImageBody, parsed: Mapping[str, Any] | None = None) -> From
         raise UnknownNameError(
             f"Init image not found: give at least one image as base64 text in init_images. {named}".strip()
         )
-    if body.latent_mask is not None:
-        raise InvalidValueError("latent_mask is not supported; give the mask in mask.")
+    if body.latent_mask and not body.mask:
+        raise InvalidValueError("latent_mask says how a mask is used while sampling; give the mask itself in mask.")
     return FromImage(
-        images=tuple(_source(text, f"init_images[{index}]") for index, text in enumerate(body.init_images)),
-        mask=_mask(body, parsed) if body.mask else None,
+        images=tuple(_source(text, f"init_images[{index}]", settings) for index, text in enumerate(body.init_images)),
+        mask=_mask(body, settings, parsed) if body.mask else None,
         **_values(body, IMAGE_ROWS, pasted_start(parsed)),
     )
 
 
-def _mask(body: ImageBody, parsed: Mapping[str, Any]) -> Mask:
+def _mask(body: ImageBody, settings: Settings, parsed: Mapping[str, Any]) -> Mask:
     assert body.mask is not None
     values = _values(body, MASK_ROWS, pasted_mask(parsed) if parsed else {})
     if body.mask_blur is not None:
         values |= {"blur_x": body.mask_blur, "blur_y": body.mask_blur}
-    return Mask(image=_source(body.mask, "mask"), **values)
+    latent = _source(body.latent_mask, "latent_mask", settings) if body.latent_mask else None
+    return Mask(image=_source(body.mask, "mask", settings), latent=latent, **values)
 
 
 def _values(body: ImageBody, rows: Iterable[Parameter], pasted: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +54,7 @@ def _values(body: ImageBody, rows: Iterable[Parameter], pasted: Mapping[str, Any
     }
 
 
-def _source(text: str, what: str) -> SourceImage:
-    if text.lstrip()[:8].lower().startswith(("http://", "https://")):
-        raise InvalidValueError(f"{what} is an address; images are not fetched. Send the file itself as base64 text.")
+def _source(text: str, what: str, settings: Settings) -> SourceImage:
+    if is_url(text):
+        return SourceImage.of(read_image(fetch(text, what, settings), what))
     return SourceImage.of(decode_image(text, what))

@@ -108,7 +108,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/hypernetworks")
     def hypernetworks() -> list[HypernetworkItem]:
         """Hypernetworks."""
-        entries = services.engine.adapters.hypernetworks.entries
+        entries = services.engine.adapters.files.hypernetworks.entries
         return [HypernetworkItem(name=info.name, path=str(info.path)) for info in entries]
 
     @routes.get("/embeddings")
@@ -154,7 +154,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.post("/refresh-embeddings", **documented())
     def refresh_embeddings() -> None:
         """Look for embeddings again."""
-        services.engine.adapters.embeddings.refresh()
+        services.engine.adapters.files.embeddings.refresh()
 
     @routes.post("/refresh-vae", **documented())
     def refresh_vae() -> None:

@@ -48,7 +48,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
             stated = {name: value for name, value in _hires_values(body).items() if name not in left_out}
             hires = _pasted(pasted_pass, HIRES_ROWS) | stated
         overrides = {**override_settings_from(parsed, current), **overrides}
-    start = start_from(body, parsed) if isinstance(body, ImageBody) else FromNoise()
+    start = start_from(body, current, parsed) if isinstance(body, ImageBody) else FromNoise()
     settings = _settings(body, current, overrides, values["sampler"])
     book = StyleBook.read(services.paths.styles_files)
     values["prompt"] = book.apply_to_prompt(values["prompt"], values["styles"])

@@ -22,9 +22,8 @@ class HookOrder(IntEnum):
 
     ADAPTER = 0  # changes a layer's input or adds to its output: hypernetworks, factors in training
     COMPUTE = 1  # computes the same in another way: split feed-forward
-    WEIGHTS = 2  # makes weights usable while the forward pass runs
-    RECOMPUTE = 3  # runs what lies inside again in the backward pass: gradient checkpointing
-    OBSERVE = 4  # measures, or notes the beginning and the end of a pass
+    RECOMPUTE = 2  # runs what lies inside again in the backward pass: gradient checkpointing
+    OBSERVE = 3  # measures, or notes the beginning and the end of a pass
 
 
 class ModuleHook(Protocol):

@@ -156,11 +156,16 @@ def unmanage(layer: nn.Module) -> None:
         return
     state.changes, state.branches = (), None
     plain = {name: read_weight(layer, name) for name in state.formats if layer._parameters.get(name) is not None}
-    layer.__class__ = state.own_class
-    del layer.__dict__[STATE]
+    restore_class(layer)
     for name, weight in plain.items():
         layer._parameters[name] = nn.Parameter(weight, requires_grad=False)
         layer._buffers.pop(name + SCALE_SUFFIX, None)
+
+
+def restore_class(layer: nn.Module) -> None:
+    """Give a managed layer its own class back; its parameters are then what they hold."""
+    state: Stored = layer.__dict__.pop(STATE)
+    layer.__class__ = state.own_class
 
 
 def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None:

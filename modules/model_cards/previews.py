@@ -12,6 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from modules.adapters.catalogue import EMBEDDED
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import UnknownNameError
 from modules.model_folders import Near, inside
@@ -27,9 +28,6 @@ MEDIA_TYPES = {
 }
 ENDINGS = (*(f".preview{suffix}" for suffix in MEDIA_TYPES), *MEDIA_TYPES)
 """What follows the model's name. One that was chosen on the page (`.preview.png`) goes before all others."""
-
-EMBEDDED = ("ssmd_cover_images", "modelspec.thumbnail")
-"""Metadata that holds images: a JSON list of base64 texts, and a data URI."""
 
 _FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)

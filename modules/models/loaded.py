@@ -113,6 +113,16 @@ class LoadedModel:
         return 1 << (self.architecture.vae.levels - 1)
 
     @property
+    def size_multiple_px(self) -> int:
+        """Pixels that the sides of its images are multiples of."""
+        return self.downscale * self.family.latent_multiple
+
+    def latent_size(self, size_px: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) in latent units of images of `size_px` (width, height), cut down to what can be computed."""
+        width, height = (side // self.size_multiple_px * self.family.latent_multiple for side in size_px)
+        return height, width
+
+    @property
     def latent_channels(self) -> int:
         """Channels of a latent."""
         return self.architecture.vae.latent_channels
@@ -122,6 +132,11 @@ class LoadedModel:
         """Channels that the UNet wants behind those of the latent: 5 for inpainting (mask and masked image), 4 for
         instruct-pix2pix, else 0."""
         return self.family.input_sizes(self.unet).channels - self.latent_channels
+
+    @property
+    def edits_images(self) -> bool:
+        """Whether it is an instruct-pix2pix model, which sees the latent of a whole image."""
+        return self.image_channels == self.latent_channels
 
     def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
         """The denoiser's raw prediction (eps, v or a flow).
@@ -165,6 +180,11 @@ class LoadedModel:
         """Images [B,3,H,W] in -1..1 to the mean of their scaled latents, float32; see `decode`."""
         tiny = self.tiny_vae.encoder
         return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
+
+    def encode_unscaled(self, images: Tensor) -> Tensor:
+        """`encode`, before latents are scaled: what editing models are shown of an image."""
+        latent_format = self.architecture.latent
+        return self.encode(images) / latent_format.scale_factor + latent_format.shift
 
     def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
         """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,8 +16,9 @@ from modules.memory.streaming.offload_storage import SMALL_BYTES
 from modules.memory.streaming.source import RamSource, Source
 from modules.models.architecture import LdmArchitecture
 from modules.models.families.family import Component, ModelFamily
+from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loading import architecture_of, detect_family
+from modules.models.loading import architecture_of
 from modules.models.precision import PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.reading.filling import SMALLEST_TABLE_BYTES
@@ -50,6 +51,11 @@ class MetaModel:
     def downscale(self) -> int:
         """Pixels a latent stands for, along one side."""
         return 1 << (self.architecture.vae.levels - 1)
+
+    @property
+    def size_multiple_px(self) -> int:
+        """Pixels that the sides of its images are multiples of."""
+        return self.downscale * self.family.latent_multiple
 
     @cached_property
     def max_tensor_bytes(self) -> int:
@@ -86,10 +92,10 @@ class MetaModel:
                 found[key] = tensor.numel() * (rest.itemsize if tensor.is_floating_point() else tensor.element_size())
         return found
 
-    def resident_bytes(self, plan: PrecisionPlan, stage: str) -> int:
-        """Bytes of weights on the device in a stage ("text", "denoise", "decode" ...); less than all where weights
-        are streamed: what is too small for it, and of the components at work all, or twice (the next is in transfer)
-        their largest block or layer."""
+    def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
+        """Bytes of weights on the device while the components compute of which `computes` says so; less than all where
+        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is in
+        transfer) their largest block or layer."""
         weights = self.weights(plan)
         everything = sum(sum(sizes.values()) for sizes in weights.values())
         if plan.streaming is None:
@@ -98,7 +104,7 @@ class MetaModel:
         for name in weights:
             stays, groups = self._groups(plan, plan.streaming, name)
             total += stays
-            if _works(stage, name):
+            if computes(name):
                 beside = 1 if plan.streaming.level_of(name) is Level.COMPONENT else 2
                 total += min(sum(groups), beside * max(groups, default=0))
         return min(total, everything)
@@ -169,12 +175,3 @@ def build_meta_model(
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         components = tuple(family.components(file.entries, architecture, folders))
         return MetaModel(info, family, architecture, components, dict(file.entries), file.has_offsets)
-
-
-def _works(stage: str, component: str) -> bool:
-    """Whether a component computes in a stage; all do while adapters are applied and the model loads."""
-    if stage in ("adapters", "load"):
-        return True
-    if stage == "text":
-        return component.startswith("text_encoder")
-    return component == ("unet" if stage.startswith("denoise") else "vae")

@@ -7,7 +7,7 @@ Settings are read once at the edge and travel inside the request, so a job keeps
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -551,9 +551,22 @@ class GenerationRequest:
     @property
     def size_px(self) -> tuple[int, int]:
         """Width and height of the image that is made: the asked ones cut down to multiples of 8, and what the canvas
-        has more than them when outpainting."""
-        more = self.start.grown_px if isinstance(self.start, FromImage) else (0, 0)
+        has more than them when outpainting. `cut_to` has those for models that take fewer sizes."""
+        more = self._grown_px
         return self.width // 8 * 8 + more[0], self.height // 8 * 8 + more[1]
+
+    def cut_to(self, multiple_px: int) -> "GenerationRequest":
+        """The same for a model whose images have sides that are multiples of `multiple_px`."""
+        width, height = (max(side // multiple_px, 1) * multiple_px for side in self.size_px)
+        more = self._grown_px
+        return (
+            self if (width, height) == self.size_px else replace(self, width=width - more[0], height=height - more[1])
+        )
+
+    @property
+    def _grown_px(self) -> tuple[int, int]:
+        """By how much outpainting grows the canvas."""
+        return self.start.grown_px if isinstance(self.start, FromImage) else (0, 0)
 
     @property
     def resizes_seed(self) -> bool:

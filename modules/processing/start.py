@@ -201,6 +201,7 @@ class Mask:
             tabs=Tab.IMG2IMG,
         ),
     ] = True
+    latent: SourceImage | None = None  # in place of `image` while sampling, as it is: neither inverted nor blurred
 
     def __post_init__(self) -> None:
         check_values(self, MASK_PREFIX)
@@ -220,8 +221,9 @@ class FromNoise:
 class FromImage:
     """Images that are noised as far as `denoising_strength` says, and sampled from there: img2img and inpainting.
 
-    `images` holds one image for all of a batch, or one per image. `image_cfg_scale` is for models that are guided by
-    the image as well; None for the default. `initial_noise_multiplier` scales the first noise; None: the setting's.
+    `images` holds one image for all of a batch, or one per image. `image_cfg_scale` says how strongly a model that
+    edits images follows them; None or 1: it is guided by the prompt alone. `initial_noise_multiplier` scales the first
+    noise; None: the setting's.
     `outpaint_...` grow the canvas around the images, which are kept as they are.
     """
 

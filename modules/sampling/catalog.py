@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from modules.registry import Registry
 
 if TYPE_CHECKING:
-    from modules.sampling.schedules import SigmaFunction
     from modules.sampling.types import Sampler
 
 
@@ -125,10 +124,10 @@ class ScheduleSpec:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The schedule's function, see `schedules.SigmaFunction`."""
+        """The schedule's function: from a `schedules.SigmaRequest` to sigmas."""
         if self.target is None:
             raise ValueError(f"schedule {self.label!r} has no function of its own: the sampler decides")
-        function: SigmaFunction = _load(self.target)
+        function: Callable[..., Any] = _load(self.target)
         return function
 
 
@@ -297,18 +296,6 @@ def split_legacy_name(name: str) -> tuple[str, str]:
                 if name.lower().endswith(f" {ending.lower()}") and head in SAMPLERS:
                     return SAMPLERS.canonical(head), schedule.label
     return SAMPLERS.canonical(name), "Automatic"
-
-
-def resolve_names(sampler: str, scheduler: str | None) -> tuple[SamplerSpec, ScheduleSpec]:
-    """The entries that a request's two names mean; a schedule in the sampler's name wins over `scheduler`.
-
-    None and "" mean Automatic. A schedule that Automatic would pick anyway collapses to Automatic. Raises
-    `UnknownNameError` for a sampler or schedule that does not exist.
-    """
-    name, from_name = split_legacy_name(sampler)
-    schedule = SCHEDULES.get(from_name if from_name != "Automatic" else scheduler or "Automatic")
-    spec = SAMPLERS.get(name)
-    return spec, SCHEDULES.get("Automatic") if schedule.name == spec.default_scheduler else schedule
 
 
 def effective_schedule(sampler: SamplerSpec, schedule: ScheduleSpec) -> ScheduleSpec:

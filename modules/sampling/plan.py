@@ -173,7 +173,3 @@ def img2img_steps(steps: int, denoising_strength: float, fix_steps: bool) -> tup
     if not fix_steps:
         return steps, int(strength * steps)
     return (int(steps / strength) if denoising_strength > 0 else 0), steps - 1
-
-
-def no_report(_: object) -> None:
-    """An `OnStep` for callers that do not care."""

@@ -6,9 +6,7 @@ All work on the CPU in fp32 unless they say otherwise, so that a schedule is the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -71,9 +69,6 @@ class SigmaRequest:
     model: SigmaMap
     rho: float
     options: ScheduleOptions
-
-
-SigmaFunction: TypeAlias = Callable[[SigmaRequest], Tensor]
 
 
 def append_zero(sigmas: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The types that travel between processing and the samplers; the registries are re-exported from `catalog`.
+"""The types that travel between processing and the samplers.
 
 Everything is in variance-exploding scaling: `x = x0 + sigma * noise`, with sigma between about 0.03 and 14.6 for
 Stable Diffusion 1. A model that wants another scaling is wrapped (`denoisers`).
@@ -14,32 +14,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from torch import Tensor
 
 from modules.errors import InvalidValueError
-from modules.sampling.catalog import (
-    SAMPLERS,
-    SCHEDULES,
-    EtaSource,
-    Family,
-    SamplerSpec,
-    ScheduleSpec,
-    split_legacy_name,
-)
-
-__all__ = [
-    "SAMPLERS",
-    "SCHEDULES",
-    "Denoise",
-    "EtaSource",
-    "Family",
-    "GuidedDenoise",
-    "OnStep",
-    "Sampler",
-    "SamplerOptions",
-    "SamplerSpec",
-    "ScheduleSpec",
-    "StepInfo",
-    "StepNoise",
-    "split_legacy_name",
-]
 
 # (x [B, C, H, W], sigma [B] fp32) -> denoised x0 [B, C, H, W]. Sigma may lie on the CPU while x does not: reading it
 # (for a timestep, for guidance limits) then does not wait for the device.

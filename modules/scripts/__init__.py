@@ -1,6 +1,7 @@
 """The extension API; `import modules.scripts as scripts` gives an extension what it subclasses."""
 
-from modules.scripts.program import Program, program_now
+from modules.scripts.loading import program_now
+from modules.scripts.program import Program
 from modules.scripts.script import (
     AlwaysVisible,
     MaskBlendArgs,

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from modules.scripts.loading import loading_now
-
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
@@ -151,9 +149,3 @@ class Callbacks:
             except Exception:  # somebody else's code must not cost the program
                 log.exception("The callback %s of %s failed.", moment.value, entry.label)
         return results
-
-
-def register(moment: Moment, function: Callable[..., Any], name: str | None = None) -> None:
-    """Register a callback of the extension that is being loaded; raises `InvalidValueError` at any other time."""
-    loading = loading_now(f"on_{moment.value}")
-    loading.callbacks.add(Registered(moment, function, loading.extension, name))

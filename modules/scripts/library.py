@@ -141,7 +141,7 @@ def components_of(script: Script) -> list[Any]:
     if script.built is None:
         with ThreadPoolExecutor(1) as thread:
             script.built = thread.submit(lambda: asyncio.run(_build(script))).result()
-        script.pasted = PastedFields.of(script, script.built)
+        script.pasted = PastedFields.of(script.title(), script.built, script.infotext_fields)
     return script.built
 
 

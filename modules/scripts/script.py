@@ -6,20 +6,18 @@ of the components that `ui` returned, in their order; facts of a batch come as k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from modules.scripts.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from PIL import Image
     from torch import Tensor
 
-    from modules.scripts.pasting import PastedFields
+    from modules.scripts.pasting import InfotextFields, PastedFields
     from modules.scripts.processing import Processed, StableDiffusionProcessing
-
-    InfotextFields: TypeAlias = Sequence[tuple[Any, str | Callable[[Mapping[str, Any]], Any]]]
 
 AlwaysVisible = object()
 """What `Script.show` returns for a script that takes part in every job."""

@@ -12,6 +12,7 @@ import torch
 
 from modules.adapters.adapter_file import read_adapter_file
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.model_cards.training_facts import version_of_family
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
 from modules.training.factors import take_over
@@ -72,7 +73,7 @@ def common_arguments() -> argparse.ArgumentParser:
 def training_arguments() -> argparse.ArgumentParser:
     """What every command that trains takes."""
     training = argparse.ArgumentParser(add_help=False, parents=[common_arguments()])
-    training.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for (SD 1.x)")
+    training.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for")
     training.add_argument("--start", type=Path, default=None, help="a LoRA of the same ranks to resume from")
     training.add_argument("--storage", default=None, help="keep the frozen weights in 8 bits: fp8_e4m3fn_row ...")
     training.add_argument("--device", default="cpu")
@@ -120,7 +121,7 @@ def _train(arguments: argparse.Namespace) -> None:
         arguments, model, images, options, arguments.output, arguments.folder.resolve().name, arguments.trigger
     )
     if arguments.trigger:
-        write_card(arguments.output, "", arguments.trigger)
+        write_card(arguments.output, version_of_family(model.family.label), "", arguments.trigger)
     if arguments.preview_prompt:
         write_preview(arguments, model, arguments.output, arguments.preview_prompt, arguments.preview_seed or 1)
 
@@ -161,8 +162,10 @@ def train_and_write(
         log.warning("Stopped at step %d; what was learnt so far is written.", trainer.step)
     finally:
         trainer.close()
+    assert model.family.lora_base is not None, "load_base refuses such models"
     record = TrainingRecord(
         name=output.stem,
+        base=model.family.lora_base,
         base_name=arguments.checkpoint.name,
         base_hashes=file_hashes(arguments.checkpoint),
         side_px=images[0].image.width,

@@ -105,7 +105,7 @@ def _same_name(name: str, choices: Sequence[str]) -> str | None:
 
 
 def _known_networks(prompt: str, services: Services) -> tuple[str, list[str]]:
-    adapters = services.engine.adapters
+    adapters = services.engine.adapters.files
     sentences = []
 
     def keep(tag: re.Match[str]) -> str:

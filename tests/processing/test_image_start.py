@@ -1,11 +1,15 @@
 """img2img: the recorded requests made again, and what starts from images refuse."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
 from modules.errors import InvalidValueError
 from modules.images.infotext import parse_infotext
@@ -16,10 +20,11 @@ from modules.processing.engine.engine import Engine
 from modules.processing.pasting import missing_images, pasted_mask, pasted_start, pasted_values
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
+from modules.processing.pipeline.hooks import NoHooks
 from modules.processing.record.output import Output
-from modules.processing.record.result import Result
+from modules.processing.record.result import ImageRole, Result
 from modules.processing.request import GenerationRequest
-from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, SourceImage
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, SourceImage, whole_mask
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, cases
 
@@ -31,8 +36,7 @@ CASES = {
 
 
 def from_image(payload: dict[str, Any], **changes: Any) -> GenerationRequest:
-    settings = {key: value for key, value in payload.get("override_settings", {}).items() if "upscaler" not in key}
-    request = request_of({**payload, "override_settings": settings})
+    request = request_of(payload)
     images = tuple(SourceImage.of(Image.open(REFERENCE / item["$file"])) for item in payload["init_images"])
     values = {
         "images": images,
@@ -65,28 +69,48 @@ def made(request: GenerationRequest, engine: Engine, folder: Path) -> Result:
     return generate(request, engine, Output(folder), Silent())
 
 
+# The recordings start from a sample of the VAE's posterior (deviation 4.5e-5), drawn without a seed. DPM2 makes of that
+# up to 15 levels; DPM adaptive chooses other steps and thus draws other noise, see `test_dpm_adaptive_...`; color
+# correction turns single levels into many, see `test_the_recorded_correction_...` of the images.
+CHAOTIC = "img2img/sampler-dpm_adaptive"
+SHARE_WITHIN_2 = {"img2img/sampler-dpm2": 0.985, "img2img/color-correction": 0.97}
+MOST_APART = {"img2img/color-correction": 80}
 OURS = {"Init image sha256", "Mask sha256", "Resize mode", "Mask blur x", "Mask blur y", "Color correction"}
 """Fields that the reference UI does not write."""
-DIFFERS = pytest.mark.xfail(reason="DPM adaptive chooses other steps from an image than the recording", strict=True)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=DIFFERS if name.endswith("dpm_adaptive") else ()) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_the_recorded_image_is_made_again(name: str, engine: Engine, tmp_path: Path) -> None:
     case = CASES[name]
     result = made(from_image(case["payload"]), engine, tmp_path)
     for image, recorded in zip(result.samples, case["images"], strict=True):
         apart = levels_apart(image.image, recorded["file"])
-        if name == "img2img/color-correction":  # 8 bits of L*a*b* are rounded otherwise than by OpenCV's tables
-            assert (apart <= 8).mean() >= 0.95
-            continue
-        assert apart.max() <= 12 and (apart <= 2).mean() >= 0.98, (apart.max(), (apart <= 2).mean())
+        if name != CHAOTIC:
+            within = (apart <= 2).mean()
+            assert apart.max() <= MOST_APART.get(name, 8) and within >= SHARE_WITHIN_2.get(name, 0.995), (
+                apart.max(),
+                within,
+            )
     ours, theirs = (parse_infotext(text) for text in (result.samples[0].infotext, case["info"]["infotexts"][0]))
     for key, value in theirs.items():
         same = "Featherweight 0.1.0" if key == "Version" else value
         assert str(ours[key]).removesuffix(".0") == str(same).removesuffix(".0"), key
     assert ours.keys() - theirs.keys() <= OURS
+
+
+def test_dpm_adaptive_is_as_near_to_the_recording_as_to_itself(engine: Engine, tmp_path: Path) -> None:
+    """With the start moved by a deviation of 4.5e-5, six runs were 0.15 to 0.24 apart from each other and 0.16 to 0.23
+    from the recording (root mean square; the latents' own deviation is 1.15). Another range of sigmas gives 4.2."""
+    found: list[Tensor] = []
+
+    class Noting(NoHooks):
+        def sampled(self, latents: Tensor) -> Tensor:
+            found.append(latents)
+            return latents
+
+    generate(from_image(CASES[CHAOTIC]["payload"]), engine, Output(tmp_path), Silent(), Noting())
+    recorded = torch.from_numpy(np.load(REFERENCE / "latents.npz")[f"{CHAOTIC}:latent0"])
+    assert float((found[0] - recorded.reshape(found[0].shape)).square().mean().sqrt()) < 0.35
 
 
 def test_a_number_of_images_that_does_not_go_with_the_batch_is_refused(engine: Engine, tmp_path: Path) -> None:
@@ -113,6 +137,73 @@ def test_values_out_of_range_are_refused() -> None:
             FromImage(images=images, denoising_strength=strength)
     with pytest.raises(InvalidValueError, match=r"image CFG scale is -1.0; allowed is 0 to"):
         FromImage(images=images, image_cfg_scale=-1.0)
+
+
+def shown(engine: Engine, folder: Path, case: str, **settings: object) -> Result:
+    request = from_image(CASES[case]["payload"])
+    return made(replace(request, settings=request.settings.changed(**settings)), engine, folder)
+
+
+def test_masks_are_shown_and_saved_where_settings_say_so(engine: Engine, tmp_path: Path) -> None:
+    wanted = {"return_mask": True, "return_mask_composite": True, "save_mask": True, "save_mask_composite": True}
+    result = shown(engine, tmp_path, "inpaint/fullres-padding0", samples_save=True, **wanted)
+    assert [image.kind for image in result.images] == [ImageRole.SAMPLE, ImageRole.MASK, ImageRole.MASK_COMPOSITE]
+    sample, mask, composite = (image.image for image in result.images)
+    start = from_image(CASES["inpaint/fullres-padding0"]["payload"]).start
+    assert isinstance(start, FromImage) and start.mask is not None
+    whole = whole_mask(start.mask, start.images[0].image.size)
+    assert mask.convert("L").tobytes() == whole.tobytes() and composite.size == sample.size == whole.size
+    assert composite.getchannel("A").getextrema() == whole.getextrema()
+    painted, made_there = np.asarray(whole) == 255, np.asarray(composite)[..., :3]
+    assert (made_there[painted] == np.asarray(sample)[painted]).all()
+    folder = next((tmp_path / "outputs" / "img2img-images").iterdir())
+    suffixes = sorted(path.stem.partition("-")[2].partition("-")[2] for path in folder.iterdir())
+    assert suffixes == ["", "mask", "mask-composite"]
+    assert len(result.info.infotexts) == 1
+
+
+def test_without_those_settings_there_is_only_the_image(engine: Engine, tmp_path: Path) -> None:
+    result = shown(engine, tmp_path, "inpaint/invert", samples_save=True)
+    assert len(result.images) == 1
+    assert sum(path.is_file() for path in tmp_path.rglob("*")) == 1
+
+
+def test_an_image_before_color_correction_is_saved(engine: Engine, tmp_path: Path) -> None:
+    shown(engine, tmp_path, "img2img/color-correction", samples_save=True, save_images_before_color_correction=True)
+    before, after = sorted(tmp_path.rglob("*.png"), key=lambda path: "before" not in path.name)
+    assert before.stem.endswith("-before-color-correction")
+    assert Image.open(before).tobytes() != Image.open(after).tobytes()
+    apart = levels_apart(Image.open(before), CASES["img2img/sampler-euler"]["images"][0]["file"])
+    assert apart.max() <= 2
+
+
+def test_init_images_are_saved_once_under_their_hash(engine: Engine, tmp_path: Path) -> None:
+    for _ in range(2):
+        shown(engine, tmp_path, "img2img/denoise0.0", save_init_img=True)
+    (path,) = (tmp_path / "outputs" / "init-images").iterdir()
+    source = Image.open(REFERENCE / CASES["img2img/denoise0.0"]["payload"]["init_images"][0]["$file"])
+    assert path.name == f"{hashlib.md5(source.tobytes()).hexdigest()}.png"
+    assert Image.open(path).tobytes() == source.tobytes()
+
+
+def test_a_latent_mask_says_where_sampling_changes_the_image(engine: Engine, tmp_path: Path) -> None:
+    """The mask is all of the image; of the latents only the left half is free."""
+    payload = CASES["img2img/denoise0.5"]["payload"]
+    white, half = Image.new("L", (64, 64), 255), Image.new("L", (64, 64))
+    half.paste(255, (0, 0, 32, 64))
+    mask = Mask(image=SourceImage.of(white), blur_x=0, blur_y=0, latent=SourceImage.of(half))
+    found: list[Tensor] = []
+
+    class Noting(NoHooks):
+        def sampled(self, latents: Tensor) -> Tensor:
+            found.append(latents)
+            return latents
+
+    for latent in (half, Image.new("L", (64, 64))):
+        request = from_image(payload, mask=replace(mask, latent=SourceImage.of(latent)))
+        generate(request, engine, Output(tmp_path), Silent(), Noting())
+    free, kept = found
+    assert torch.equal(free[..., 4:], kept[..., 4:]) and not torch.equal(free[..., :4], kept[..., :4])
 
 
 def everything() -> FromImage:

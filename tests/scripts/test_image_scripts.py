@@ -1,5 +1,6 @@
 """The built-in scripts on prompts and images, with the tiny model: recorded requests, and what they refuse."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from modules.scripts.library import ScriptLibrary, filled_args
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
 from tests.processing.test_image_start import from_image
-from tests.recordings import cases
+from tests.recordings import REFERENCE
 from tests.scripts.toys import image_request, run, small_request
 
 BUILT_IN = Path(__file__).parent.parent.parent / "extensions-builtin"
-RECORDED = {case["id"]: case for case in cases() if case["id"].startswith("script/")}
+RECORDED = {case["id"]: case for case in json.loads((REFERENCE / "script-cases.json").read_text())["cases"]}
 LEFT = (0, 0, 32, 64)
 SOFT = {"Soft Inpainting": (True, 1.0, 0.5, 4.0, 0.0, 0.5, 2.0)}
 

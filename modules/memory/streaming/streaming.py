@@ -21,7 +21,7 @@ from torch import nn
 from modules.errors import InvalidValueError
 from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
-from modules.memory.layer import STATE, manage, stored_state
+from modules.memory.layer import manage, restore_class, stored_state
 from modules.memory.moving import move
 from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
 from modules.memory.streaming.offload_storage import OffloadStorage
@@ -144,8 +144,7 @@ class StreamHandle:
                 is_8_bit = any(storage.dtype.itemsize == 1 for storage in state.formats.values())  # stored meanwhile
                 is_needed = is_8_bit or bool(state.changes) or state.branches is not None
                 if id(layer) in self._only_streamed and not is_needed:
-                    layer.__class__ = state.own_class
-                    del layer.__dict__[STATE]
+                    restore_class(layer)
         self.streamer.close()
 
     def close(self) -> None:

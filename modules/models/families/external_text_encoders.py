@@ -10,9 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from modules.models.closing import Closing
 from modules.models.families.family import ExternalTextEncoder
-from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
 FOLDERS = ("text_encoder", "text_encoders", "CLIP", "clip")

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.closing import Closing
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import FAMILIES
@@ -23,7 +22,7 @@ from modules.models.layouts.diffusers_folder import ADAPTERS, adapters_in, weigh
 from modules.models.layouts.diffusers_names import Named, left_out_layer, original_names
 from modules.models.layouts.folder_layout import FolderLayout, Header, Parts
 from modules.models.layouts.row_map import Source
-from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")

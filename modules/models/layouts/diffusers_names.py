@@ -20,8 +20,8 @@ from modules.models.layouts.folder_layout import (
     text_layers,
 )
 from modules.models.layouts.keymaps import ldm_unet, ldm_vae
+from modules.models.layouts.keymaps.clip_text import open_clip_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap
-from modules.models.layouts.keymaps.open_clip_text import open_clip_keymap
 from modules.models.reading.tensor_file import TensorEntry
 
 Shape = tuple[int, ...]

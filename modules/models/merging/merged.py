@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.closing import Closing
 from modules.models.layouts.keymaps.clip_text import PARTS, PREFIX
 from modules.models.layouts.keymaps.ldm_unet import PREFIX as UNET_PREFIX
 from modules.models.merging.request import MergeMethod
 from modules.models.merging.sources import wide_entry
-from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource
 
 CHANNELS = {9: "an inpainting model", 8: "an instruct-pix2pix model"}

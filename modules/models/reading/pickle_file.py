@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.closing import Closing
-from modules.models.reading.tensor_file import DTYPES, REMEDY, TensorEntry
+from modules.models.reading.tensor_file import DTYPES, REMEDY, Closing, TensorEntry
 
 LEVELS = ("state_dict", "model", "module")  # under which training scripts put the weights
 MAX_LEVELS = 3

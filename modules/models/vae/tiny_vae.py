@@ -18,7 +18,7 @@ from diffusers.models.autoencoders.vae import DecoderTiny, EncoderTiny
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, NumericalError
-from modules.models.meta_init import on_meta
+from modules.models.families.family import on_meta
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 from modules.models.vae.running import VaeRunner

@@ -8,7 +8,7 @@ from torch import Tensor
 from modules.adapters.embeddings import Embedding
 from modules.models.families.family import TextParts, TextRequest
 from modules.models.loaded import LoadedModel
-from modules.processing.engine.tag_types import ActiveAdapters
+from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.pipeline.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.conditioning import (

@@ -1,7 +1,9 @@
 """Classifier-free guidance: from a model and a batch's conditionings to the one `Denoise` that samplers call.
 
 Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu et al. 2022 (arXiv:2206.01714):
-`uncond + cfg_scale * sum_i weight_i * (cond_i - uncond)`.
+`uncond + cfg_scale * sum_i weight_i * (cond_i - uncond)`. A model that edits images is guided by the image as well
+(Brooks et al. 2022, arXiv:2211.09800, section 3.2.1), with the image in both halves of that sum, and besides
+`+ (image_cfg_scale - 1) * (uncond - neither)`, where `neither` is predicted without the image.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,15 +30,17 @@ ConditionedDenoise = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 @dataclass(frozen=True)
 class GuidedDenoiser:
     """A model with what it is to be given: one prompt and one negative prompt per image; `empty` [77,width] is the
-    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the image; `level` what
-    `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself);
-    `guidance` how the model is guided."""
+    encoding of the empty text, for padding; `image` [C,h,w] or one for each image [B,C,h,w] what an inpainting or
+    editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
+    by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
+    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
     negatives: Sequence[ScheduledConditioning]
     empty: Tensor
     image: Tensor | None = None
+    image_cfg_scale: float | None = None
     level: Callable[[Tensor], Tensor] | None = None
     guidance: GuidanceType = GuidanceType.CFG
 
@@ -123,8 +127,11 @@ class Guidance:
             outputs = self._outputs(torch.cat([cond, uncond]))
             self._hooks.after_denoiser(outputs)
             cond, uncond = outputs.x[: len(rows)], outputs.x[len(rows) :]
-        self._uncond = uncond
-        denoised = _combine(cond, uncond, rows, weights, cfg_scale)
+        count = len(self._prompts)
+        self._uncond = uncond[-count:]
+        denoised = _combine(cond, uncond[:count], rows, weights, cfg_scale)
+        if self._image_cfg_scale is not None:
+            denoised += (self._image_cfg_scale - 1.0) * (uncond[:count] - uncond[count:])
         if self._hooks is not None:
             outputs = self._outputs(denoised)
             self._hooks.after_guidance(outputs)
@@ -144,6 +151,7 @@ class Guidance:
         self._negatives = denoiser.negatives
         self._empty = denoiser.empty
         self._image = denoiser.image
+        self._image_cfg_scale = denoiser.image_cfg_scale
         self._level = denoiser.level
         self._guidance = denoiser.guidance
 
@@ -161,6 +169,8 @@ class Guidance:
         options = self._options
         if self._guidance is not GuidanceType.CFG:
             return True
+        if self._image_cfg_scale is not None:
+            return False
         if options.skip_early > 0 and self._evaluation / options.total_model_calls <= options.skip_early:
             self.used |= Used.EARLY_WITHOUT_NEGATIVE
             return True
@@ -173,17 +183,30 @@ class Guidance:
 
     def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> DenoiserInputs:
         negatives = [negative.at(self._evaluation) for negative in self._negatives]
-        vectors = [item.vector for item in (*prompts, *negatives) if item.vector is not None]
+        is_edit = self._image_cfg_scale is not None
+        without_image = list(negatives) if is_edit else []
+        vectors = [item.vector for item in (*prompts, *negatives, *without_image) if item.vector is not None]
+        every = [*rows, *range(len(x)), *(range(len(x)) if is_edit else ())]
         return DenoiserInputs(
-            torch.cat([x[rows], x]),
-            torch.cat([sigma[rows], sigma]),
+            x[every],
+            sigma[every],
             stack_encodings([prompt.crossattn for prompt in prompts]),
             stack_encodings([negative.crossattn for negative in negatives]),
             self._evaluation,
             self._options.total_model_calls,
             torch.stack(vectors) if vectors else None,
-            None if self._image is None else self._image.expand(len(rows) + x.shape[0], *self._image.shape),
+            self._images(every, len(x)),
         )
+
+    def _images(self, rows: Sequence[int], batch: int) -> Tensor | None:
+        """What an inpainting or editing model sees in each row of a call; the last `batch` rows of an editing model,
+        which is guided by the image, see none."""
+        if self._image is None:
+            return None
+        images = self._image.expand(batch, *self._image.shape[-3:])[rows]
+        if self._image_cfg_scale is not None:
+            images[-batch:] = 0.0
+        return images
 
     def _outputs(self, x: Tensor) -> Denoised:
         return Denoised(x, self._evaluation, self._options.total_model_calls)
@@ -196,6 +219,8 @@ class Guidance:
         )
         if padded:
             self.used |= Used.PADDING
+        if self._image_cfg_scale is not None:
+            uncond_context = torch.cat([uncond_context, uncond_context])
         if cond_context.shape[1] == uncond_context.shape[1] and self._options.batch_together:
             both = self._evaluate(inputs, slice(None), torch.cat([cond_context, uncond_context]))
             return both[:count], both[count:]

@@ -41,7 +41,8 @@ class PassStart:
 class DenoiserInputs:
     """What the model is about to be given at one model call; each field may be replaced by another of its shape.
 
-    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts;
+    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts; where an
+    editing model is guided by its image, B more follow, for the negative prompts without the image;
     `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width]. `vector` [N+B,V] is added to the time embedding
     in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees next to the latents; None for
     other models.

@@ -76,10 +76,11 @@ def run_pass(
         assert latents is not None, "a pass from pure noise has steps"
         return PassResult(latents, Used.NOTHING)
     tools.steps.begin_pass(len(sampling_run.sigmas) - 1, settings.stage)
-    height, width = latents.shape[2:] if latents is not None else latent_size(model, settings.size_px)
+    height, width = latents.shape[2:] if latents is not None else model.latent_size(settings.size_px)
     noise = batch_noise(batch, settings, model, (model.latent_channels, height, width))
     first = noise.first() * start.noise_multiplier
-    denoiser = guided_denoiser(settings, model, levels, encoded, start.image_conditioning(model, height, width))
+    image = start.image_conditioning(model, height, width)
+    denoiser = guided_denoiser(settings, model, levels, encoded, image, start.image_cfg_scale)
     check_nan = model.plan.check_nan
     guidance = build_guidance(settings, denoiser, tools.steps.check, check_nan, hooks.guidance, refiner_switch)
     del denoiser, model  # a refiner may have to leave memory to itself
@@ -110,12 +111,6 @@ def _noised(
     return x + extra.noise * extra_noise
 
 
-def latent_size(model: LoadedModel, size_px: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) in latent units."""
-    width, height = size_px
-    return height // model.downscale, width // model.downscale
-
-
 def noise_schedule(model: LoadedModel, settings: Settings, latent_size: tuple[int, int] | None = None) -> NoiseLevels:
     """The model's noise levels for latents of this size (height, width); None: of the size it was trained on."""
     side = model.architecture.latent_side
@@ -124,12 +119,12 @@ def noise_schedule(model: LoadedModel, settings: Settings, latent_size: tuple[in
 
 def pass_levels(model: LoadedModel, settings: PassSettings) -> NoiseLevels:
     """The model's noise levels at the size of a pass."""
-    return noise_schedule(model, settings.settings, latent_size(model, settings.size_px))
+    return noise_schedule(model, settings.settings, model.latent_size(settings.size_px))
 
 
 def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape: tuple[int, int, int]) -> ImageNoise:
     """The noise of a batch; `shape` (channels, height, width) is in latent units."""
-    resize = None if batch.seed_resize_px is None else latent_size(model, batch.seed_resize_px)
+    resize = None if batch.seed_resize_px is None else model.latent_size(batch.seed_resize_px)
     request = NoiseRequest(
         shape=shape,
         seeds=batch.seeds,
@@ -143,9 +138,15 @@ def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape:
 
 
 def guided_denoiser(
-    plan: PassSettings, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, image: Tensor | None
+    plan: PassSettings,
+    model: LoadedModel,
+    schedule: NoiseLevels,
+    prompts: EncodedPrompts,
+    image: Tensor | None,
+    image_cfg_scale: float | None = None,
 ) -> GuidedDenoiser:
-    """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives."""
+    """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives. `image_cfg_scale` counts for
+    models that edit images."""
     prediction = PREDICTIONS[model.architecture.prediction_type]
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
     denoise = conditioned(make, model.predict)
@@ -156,6 +157,7 @@ def guided_denoiser(
         prompts.negatives,
         prompts.empty,
         image,
+        image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
         model.family.guidance(model.unet),
     )

@@ -104,8 +104,8 @@ class StageOfJob:
     height_px: int
 
 
-def stages_of(request: GenerationRequest, downscale: int) -> tuple[StageOfJob, ...]:
-    """The stages of one batch, in their order; `downscale` is the model's pixels per latent unit.
+def stages_of(request: GenerationRequest, multiple_px: int) -> tuple[StageOfJob, ...]:
+    """The stages of one batch, in their order; `multiple_px` is what sides of its images are multiples of.
 
     Where checkpoints take turns, the one that was last in use goes on until another one is loaded.
     """
@@ -133,8 +133,8 @@ def stages_of(request: GenerationRequest, downscale: int) -> tuple[StageOfJob, .
     if hires is not None:
         if enlarges_pixels(hires):
             add(Stage.DECODE)
-        target = hires_size(*size, hires, downscale).target
-        size = target[0] // downscale * downscale, target[1] // downscale * downscale
+        target = hires_size(*size, hires).target
+        size = target[0] // multiple_px * multiple_px, target[1] // multiple_px * multiple_px
         add(Stage.ENLARGE)
         if hires.checkpoint:
             role = Role.HIRES
@@ -144,6 +144,15 @@ def stages_of(request: GenerationRequest, downscale: int) -> tuple[StageOfJob, .
         add_pass(Stage.SAMPLE_HIRES)
     add(Stage.DECODE, Stage.HASH, Stage.SAVE)
     return tuple(found)
+
+
+def computes(stage: Stage, component: str) -> bool:
+    """Whether a component of the model computes in a stage; all do while adapters are applied and the model loads."""
+    if stage in (Stage.LOAD, Stage.ADAPTERS):
+        return True
+    if stage is Stage.ENCODE_TEXT:
+        return component.startswith("text_encoder")
+    return component == ("unet" if stage.samples else "vae")
 
 
 def checkpoint_of(request: GenerationRequest, role: Role) -> str | None:

@@ -8,7 +8,6 @@ from modules.memory.formats.names import dtype_name
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.vae.files import VaeInfo
-from modules.processing.engine.vae_options import FULL
 from modules.processing.parameters import infotext_fields, rows_of
 from modules.processing.pipeline.guidance import Used
 from modules.processing.pipeline.pass_settings import eta_of
@@ -21,7 +20,7 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec
 from modules.settings.group import SettingAttribute
 from modules.settings.sections.optimizations import OptimizationSettings
 from modules.settings.sections.samplers import SamplerSettings
-from modules.settings.sections.stable_diffusion import Img2ImgSettings
+from modules.settings.sections.stable_diffusion import FULL, Img2ImgSettings
 from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 

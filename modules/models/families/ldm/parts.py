@@ -10,9 +10,8 @@ from torch.nn import functional as F
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
 from modules.models.denoiser_context import ModelInputs
-from modules.models.families.family import Component, DenoiserInputSizes, Header
+from modules.models.families.family import Component, DenoiserInputSizes, Header, on_meta
 from modules.models.layouts.keymaps import ldm_unet, ldm_vae
-from modules.models.meta_init import on_meta
 
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"

@@ -11,10 +11,9 @@ from transformers import T5Config, T5EncoderModel
 
 from modules.errors import CheckpointError
 from modules.models.families.external_text_encoders import encoder_folders
-from modules.models.families.family import Component, Header, OptionalEncoder
+from modules.models.families.family import Component, Header, OptionalEncoder, on_meta
 from modules.models.families.sd3.layout import PREFIX, T5_LEVEL, T5_PREFIX
 from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
-from modules.models.meta_init import on_meta
 from modules.models.reading.tensor_source import TensorSource
 
 BLOCK = re.compile(rf"^{re.escape(T5_PREFIX)}\.encoder\.block\.(\d+)\.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.errors import InvalidValueError
 from modules.images.outpaint import distance_px
-from modules.images.resize import ResizeMode
+from modules.images.resize import ResizeMode, Scaler, scale_lanczos
 from modules.models.loaded import LoadedModel
 from modules.processing.parameters import infotext_fields
 from modules.processing.pasting import INIT_IMAGE_KEY, MASK_KEY
@@ -23,6 +22,7 @@ from modules.processing.pipeline.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
+from modules.processing.record.result import ImageRole
 from modules.processing.request import GenerationRequest
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
 from modules.sampling.catalog import SAMPLERS, Family
@@ -55,7 +55,7 @@ class ImageStart:
     encodes: bool = True
 
     @classmethod
-    def of(cls, asked: FromImage, request: GenerationRequest) -> ImageStart:
+    def of(cls, asked: FromImage, request: GenerationRequest, scale: Scaler = scale_lanczos) -> ImageStart:
         """The start with what the settings leave open. Raises `InvalidValueError` for a number of images that does not
         go with the batch, and for an empty mask."""
         check_start(asked, request.batch_size)
@@ -63,7 +63,7 @@ class ImageStart:
         is_fixed = request.subseed_strength > 0
         return cls(
             asked,
-            prepare(asked, request.size_px, settings, request.seed),
+            prepare(asked, request.size_px, settings, scale, request.seed),
             request.batch_size,
             settings.img2img.img2img_fix_steps,
             settings.img2img.initial_noise_multiplier,
@@ -78,11 +78,15 @@ class ImageStart:
         own = self.asked.initial_noise_multiplier
         return self.default_noise_multiplier if own is None else own
 
+    @property
+    def image_cfg_scale(self) -> float | None:
+        return self.asked.image_cfg_scale
+
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor:
         """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images."""
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
-            size = (height_px // model.downscale, width_px // model.downscale)
+            size = model.latent_size((width_px, height_px))
             found = [F.interpolate(latent, size=size, mode="bilinear") for latent in found]
         latents = torch.cat(found if len(found) == self.batch_size else found * self.batch_size)
         mask = self._painted(latents)
@@ -97,18 +101,22 @@ class ImageStart:
         return tail_run(settings, levels, self.asked.denoising_strength, self.fix_steps)
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        """An inpainting model sees the mask and the image without what the mask hides (of a batch, the first); without
-        a mask it may paint everything. Raises `InvalidValueError` for an editing model."""
+        """An inpainting model sees the mask and the image without what the mask hides; without a mask it may paint
+        everything. An editing model sees the image."""
         if model.image_channels == 0:
             return None
-        if model.image_channels == model.latent_channels:
-            raise InvalidValueError(
-                f"{model.info.name} edits images under a second guidance scale, which img2img lacks. Choose "
-                "another checkpoint."
-            )
-        source, mask = from_images([self.prepared.images[0]]), self.prepared.mask
-        if mask is None:
+        if self.prepared.mask is None and not model.edits_images:
             return unpainted_image(model, height, width)
+        shown = [self._shown(model, image, height, width) for image in self.prepared.images]
+        return torch.cat(shown if len(shown) == self.batch_size else shown * self.batch_size)
+
+    def _shown(self, model: LoadedModel, image: Image.Image, height: int, width: int) -> Tensor:
+        """One image as an inpainting or editing model sees it, [1,C,h,w]."""
+        source, mask = from_images([image]), self.prepared.mask
+        if model.edits_images:
+            edited = model.encode_unscaled(source)
+            return edited if edited.shape[-2:] == (height, width) else F.interpolate(edited, (height, width))
+        assert mask is not None
         hidden = torch.from_numpy(np.asarray(mask, dtype=np.float32) / 255.0)[None, None]
         hidden = hidden.round() if self.asked.mask is None or self.asked.mask.round else hidden
         if hidden.shape[-2:] != source.shape[-2:]:
@@ -116,7 +124,7 @@ class ImageStart:
         shown = model.encode(torch.lerp(source, source * (1.0 - hidden), self.mask_weight))
         if shown.shape[-2:] != (height, width):
             shown = F.interpolate(shown, size=(height, width), mode="bilinear")
-        return torch.cat([F.interpolate(hidden, size=(height, width)).to(shown), shown], dim=1)[0]
+        return torch.cat([F.interpolate(hidden, size=(height, width)).to(shown), shown], dim=1)
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         mask = None if latents is None else self._painted(latents)
@@ -188,6 +196,9 @@ class ImageStart:
     def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         return self.prepared.finish(image, index, hooks)
 
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        return self.prepared.by_products(image, index)
+
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         """Everything that is needed to make the image again, the images themselves by their hashes."""
         fields = infotext_fields(self.asked, IMAGE_ROWS)
@@ -195,7 +206,7 @@ class ImageStart:
             fields |= _mask_fields(self.asked.mask)
         if self.noise_multiplier != 1.0:
             fields["Noise multiplier"] = self.noise_multiplier
-        if model.image_channels == model.latent_channels:
+        if model.edits_images:
             fields["Image CFG scale"] = self.asked.image_cfg_scale
         elif model.image_channels:
             fields["Conditional mask weight"] = self.mask_weight
@@ -209,7 +220,9 @@ class ImageStart:
         if self.prepared.mask is None:
             return None
         size = (latents.shape[3], latents.shape[2])
-        values = np.asarray(self.prepared.mask.convert("RGB").resize(size), dtype=np.float32)[..., 0] / 255.0
+        own = self.asked.mask.latent if self.asked.mask is not None else None
+        mask = self.prepared.mask if own is None else own.image
+        values = np.asarray(mask.convert("RGB").resize(size), dtype=np.float32)[..., 0] / 255.0
         is_round = self.asked.mask is None or self.asked.mask.round
         painted = torch.from_numpy(np.around(values) if is_round else values)
         return painted[None, None].to(latents)

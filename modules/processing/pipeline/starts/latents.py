@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +17,7 @@ from modules.processing.pipeline.pixels import from_images, to_images
 from modules.processing.pipeline.stages import HiresSize, Stage
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, upscale_latents
+from modules.processing.record.result import ImageRole
 from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps
@@ -35,6 +36,7 @@ class LatentsStart:
     size: HiresSize
     denoising_strength: float
     noise_multiplier: float = 1.0
+    image_cfg_scale: float | None = None
 
     @property
     def encodes(self) -> bool:
@@ -66,6 +68,9 @@ class LatentsStart:
 
     def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         return image
+
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        return iter(())
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         return {}
@@ -101,9 +106,9 @@ def enlarged(
     """A first pass's latents in another size (width, height) by the upscaler `name`: as latents, or as images."""
     if name in LATENT_UPSCALE_MODES:
         mode = LATENT_UPSCALE_MODES.get(name)
-        sides = (size_px[0] // model.downscale, size_px[1] // model.downscale)
+        height, width = model.latent_size(size_px)
         stage(Stage.ENLARGE)
-        return model.recovery.run(Stage.ENLARGE, lambda: upscale_latents(latents, mode, *sides))
+        return model.recovery.run(Stage.ENLARGE, lambda: upscale_latents(latents, mode, width, height))
     images = []
     for index in range(latents.shape[0]):
         stage(Stage.DECODE)

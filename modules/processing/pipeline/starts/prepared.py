@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from PIL import Image
@@ -14,11 +15,14 @@ from modules.images.masks import (
     grown_to_aspect,
     masked_area,
     overlay_of,
+    painted_part,
     paste_back,
+    placed,
 )
 from modules.images.outpaint import Margins, grown, joined, on_canvas, painted_mask
-from modules.images.resize import ResizeMode, resize_image
-from modules.processing.pipeline.hooks import Hooks, Overlay
+from modules.images.resize import ResizeMode, Scaler, resize_image, scale_lanczos
+from modules.processing.pipeline.hooks import NO_HOOKS, Hooks, Overlay
+from modules.processing.record.result import ImageRole
 from modules.processing.start import FromImage, Mask, MaskedContent, whole_mask
 from modules.settings.values import Settings
 
@@ -36,6 +40,7 @@ class PreparedImages:
     mask: Image.Image | None = None
     area: Box | None = None
     overlay_mask: Image.Image | None = None
+    scale: Scaler = scale_lanczos
     margins: Margins | None = None
 
     def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
@@ -48,17 +53,33 @@ class PreparedImages:
         if overlay.image is not None and self.margins is not None:
             image = joined(image, overlay.image, self.margins)
         elif overlay.image is not None:
-            image = paste_back(image, overlay.image, self.area)
+            image = paste_back(image, overlay.image, self.area, self.scale)
         return image
 
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        """The mask, what was painted under it, and the image with the colors it had; `image` is as decoded."""
+        if self.targets:
+            yield ImageRole.BEFORE_COLOR_CORRECTION, replace(self, targets=()).finish(image, index, NO_HOOKS)
+        if self.overlay_mask is None:
+            return
+        yield ImageRole.MASK, self.overlay_mask.convert("RGB")
+        if self.targets:
+            image = corrected(image, self.targets[index % len(self.targets)])
+        if self.area is not None:
+            image = placed(image, self.overlay_mask.size, self.area, self.scale)
+        yield ImageRole.MASK_COMPOSITE, painted_part(image, self.overlay_mask)
 
-def prepare(asked: FromImage, size_px: tuple[int, int], settings: Settings, seed: int = 0) -> PreparedImages:
-    """Bring images and mask to the size of the request (width, height), which is that of the canvas where it grows;
-    `seed` is of the noise around them. Raises `InvalidValueError` for a mask that paints nothing."""
+
+def prepare(
+    asked: FromImage, size_px: tuple[int, int], settings: Settings, scale: Scaler = scale_lanczos, seed: int = 0
+) -> PreparedImages:
+    """Bring images and mask to the size of the request (width, height), images by `scale`; where the canvas grows, the
+    size is that of the canvas, and `seed` is of the noise around the images. Raises `InvalidValueError` for a mask that
+    paints nothing."""
     if not asked.grows:
-        return _fitted(asked, size_px, settings)
+        return _fitted(asked, size_px, settings, scale)
     margins, more = asked.margins, asked.grown_px
-    fitted = _fitted(asked, (size_px[0] - more[0], size_px[1] - more[1]), settings)
+    fitted = _fitted(asked, (size_px[0] - more[0], size_px[1] - more[1]), settings, scale)
     overlays = fitted.overlays or tuple(image.convert("RGBA") for image in fitted.images)
     return replace(
         fitted,
@@ -70,7 +91,7 @@ def prepare(asked: FromImage, size_px: tuple[int, int], settings: Settings, seed
     )
 
 
-def _fitted(asked: FromImage, size_px: tuple[int, int], settings: Settings) -> PreparedImages:
+def _fitted(asked: FromImage, size_px: tuple[int, int], settings: Settings, scale: Scaler) -> PreparedImages:
     options = settings.img2img
     sources = [flattened(source.image, options.img2img_background_color) for source in asked.images]
     whole = whole_mask(asked.mask, sources[0].size) if asked.mask is not None else None
@@ -83,12 +104,12 @@ def _fitted(asked: FromImage, size_px: tuple[int, int], settings: Settings) -> P
     for source in sources:
         image = source
         if area is None and not is_latent:
-            image = resize_image(image, *size_px, asked.resize_mode)
+            image = resize_image(image, *size_px, asked.resize_mode, scale)
         if kept_by is not None:
             fitting = kept_by if kept_by.size == image.size else resize_image(kept_by, *image.size, mask_mode)
             overlays.append(overlay_of(image, fitting.convert("L")))
         if area is not None:
-            image = resize_image(image.crop(area), *size_px, ResizeMode.RESIZE_AND_FILL)
+            image = resize_image(image.crop(area), *size_px, ResizeMode.RESIZE_AND_FILL, scale)
         if mask is not None and asked.mask is not None and asked.mask.fill is not MaskedContent.ORIGINAL:
             image = fill_masked(image, mask if mask.size == image.size else mask.resize(image.size))
         images.append(image)
@@ -99,6 +120,7 @@ def _fitted(asked: FromImage, size_px: tuple[int, int], settings: Settings) -> P
         mask,
         area,
         kept_by,
+        scale,
     )
 
 

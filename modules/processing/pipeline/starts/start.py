@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from PIL import Image
@@ -11,6 +11,7 @@ from torch import Tensor
 from modules.models.loaded import LoadedModel
 from modules.processing.pipeline.hooks import Hooks, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings
+from modules.processing.record.result import ImageRole
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
@@ -27,6 +28,10 @@ class Start(Protocol):
     def encodes(self) -> bool:
         """Whether `latents` encodes images."""
 
+    @property
+    def image_cfg_scale(self) -> float | None:
+        """How strongly a model that edits images follows the one it is shown; None: it is not guided by it."""
+
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor | None:
         """The clean latents [B,C,h,w] that are noised; None: the pass starts from pure noise of this size."""
 
@@ -34,7 +39,8 @@ class Start(Protocol):
         """The whole schedule or its tail; None: there is nothing to sample, the latents are the result."""
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        """What an inpainting or editing model sees alongside the latents, [C,h,w] in latent units; else None."""
+        """What an inpainting or editing model sees alongside the latents, [C,h,w] in latent units, or one for each
+        image of the batch, [B,C,h,w]; else None."""
 
     def masked(self, latents: Tensor | None) -> MaskedStart | None:
         """What a mask keeps of its own `latents`; None where nothing is kept."""
@@ -47,6 +53,9 @@ class Start(Protocol):
 
     def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
+
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        """What else there is of image `index`, which `image` is as decoded: its mask, what was painted under it."""
 
     def fields(self, model: LoadedModel) -> Mapping[str, object]:
         """What the infotext says of it; `model` begins the pass."""

@@ -170,9 +170,9 @@ class StableDiffusionProcessing:
 
 
 class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
-    """A job that starts from `init_images`, under `image_mask` where that is not None. Masks and latents of a running
-    batch (`init_latent`, `nmask`, `mask`, `overlay_images`, `mask_for_overlay`, `paste_to`) are there from the first
-    `process_before_every_sampling` on."""
+    """A job that starts from `init_images`, under `image_mask` where that is not None (and while sampling under
+    `latent_mask` instead, where that is not None). Masks and latents of a running batch (`init_latent`, `nmask`, `mask`,
+    `overlay_images`, `mask_for_overlay`, `paste_to`) are there from the first `process_before_every_sampling` on."""
 
     denoising_strength: float
     resize_mode: int
@@ -190,7 +190,9 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         start = request.start
         self.init_images: list[Image.Image] = [source.image for source in start.images]
         self.image_mask: Image.Image | None = start.mask.image.image if start.mask else None
-        given = (*start.images, *([start.mask.image] if start.mask else []))
+        latent = start.mask.latent if start.mask else None
+        self.latent_mask: Image.Image | None = latent.image if latent else None
+        given = (*start.images, *([start.mask.image] if start.mask else []), *([latent] if latent else []))
         self._known = {id(source.image): source for source in given}
         self._take(start, IMAGE_ROWS)
         self._take(start.mask or Mask(image=start.images[0]), MASK_ROWS)
@@ -219,7 +221,8 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         mask = None
         if self.image_mask is not None:
             values = {row.name: _member(row, getattr(self, row.api)) for row in MASK_ROWS if row.api}
-            mask = Mask(image=self._source(self.image_mask), **values)
+            latent = self._source(self.latent_mask) if self.latent_mask is not None else None
+            mask = Mask(image=self._source(self.image_mask), latent=latent, **values)
         values = {row.name: _member(row, getattr(self, row.api)) for row in IMAGE_ROWS if row.api}
         return FromImage(images=tuple(self._source(image) for image in self.init_images), mask=mask, **values)
 

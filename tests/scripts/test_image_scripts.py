@@ -103,17 +103,31 @@ def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_
         ("Prompts from file or textbox", [False, False, "start", "--outpath_grids x"], "is not supported here"),
         ("loopback", [4, 0.5, "Bent", "None"], "'Bent' is none of: Aggressive, Linear, Lazy"),
         ("loopback", [4, 0.5, "Linear", "CLIP"], "has no interrogation"),
-        ("sd upscale", ["", 64, "Lanczos", 2.0], "the tile overlap is 64; allowed is 0 to 63"),
+        ("sd upscale", ["", 64, "Lanczos", 2.0], "tiles overlap by 64 pixels; allowed is 0 to 63"),
         ("sd upscale", ["", 8, "Magic", 2.0], "there is no upscaler 'Magic'"),
-        ("sd upscale", ["", 8, "Lanczos", 0.5], "Make width and height smaller"),
+        ("poor man's outpainting", [16, 0, 0, []], "choose at least one direction"),
+        ("poor man's outpainting", [16, 0, "grey", ["up"]], "'grey' is none of: fill, original"),
+        ("sd upscale", ["", 8, "Lanczos", 0.5], "Make width and height smaller, or the image larger"),
     ],
 )
 def test_wrong_arguments_are_said_before_the_first_image(
     title: str, args: list[Any], sentence: str, library: ScriptLibrary, engine: Engine, tmp_path: Path
 ) -> None:
-    wanted = image_request() if title in ("loopback", "sd upscale") else small_request()
+    wanted = image_request() if title in ("loopback", "sd upscale", "poor man's outpainting") else small_request()
     with pytest.raises(FeatherweightError, match=sentence.replace("(", r"\(")):
         made(wanted, title, args, library, engine, tmp_path)
+
+
+def test_poor_mans_outpainting_makes_only_the_tiles_at_the_borders(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    image = Image.linear_gradient("L").resize((128, 64)).convert("RGB")
+    wanted = image_request(image=image)
+    result = made(wanted, "poor man's outpainting", [32, 0, "original", ["right"]], library, engine, tmp_path)
+    (whole,) = result.images
+    assert whole.image.size == (192, 64)
+    assert whole.image.crop((0, 0, 64, 64)).tobytes() == image.crop((0, 0, 64, 64)).tobytes()
+    assert "Masked content" not in whole.infotext and "Mask sha256" in whole.infotext
 
 
 def test_a_script_of_the_other_tab_is_refused_by_name(library: ScriptLibrary) -> None:

@@ -1,4 +1,4 @@
-"""An image cut into tiles that overlap, and put together again with fading borders, as scripts of the reference UI do."""
+"""An image cut into tiles that overlap, and put together again with fading borders, by the reference UI's rules."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Tiles:
         that are larger than the image, and for an overlap that leaves nothing of a tile; `title` says who asks."""
         if tile[0] > size[0] or tile[1] > size[1]:
             raise InvalidValueError(
-                f"{title}: the image would have {size[0]}x{size[1]} pixels, a tile of it {tile[0]}x{tile[1]}. Make width "
-                "and height smaller, or the image larger."
+                f"{title}: the image would have {size[0]}x{size[1]} pixels, a tile of it {tile[0]}x{tile[1]}. Make "
+                "width and height smaller, or the image larger."
             )
         if not 0 <= overlap < min(tile):
             raise InvalidValueError(f"{title}: tiles overlap by {overlap} pixels; allowed is 0 to {min(tile) - 1}.")

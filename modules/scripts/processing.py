@@ -170,8 +170,8 @@ class StableDiffusionProcessing:
 
 
 class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
-    """A job that starts from `init_images`, under `image_mask` where that is not None (and while sampling under
-    `latent_mask` instead, where that is not None). Masks and latents of a running batch (`init_latent`, `nmask`, `mask`,
+    """A job that starts from `init_images`, under `image_mask` where that is set; while sampling, `latent_mask` takes
+    its place. Masks and latents of a running batch (`init_latent`, `nmask`, `mask`,
     `overlay_images`, `mask_for_overlay`, `paste_to`) are there from the first `process_before_every_sampling` on."""
 
     denoising_strength: float

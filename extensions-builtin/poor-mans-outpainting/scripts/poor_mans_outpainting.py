@@ -118,7 +118,7 @@ def margins_of(
 
 
 def _mask(size: tuple[int, int], kept: tuple[int, int, int, int], inset_px: int) -> Image.Image:
-    """White where the canvas is painted: around what is kept, and as far into it as the inset, at the sides that grew."""
+    """White where the canvas is painted: around what is kept, and at the sides that grew so far into it."""
     left, top, right, bottom = kept
     mask = Image.new("L", size, 255)
     inner = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from PIL import Image
 
@@ -15,6 +15,7 @@ from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresReque
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
 from modules.prompting.styles import StyleBook
 
+Job = TypeVar("Job", bound="StableDiffusionProcessing")
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
 """Makes the images of a job, as it is now."""
 
@@ -295,7 +296,7 @@ def process_images(p: StableDiffusionProcessing) -> Processed:
     return p._make(p)
 
 
-def copy_of(p: StableDiffusionProcessing) -> StableDiffusionProcessing:
+def copy_of(p: Job) -> Job:
     """An independent copy, for changing one thing at a time."""
     return copy.copy(p)
 

@@ -4,6 +4,7 @@ the way."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from modules.scripts.processing import (
 from modules.scripts.script import Script
 
 MAX_LOOPS = 1000
-CURVES = {
+CURVES: dict[str, Callable[[float], float]] = {
     "Aggressive": lambda progress: math.sin(progress * math.pi / 2),
     "Linear": lambda progress: progress,
     "Lazy": lambda progress: 1 - math.cos(progress * math.pi / 2),

@@ -78,7 +78,8 @@ class PoorMansOutpainting(Script):
         job.inpainting_mask_invert = 0
         job.do_not_save_samples = job.do_not_save_grid = True
         job.batch_size = job.n_iter = 1
-        work, runs = tiles.cut(canvas), []
+        work = tiles.cut(canvas)
+        runs: list[Processed] = []
         width, height = tiles.tile
         for number, (x, y) in enumerate(tiles.places):
             if x >= left and y >= up and x + width <= kept[2] and y + height <= kept[3]:

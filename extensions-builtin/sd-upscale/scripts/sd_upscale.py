@@ -82,7 +82,7 @@ class SdUpscale(Script):
         }
         job.n_iter = 1
         job.do_not_save_samples = job.do_not_save_grid = True
-        wholes = []
+        wholes: list[Processed] = []
         for number in range(p.n_iter):
             job.seed = p.seed + number
             runs = []

@@ -165,7 +165,7 @@ def _options(numbers: tuple[float, ...]) -> Options:
 def painted_at(painted: Tensor, sigma: float, options: Options) -> Tensor:
     """How much of each latent unit is new at a noise level: `painted` [C,h,w] in 0 to 1, to a power that grows with the
     level, so that the original is taken in late."""
-    return painted ** (sigma**options.schedule_bias * options.preservation)
+    return torch.pow(painted, sigma**options.schedule_bias * options.preservation)
 
 
 def mixed(original: Tensor, new: Tensor, opacity: Tensor, contrast_boost: float) -> Tensor:
@@ -178,7 +178,8 @@ def mixed(original: Tensor, new: Tensor, opacity: Tensor, contrast_boost: float)
     powers = [length**contrast_boost for length in lengths]
     wanted = torch.lerp(powers[0], powers[1], share) ** (1 / contrast_boost)
     now = torch.linalg.vector_norm(mean, dim=1, keepdim=True) + NEVER_ZERO
-    return (mean * (wanted / now)).to(new)
+    found: Tensor = mean * (wanted / now)
+    return found.to(new)
 
 
 def changed_mask(distance: Any, painted: Any, options: Options) -> Any:
@@ -190,7 +191,7 @@ def changed_mask(distance: Any, painted: Any, options: Options) -> Any:
     kept = 0.5 * (1 - influence) + kept * influence
     half = options.threshold * kept / (1 + NEVER_ZERO - kept)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.nan_to_num(smooth / half, nan=0.0, posinf=np.finfo(np.float32).max)
+        ratio = np.nan_to_num(smooth / half, nan=0.0, posinf=float(np.finfo(np.float32).max))
         same = 1 / (1 + ratio**options.contrast)
     return 1 - same**3 * (same * (same * 6 - 15) + 10)  # smootherstep, Perlin 2002
 

@@ -68,9 +68,9 @@ class Controls:
     def _told_of(self, row: Parameter) -> gr.components.Component:
         """A control, of which scripts are told before and after."""
         label = row.control.label if row.control else ""
-        self._services.scripts.component(None, row.elem_id(self._tab), label)
+        self._services.scripts.component(None, row.elem_id(self.prefix), label)
         component = self._component(row)
-        self._services.scripts.component(component, row.elem_id(self._tab), label)
+        self._services.scripts.component(component, row.elem_id(self.prefix), label)
         return component
 
     def _component(self, row: Parameter) -> gr.components.Component:

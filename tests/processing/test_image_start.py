@@ -159,7 +159,7 @@ def test_masks_are_shown_and_saved_where_settings_say_so(engine: Engine, tmp_pat
     folder = next((tmp_path / "outputs" / "img2img-images").iterdir())
     suffixes = sorted(path.stem.partition("-")[2].partition("-")[2] for path in folder.iterdir())
     assert suffixes == ["", "mask", "mask-composite"]
-    assert len(result.info.infotexts) == 1
+    assert len(result.info.infotexts) == len(result.images)
 
 
 def test_without_those_settings_there_is_only_the_image(engine: Engine, tmp_path: Path) -> None:

@@ -189,9 +189,7 @@ def test_an_editing_model_follows_its_image(tmp_path: Path) -> None:
     torch.testing.assert_close(both[1:], sampled(engine, second).latents, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("name", "pooled"), [("sd1-inpainting", None), ("sd2-inpainting", None), ("sdxl", 128)]
-)
+@pytest.mark.parametrize(("name", "pooled"), [("sd1-inpainting", None), ("sd2-inpainting", None), ("sdxl", 128)])
 def test_inpainting_is_that_of_diffusers(name: str, pooled: int | None, tmp_path: Path) -> None:
     """Where all may change and the network is shown all; what it sees of a part is in the next test. (The tiny VAEs
     normalize each channel alone, so that a grey image comes out of them as noise.)"""

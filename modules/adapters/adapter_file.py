@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.adapters.algorithms import read_adapter
-from modules.adapters.algorithms.adapter import Adapter
+from modules.adapters.algorithms import full, glora, ia3, loha, lokr, lora, oft
+from modules.adapters.algorithms.adapter import COMMON_ENDS, Adapter, Factors
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.models.reading.tensor_file import TensorFile
 
@@ -24,6 +24,16 @@ FLAT_STARTS = ("lora_", "oft_", "lycoris_")
 FRONT_BYTES = 1 << 16
 HEADER_START = struct.Struct("<Q")
 METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
+ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
+    (lora.read_lora, lora.ENDS),
+    (loha.read_loha, loha.ENDS),
+    (ia3.read_ia3, ia3.ENDS),
+    (lokr.read_lokr, lokr.ENDS),
+    (glora.read_glora, glora.ENDS),
+    (oft.read_oft, oft.ENDS),
+    (full.read_full, full.ENDS),  # last: a change of the bias may stand alongside any other kind
+)
+"""How each is read, and the ends of its tensors' names. A new one is a file in `algorithms` and a line here."""
 
 
 class AdapterError(FeatherweightError):
@@ -117,6 +127,23 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
         raise AdapterError(f"{path.name}: no table of tensors in it. Choose an adapter of the LoRA family.")
     return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def read_adapter(factors: Factors) -> Adapter | None:
+    """The change that a layer's tensors describe, or None for tensors of no known kind.
+
+    Raises `InvalidValueError` for factors that cannot be, and for tensors alongside a known kind that mean nothing
+    here: without them the change would be another one than was trained.
+    """
+    for read, ends in ALGORITHMS:
+        adapter = read(factors)
+        if adapter is None:
+            continue
+        unread = sorted(factors.keys() - ends - COMMON_ENDS)
+        if unread:
+            raise InvalidValueError(f"{', '.join(unread)} beside it means nothing here")
+        return adapter
+    return None
 
 
 def read_pickle(path: Path, advice: str = "") -> Any:

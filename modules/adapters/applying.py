@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from modules.adapters.adapter_file import AdapterError, AdapterFile
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.algorithms.rows import rows_of
-from modules.adapters.fitting import check_missing, check_shapes, left_out
-from modules.adapters.targets import Target, TargetTable
+from modules.adapters.targets import Target, TargetTable, check_missing, check_shapes, left_out
 from modules.devices import release_memory
 from modules.errors import InvalidValueError
 from modules.memory.changes import (

@@ -155,7 +155,8 @@ def _deliver(result: Result, output: Path | None, with_grids: bool = False) -> i
         if path is not None:
             print(path)
     if result.interrupted:
-        print(f"Interrupted; {len(samples)} images were finished.", file=sys.stderr)
+        count = "1 image was" if len(samples) == 1 else f"{len(samples)} images were"
+        print(f"Interrupted; {count} finished.", file=sys.stderr)
         return 130
     return 0
 

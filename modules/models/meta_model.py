@@ -94,8 +94,8 @@ class MetaModel:
 
     def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
         """Bytes of weights on the device while the components compute of which `computes` says so; less than all where
-        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is on its
-        way) their largest block or layer."""
+        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is in
+        transfer) their largest block or layer."""
         weights = self.weights(plan)
         everything = sum(sum(sizes.values()) for sizes in weights.values())
         if plan.streaming is None:

@@ -160,7 +160,7 @@ def _split_names(text: str) -> list[str]:
 
 
 def whole_text(text: str) -> str:
-    """The text with U+FFFD, the replacement character, in place of each lone surrogate."""
+    """The text with U+FFFD, the replacement character, instead of each lone surrogate."""
     return LONE_SURROGATE.sub("\ufffd", text)
 
 

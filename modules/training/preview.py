@@ -72,7 +72,7 @@ class PreviewRenderer:
 
 
 def card_of(version: str, description: str, activation: str) -> bytes:
-    """The JSON beside a LoRA, with the keys that the reference UI's editor writes; `version` is one of
+    """The JSON next to a LoRA, with the keys that the reference UI's editor writes; `version` is one of
     `model_cards.training_facts.VERSIONS`, or ""."""
     card = {
         "description": description,
@@ -86,5 +86,5 @@ def card_of(version: str, description: str, activation: str) -> bytes:
 
 
 def write_card(lora: Path, version: str, description: str, activation: str) -> None:
-    """Write `NAME.json` beside `NAME.safetensors`. Raises OSError."""
+    """Write `NAME.json` next to `NAME.safetensors`. Raises OSError."""
     write_atomic(lora.with_suffix(".json"), card_of(version, description, activation))

@@ -25,6 +25,7 @@ from modules.processing.record.output import Output
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.request import GenerationRequest
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, SourceImage, whole_mask
+from modules.sampling.types import StepInfo
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, cases
 
@@ -267,3 +268,29 @@ def test_an_image_has_the_same_hash_in_every_mode() -> None:
     red = Image.new("RGB", (4, 4), "red")
     assert SourceImage.of(red).pixel_hash == SourceImage.of(red.convert("RGBA")).pixel_hash
     assert SourceImage.of(red).pixel_hash != SourceImage.of(red.resize((2, 8))).pixel_hash
+
+
+@pytest.mark.parametrize("sampler", ["Euler", "DDIM"])
+def test_previews_show_what_the_mask_keeps(sampler: str, engine: Engine, tmp_path: Path) -> None:
+    """Also of samplers that are given the kept part and do not predict it."""
+    half = Image.new("L", (64, 64))
+    half.paste(255, (0, 0, 32, 64))
+    request = from_image(
+        CASES["img2img/denoise0.5"]["payload"], mask=Mask(image=SourceImage.of(half), blur_x=0, blur_y=0)
+    )
+    shown: list[Tensor] = []
+    final: list[Tensor] = []
+
+    class Listening(Silent):
+        def step(self, done: int, info: StepInfo | None = None) -> None:
+            shown.extend([info.denoised] if info is not None else [])
+
+    class Noting(NoHooks):
+        def sampled(self, latents: Tensor) -> Tensor:
+            final.append(latents)
+            return latents
+
+    generate(replace(request, sampler=sampler), engine, Output(tmp_path), Listening(), Noting())
+    assert len(shown) > 1
+    for denoised in shown:
+        torch.testing.assert_close(denoised[..., 4:], final[0][..., 4:], atol=1e-5, rtol=1e-5)

@@ -48,9 +48,7 @@ SETTINGS = (
     ),
     *kept(
         Img2ImgSettings.section,
-        {
-            "img2img_batch_show_results_limit": 32,
-        },
+        {},
     ),
     *kept(
         Section(id="hypertile", title="Hypertile", category="Stable Diffusion"),

@@ -97,13 +97,19 @@
       if (turn === shown) tab.find("gallery", ".fw-stage").replaceChildren(button);
     }
 
+    // Where the server finds the selected image: images of a batch come from several jobs.
+    function place() {
+      const { task = result.task, index = selected } = result.images[selected];
+      return { id_task: task, index };
+    }
+
     const actions = {
       async save() {
-        const reply = await fw.post("internal/save-image", { id_task: result.task, index: selected });
+        const reply = await fw.post("internal/save-image", place());
         tab.message(`Saved as ${reply.path}`);
       },
       async folder() {
-        const reply = await fw.post("internal/open-folder", { id_task: result.task, index: selected });
+        const reply = await fw.post("internal/open-folder", place());
         tab.message(reply.opened ? `Opening ${reply.folder}` : `The folder is ${reply.folder}`);
       },
       async copy() {

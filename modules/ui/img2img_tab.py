@@ -77,6 +77,8 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
             controls.build_rest(Section.IMAGE)
             controls.build_rest(Section.SAMPLING)
             build_seed(controls)
+            with gr.Accordion("Outpaint", open=False, elem_id="img2img_outpaint"):
+                controls.build_rest(Section.OUTPAINT)
             heads = {"refiner": build_refiner(services, controls)}
             build_overrides(form, tab)
             scripts = build_scripts(services, Tab.IMG2IMG)

@@ -43,7 +43,6 @@ from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
 from modules.ui.form import FIELDS_OF, request_of
-from modules.ui.job_images import image_of, images_of
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
 from modules.ui.start_form import mode_of, sized, stand_in
@@ -172,7 +171,7 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/image", response_class=Response, responses=IMAGE_REPLIES)
     def image(id_task: str, index: int) -> Response:
         """One image as PNG with its infotext."""
-        found = image_of(services, id_task, index)
+        found = services.queue.get(id_task).image(index)
         name = found.path.stem if found.path else f"{found.seed}"
         headers = {
             "Cache-Control": "private, max-age=86400",
@@ -199,17 +198,17 @@ def page_routes(services: Services) -> APIRouter:
 
         All of the job's images where the setting `save_selected_only` is off.
         """
-        chosen = [image_of(services, body.id_task, body.index)]
         job = services.queue.get(body.id_task)
+        chosen = [job.image(body.index)]
         if not services.settings.current.saving.save_selected_only:
-            chosen = [image for image in images_of(job) if image.kind is ImageRole.SAMPLE]
+            chosen = [image for image in job.known_images() if image.kind is ImageRole.SAMPLE]
         paths = [str(_save_chosen(services, job, image)) for image in chosen]
         return {"path": ", ".join(paths)}
 
     @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
     def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
-        folder = _folder_of(services, image_of(services, body.id_task, body.index).path)
+        folder = _folder_of(services, services.queue.get(body.id_task).image(body.index).path)
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and _open(folder)}
 

@@ -486,6 +486,18 @@ class SavedImageReply(Reply):
     path: str = Field(examples=["log/images/00000-1.png"])
 
 
+class DeletedImageReply(Reply):
+    """Where the file of a deleted image lies now; null where it had none."""
+
+    trash: str | None = Field(examples=["outputs/trash/2026-01-01/00000-1.png"])
+
+
+class HiresImageReply(Reply):
+    """The job that was put in line."""
+
+    task: str = Field(examples=[TASK])
+
+
 class OpenedFolderReply(Reply):
     """The folder of an image, and whether it was opened on this machine."""
 

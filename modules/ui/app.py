@@ -25,7 +25,17 @@ from modules.ui.txt2img_tab import SCRIPT_IDS, build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
-    *("core.js", "form.js", "attention.js", "progress.js", "gallery.js", "prompt_text.js", "prompt.js", "hotkeys.js"),
+    *(
+        "core.js",
+        "form.js",
+        "attention.js",
+        "progress.js",
+        "send.js",
+        "gallery.js",
+        "prompt_text.js",
+        "prompt.js",
+        "hotkeys.js",
+    ),
     "lightbox.js",
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("memory.js", "notices.js", "start.js"),
@@ -43,11 +53,11 @@ def build_page(services: Services) -> gr.Blocks:
     ) as page:
         checkpoint = build_header(services, page)
         gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
-        with gr.Tabs(elem_id="tabs") as tabs:
+        with gr.Tabs(elem_id="tabs"):
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
-                images = build_txt2img_tab(services, page)
+                build_txt2img_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
-                build_png_info_tab(services, images, tabs)
+                build_png_info_tab()
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
                 build_merger_tab(services, page, checkpoint)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):

@@ -19,7 +19,7 @@ from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
 from modules.ui.extra_networks import extra_networks_tabs
 from modules.ui.filling import bounded, choices_of_names, known_only, restored
-from modules.ui.form import FIELDS, NO_REFINER, ROWS, form_values, pasted_fields, request_of
+from modules.ui.form import FIELDS, NO_REFINER, ROWS, form_values, pasted_fields, request_of, sent_values
 from modules.ui.messages import error_box, note_box
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import ScriptFields, build_scripts
@@ -133,6 +133,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
                 paste = gr.Button("Paste", elem_id="paste", size="sm")
                 clear = gr.Button("Clear", elem_id="txt2img_clear_prompt", size="sm")
                 gr.Button("Last job", elem_id="txt2img_restore_progress", size="sm")
+                sent = gr.Button("Take", elem_id="txt2img_take_sent", visible="hidden")
             controls.build("styles")
     notice = gr.HTML(elem_id="txt2img_notice")
     with extra_networks_tabs(services), gr.Row(elem_id="txt2img_body"):
@@ -156,11 +157,25 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
     tab = ImageTab(services, form, scripts, heads, notice)
     _wire_jobs(services, scripts, tab.fields, task, notice, (generate, interrupt, skip))
     tab.keep_after(paste.click(_pasting(tab), inputs=[form["prompt"]], outputs=tab.outputs, **HIDDEN_EVENT))
+    wire_sent(tab, sent, task)
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
     for button, text in examples:
         button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
     _wire_keeping(tab, page, kept)
     return tab
+
+
+def wire_sent(tab: ImageTab, button: gr.Button, box: gr.Textbox) -> None:
+    """Parameters that the page's script sends from an image elsewhere (`takeSent` of send.js, which presses the hidden
+    button) fill the form, as far as the settings say that they are sent along. `box` is any text field of the tab: the
+    script gives the infotext in place of its value."""
+
+    def fill(text: str) -> list[Any]:
+        parsed = pasted_fields(text, tab.services)
+        return tab.filled(parsed, sent_values(parsed, tab.services))
+
+    js = f"() => [{SCRIPT_TAB}.sentInfotext]"
+    tab.keep_after(button.click(fill, inputs=[box], outputs=tab.outputs, js=js, **HIDDEN_EVENT))
 
 
 def _wire_keeping(tab: ImageTab, page: gr.Blocks, kept: gr.Textbox) -> None:

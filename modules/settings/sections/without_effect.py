@@ -23,7 +23,6 @@ SETTINGS = (
     *kept(
         ImageSavingSettings.section,
         {
-            "grid_zip_filename_pattern": "",
             "grid_text_inactive_color": "#999999",
             "save_images_before_face_restoration": False,
             "save_images_before_color_correction": False,

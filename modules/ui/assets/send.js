@@ -1,0 +1,115 @@
+// Sending an image with its parameters to another tab: from galleries, from PNG Info, from dropped files.
+(() => {
+  const fw = window.featherweight;
+  const targets = new Map(); // by name, in the order in which they were added
+
+  // A tab that takes images. `take({url, infotext, width, height, name})` puts one into it and may reject with a
+  // sentence; `tab` is the id of the tab that is shown then.
+  fw.addTarget = (name, { label, tab, take }) => targets.set(name, { label, tab, take });
+
+  fw.send = async (name, item) => {
+    const target = targets.get(name);
+    if (!target) throw new Error(`There is no tab '${name}' to send an image to.`);
+    await target.take(item);
+    document.querySelector(`#${target.tab}-button`)?.click();
+  };
+
+  // Fill a row of buttons, one for each tab that takes images; `current` gives the image when one is pressed.
+  fw.offerTargets = (row, prefix, current) => {
+    if (!row) return;
+    row.hidden = targets.size === 0;
+    if (row.querySelectorAll("button").length === targets.size) return;
+    const label = document.createElement("span");
+    label.textContent = "Send to";
+    row.replaceChildren(label, ...[...targets].map(([name, target]) => button(name, target, prefix, current)));
+  };
+
+  function button(name, { label }, prefix, current) {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.id = `${prefix}_send_to_${name}`;
+    made.textContent = label;
+    made.title = `Send the image and its parameters to ${label}`;
+    made.addEventListener("click", async () => {
+      const item = current();
+      if (!item) return;
+      try {
+        await fw.send(name, item);
+      } catch (error) {
+        say(prefix, made.parentElement, error.message);
+      }
+    });
+    return made;
+  }
+
+  // Beside the images of a tab; where the row stands elsewhere, behind it.
+  function say(prefix, row, text) {
+    if (fw.tab(prefix)) return fw.tab(prefix).message(text, true);
+    row.querySelector(".fw-message")?.remove();
+    const box = document.createElement("div");
+    box.className = "fw-message fw-error";
+    box.setAttribute("role", "alert");
+    box.textContent = text;
+    row.append(box);
+  }
+
+  // An image file as a gallery shows it; its parameters are read by the server.
+  fw.fileItem = async (file) => {
+    const url = URL.createObjectURL(file);
+    const image = new Image();
+    image.src = url;
+    await image.decode().catch(() => {
+      URL.revokeObjectURL(url);
+      throw new Error(`${file.name} is no image that the browser can show.`);
+    });
+    const data = await new Promise((resolve, reject) => {
+      const reader = new FileReader();
+      reader.onload = () => resolve(reader.result);
+      reader.onerror = () => reject(new Error(`${file.name} could not be read.`));
+      reader.readAsDataURL(file);
+    });
+    const reply = await fw.post("sdapi/v1/png-info", { image: data });
+    const seed = Number(/\bSeed: (\d+)/.exec(reply.info)?.[1] ?? -1);
+    const { naturalWidth: width, naturalHeight: height } = image;
+    return { url, infotext: reply.info || "", seed, subseed: -1, kind: "sample", width, height, path: null, name: file.name };
+  };
+
+  for (const tab of fw.tabs) {
+    // Put the parameters of an image that was sent into the form: as pasting, without what the settings say is not sent
+    // along. Called by tabs that take images, too.
+    tab.takeSent = (infotext) => {
+      if (!infotext) return;
+      tab.sentInfotext = infotext;
+      tab.press("take_sent");
+    };
+  }
+
+  if (fw.tab("txt2img")) {
+    fw.addTarget("txt2img", {
+      label: "txt2img",
+      tab: "tab_txt2img",
+      take: ({ infotext }) => {
+        if (!infotext) throw new Error("This image holds no parameters.");
+        fw.tab("txt2img").takeSent(infotext);
+      },
+    });
+  }
+
+  // Called when PNG Info has read an image: its buttons send that one.
+  fw.pngInfoRead = async (file, infotext) => {
+    const row = document.querySelector("#pnginfo_send");
+    if (!row) return;
+    row.replaceChildren();
+    row.hidden = true;
+    if (!file?.url) return;
+    const image = new Image();
+    image.src = file.url;
+    try {
+      await image.decode();
+    } catch {
+      return; // no image: there is nothing to send, and the tab says so
+    }
+    const { naturalWidth: width, naturalHeight: height } = image;
+    fw.offerTargets(row, "pnginfo", () => ({ url: file.url, infotext, width, height, name: file.orig_name }));
+  };
+})();

@@ -85,9 +85,7 @@ def test_an_archive_holds_files_as_they_were_saved_and_the_others_as_png(
     (first, _) = saved_to(services, job, tmp_path)
     first.write_bytes(b"as it was saved")
     (saved_to(services, job, tmp_path / "more")[1]).unlink()
-    archive = zipfile.ZipFile(
-        io.BytesIO(client.get("/internal/zip-images", params={"id_task": job.task_id}).content)
-    )
+    archive = zipfile.ZipFile(io.BytesIO(client.get("/internal/zip-images", params={"id_task": job.task_id}).content))
     assert sorted(archive.namelist()) == ["00000-11.png", "00001-12.png"]
     assert not list(services.paths.cache_dir.glob("*.zip"))
     services.settings.update({"grid_zip_filename_pattern": ""})

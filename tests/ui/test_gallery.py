@@ -1,0 +1,141 @@
+"""The buttons below an image, and where images can be sent, in a real browser."""
+
+import base64
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from playwright import sync_api
+
+from modules.images.encode import encode_image
+from modules.services import Services
+from tests.ui.browser import needs_browser
+
+pytestmark = needs_browser
+PROMPT = "#txt2img_prompt textarea"
+THUMBS = "#txt2img_gallery .fw-thumbs button"
+INFOTEXT = "a dog\nSteps: 7, Sampler: Euler a, CFG scale: 5, Seed: 42, Size: 192x256"
+DROP = """([selector, data, type]) => {
+  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([bytes], "dropped.png", { type }));
+  document.querySelector(selector).dispatchEvent(
+    new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: transfer }));
+}"""
+
+
+def make(page: sync_api.Page, prompt: str, images: int, seed: int = 5) -> None:
+    page.fill(PROMPT, prompt)
+    for name, value in (("steps", 2), ("width", 64), ("height", 64), ("batch_count", images)):
+        page.fill(f"#txt2img_{name} input[type=number]", str(value))
+    page.fill("#txt2img_seed input", str(seed))
+    page.wait_for_function(f"featherweight.tab('txt2img').form.seed === {seed}")
+    page.click("#txt2img_generate")
+    page.wait_for_selector(f"#txt2img_infotext:has-text('{prompt}')")
+
+
+def seeds(page: sync_api.Page) -> list[int]:
+    found: list[int] = page.evaluate("featherweight.tab('txt2img').images().map((image) => image.seed)")
+    return found
+
+
+def image_file(infotext: str | None = INFOTEXT) -> bytes:
+    return encode_image(Image.new("RGB", (192, 256), "teal"), "png", infotext)
+
+
+def drop(page: sync_api.Page, selector: str, data: bytes, kind: str = "image/png") -> None:
+    page.evaluate(DROP, [selector, base64.b64encode(data).decode(), kind])
+
+
+def test_an_image_is_deleted_by_key_after_a_question_and_the_others_stay(page: sync_api.Page, fakes: Services) -> None:
+    make(page, "one of these goes", 3)
+    page.focus(f"{THUMBS} >> nth=0")
+    page.keyboard.press("ArrowRight")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.keyboard.press("Delete")
+    assert seeds(page) == [5, 6, 7]
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.keyboard.press("Delete")
+    page.wait_for_selector("#txt2img_messages :text('Deleted')")
+    assert seeds(page) == [5, 7]
+    assert "Seed: 7" in page.inner_text("#txt2img_infotext")
+    job = fakes.queue.get(page.evaluate("featherweight.tab('txt2img').task()"))
+    assert [image.seed for image in job.result().images] == [5, 7]
+    for left in (1, 0):
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.click("#txt2img_delete")
+        page.wait_for_function(f"featherweight.tab('txt2img').images().length === {left}")
+    assert page.locator("#txt2img_image_tools").is_hidden()
+
+
+def test_the_archive_is_downloaded_under_its_name(page: sync_api.Page, tmp_path: Path) -> None:
+    make(page, "into an archive", 2, seed=20)
+    with page.expect_download() as download:
+        page.click("#save_zip_txt2img")
+    assert download.value.suggested_filename.endswith("_20-21.zip")
+    download.value.save_as(tmp_path / "images.zip")
+    assert len(zipfile.ZipFile(tmp_path / "images.zip").namelist()) == 2
+
+
+def test_hires_of_an_image_stands_behind_it_and_leaves_the_form(page: sync_api.Page, fakes: Services) -> None:
+    make(page, "to be enlarged", 2, seed=30)
+    page.fill(PROMPT, "the next prompt")
+    page.click(f"{THUMBS} >> nth=1")
+    page.click("#txt2img_upscale")
+    page.wait_for_function("featherweight.tab('txt2img').images().length === 3")
+    assert seeds(page) == [30, 31, 31]
+    assert page.inner_text("#txt2img_infotext").startswith("to be enlarged")
+    assert page.input_value(PROMPT) == "the next prompt"
+    request = fakes.queue.get(page.evaluate("featherweight.tab('txt2img').selectedImage().task")).request
+    assert request.hires is not None and request.seed == 31
+
+
+def test_keys_walk_through_the_images_from_the_stage(page: sync_api.Page) -> None:
+    make(page, "to walk through", 3, seed=50)
+    page.focus("#txt2img_gallery .fw-image")
+    for expected in ("51", "52", "50"):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(f"document.querySelector('#txt2img_infotext').textContent.includes('Seed: {expected}')")
+        page.wait_for_function("document.activeElement.classList.contains('fw-image')")
+
+
+def test_a_file_dropped_on_the_gallery_is_shown_and_sent(page: sync_api.Page) -> None:
+    drop(page, "#txt2img_gallery", image_file())
+    page.wait_for_selector("#txt2img_infotext:has-text('a dog')")
+    for name in ("#save_txt2img", "#save_zip_txt2img", "#txt2img_upscale", "#txt2img_delete"):
+        assert page.locator(name).is_hidden(), "the server knows nothing of this image"
+    page.click("#txt2img_send_to_txt2img")
+    page.wait_for_function(f"document.querySelector('{PROMPT}').value === 'a dog'")
+    assert page.input_value("#txt2img_seed input") == "42"
+    drop(page, "#txt2img_gallery", b"no image", "text/plain")
+    page.wait_for_selector("#txt2img_messages .fw-error:has-text('dropped.png is no image')")
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_size_and_seed_go_along_by_setting(page: sync_api.Page, fakes: Services, is_sent: bool) -> None:
+    fakes.settings.update({"send_seed": is_sent, "send_size": is_sent})
+    page.fill("#txt2img_seed input", "9")
+    page.fill("#txt2img_width input[type=number]", "512")
+    page.click("button[role=tab]:has-text('PNG Info')")
+    page.set_input_files(
+        "#pnginfo_image input[type=file]", {"name": "a.png", "mimeType": "image/png", "buffer": image_file()}
+    )
+    page.click("#pnginfo_send_to_txt2img")
+    page.wait_for_function(f"document.querySelector('{PROMPT}').value === 'a dog'")
+    page.wait_for_selector(PROMPT, state="visible")
+    assert page.input_value("#txt2img_seed input") == ("42" if is_sent else "9")
+    assert page.input_value("#txt2img_width input[type=number]") == ("192" if is_sent else "512")
+    fakes.settings.update({"send_seed": True, "send_size": True})
+
+
+def test_an_image_without_parameters_sent_for_them_says_so(page: sync_api.Page) -> None:
+    page.click("button[role=tab]:has-text('PNG Info')")
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "PNG")
+    page.set_input_files(
+        "#pnginfo_image input[type=file]", {"name": "a.png", "mimeType": "image/png", "buffer": file.getvalue()}
+    )
+    page.click("#pnginfo_send_to_txt2img")
+    page.wait_for_selector("#pnginfo_send .fw-error:has-text('holds no parameters')")

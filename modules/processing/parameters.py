@@ -39,6 +39,8 @@ class Section(Enum):
     SEED_EXTRAS = auto()
     HIRES = auto()
     REFINER = auto()
+    IMAGE = auto()
+    MASK = auto()
 
 
 class Choices(Enum):
@@ -72,7 +74,11 @@ class Slider:
 @dataclass(frozen=True, kw_only=True)
 class Control:
     """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same
-    `line` of a section stand beside each other."""
+    `line` of a section stand beside each other.
+
+    `labels` are the words for the members of an enum in their order, or for False and True; the choice is shown as
+    radio buttons then. `value` is what the form begins with, where that is not the default.
+    """
 
     elem_id: str
     label: str
@@ -82,6 +88,8 @@ class Control:
     slider: Slider | None = None
     text_lines: int = 1
     placeholder: str = ""
+    labels: tuple[str, ...] = ()
+    value: object = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +165,14 @@ class Parameter:
         """Whether any text is allowed, not only the names of a list."""
         return self.type is str and self.choices is None
 
+    @property
+    def labelled(self) -> list[tuple[str, Any]]:
+        """The words of the form's radio buttons with their values; empty for other controls."""
+        if self.control is None or not self.control.labels:
+            return []
+        values = list(self.type) if issubclass(self.type, Enum) else [False, True]
+        return list(zip(self.control.labels, values, strict=True))
+
     def elem_id(self, tab: str) -> str:
         """The id of the control on a tab of the page; empty without a control."""
         return self.control.elem_id.format(tab=tab) if self.control else ""
@@ -165,7 +181,7 @@ class Parameter:
         """Raise `InvalidValueError` for a value that no model could serve."""
         if self.is_text and isinstance(value, str):
             _check_text(self.message_name, value)
-        if self.low is None or self.high is None:
+        if self.low is None or self.high is None or (value is None and self.is_optional):
             return
         if not (isinstance(value, int | float) and math.isfinite(value) and self.low <= value <= self.high):
             raise InvalidValueError(f"{self.message_name} is {value!r}; allowed is {self.low} to {self.high}.")
@@ -189,9 +205,11 @@ class Parameter:
         return max(value, self.low) if self.is_clamped and self.low is not None else value
 
     def from_text(self, text: InfotextValue) -> Any:
-        """What an infotext says. Raises ValueError and TypeError for text that is no value."""
+        """What an infotext says. Raises ValueError, TypeError and KeyError for text that is no value."""
         if self.is_optional and text in ("", self.nothing):
             return None
+        if self.labelled:
+            return dict(self.labelled)[str(text)]
         return number(str(text)) if self.type is float else self._typed(text)
 
     def _typed(self, value: Any) -> Any:
@@ -266,7 +284,7 @@ def pasted_fields(parsed: Mapping[str, InfotextValue], rows: Iterable[Parameter]
             text = parsed[row.infotext.key]
             try:
                 values[row.name] = row.from_text(text)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, KeyError):
                 continue  # pasted text may come from anywhere; the rest of it is still good
     return values
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 from io import BytesIO
+from typing import Annotated
 
 from PIL import Image
 
 from modules.errors import InvalidValueError
 from modules.images.masks import blur_mask, to_mask
 from modules.images.resize import ResizeMode
+from modules.processing.parameters import Control, Infotext, Parameter, Section, Slider, Tab, check_values, rows_of
 
+MASK_PREFIX = "mask_"
 MAX_BLUR_PX = 1024
 MAX_PADDING_PX = 4096
 
@@ -73,22 +75,85 @@ class Mask:
     """Where the image may change: white in `image`, or black with `invert`."""
 
     image: SourceImage
-    blur_x: int = 4  # standard deviation in pixels
-    blur_y: int = 4
+    blur_x: Annotated[
+        int,  # standard deviation in pixels; the form sets both directions
+        Parameter(
+            low=0,
+            high=MAX_BLUR_PX,
+            control=Control(
+                elem_id="{tab}_mask_blur",
+                label="Mask blur",
+                section=Section.MASK,
+                slider=Slider(lowest=0, highest=64, step=1),
+            ),
+            infotext=Infotext(key="Mask blur"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 4
+    blur_y: Annotated[int, Parameter(low=0, high=MAX_BLUR_PX, tabs=Tab.IMG2IMG)] = 4
     round: bool = True  # to fully masked or not at all, in latent units
-    fill: MaskedContent = MaskedContent.ORIGINAL
-    full_resolution: bool = False  # only the masked region is made, in the size of the request
-    padding: int = 32  # pixels around that region
-    invert: bool = False
+    invert: Annotated[
+        bool,
+        Parameter(
+            control=Control(
+                elem_id="{tab}_mask_mode",
+                label="Mask mode",
+                section=Section.MASK,
+                line=1,
+                labels=("Inpaint masked", "Inpaint not masked"),
+            ),
+            infotext=Infotext(key="Mask mode"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = False
+    fill: Annotated[
+        MaskedContent,
+        Parameter(
+            control=Control(
+                elem_id="{tab}_inpainting_fill",
+                label="Masked content",
+                section=Section.MASK,
+                line=2,
+                labels=("fill", "original", "latent noise", "latent nothing"),
+            ),
+            infotext=Infotext(key="Masked content"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = MaskedContent.ORIGINAL
+    full_resolution: Annotated[
+        bool,  # only the masked region is made, in the size of the request
+        Parameter(
+            control=Control(
+                elem_id="{tab}_inpaint_full_res",
+                label="Inpaint area",
+                section=Section.MASK,
+                line=3,
+                labels=("Whole picture", "Only masked"),
+            ),
+            infotext=Infotext(key="Inpaint area"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = False
+    padding: Annotated[
+        int,  # pixels around that region
+        Parameter(
+            low=0,
+            high=MAX_PADDING_PX,
+            title="only masked padding",
+            control=Control(
+                elem_id="{tab}_inpaint_full_res_padding",
+                label="Only masked padding, pixels",
+                section=Section.MASK,
+                line=3,
+                slider=Slider(lowest=0, highest=256, step=4),
+            ),
+            infotext=Infotext(key="Masked area padding"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 32
 
     def __post_init__(self) -> None:
-        for name, value, high in (
-            ("mask blur x", self.blur_x, MAX_BLUR_PX),
-            ("mask blur y", self.blur_y, MAX_BLUR_PX),
-            ("only masked padding", self.padding, MAX_PADDING_PX),
-        ):
-            if not 0 <= value <= high:
-                raise InvalidValueError(f"{name} is {value!r}; allowed is 0 to {high}.")
+        check_values(self, MASK_PREFIX)
 
 
 @dataclass(frozen=True)
@@ -105,23 +170,66 @@ class FromImage:
     """
 
     images: tuple[SourceImage, ...]
-    denoising_strength: float = 0.75
-    resize_mode: ResizeMode = ResizeMode.JUST_RESIZE
-    image_cfg_scale: float | None = None
-    initial_noise_multiplier: float | None = None
+    denoising_strength: Annotated[
+        float,
+        Parameter(
+            low=0.0,
+            high=1.0,
+            control=Control(
+                elem_id="{tab}_denoising_strength",
+                label="Denoising strength",
+                section=Section.IMAGE,
+                line=1,
+                slider=Slider(lowest=0, highest=1, step=0.01),
+            ),
+            infotext=Infotext(key="Denoising strength"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = 0.75
+    resize_mode: Annotated[
+        ResizeMode,
+        Parameter(
+            control=Control(
+                elem_id="resize_mode",
+                label="Resize mode",
+                section=Section.IMAGE,
+                labels=("Just resize", "Crop and resize", "Resize and fill", "Just resize (latent upscale)"),
+            ),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = ResizeMode.JUST_RESIZE
+    image_cfg_scale: Annotated[
+        float | None,
+        Parameter(
+            low=0.0,
+            high=100.0,
+            title="image CFG scale",
+            control=Control(
+                elem_id="{tab}_image_cfg_scale",
+                label="Image CFG Scale",
+                section=Section.IMAGE,
+                line=1,
+                hint="For models that edit images (instruct-pix2pix)",
+                slider=Slider(lowest=0, highest=3, step=0.05),
+                value=1.5,
+            ),
+            infotext=Infotext(key="Image CFG scale"),
+            tabs=Tab.IMG2IMG,
+        ),
+    ] = None
+    initial_noise_multiplier: Annotated[float | None, Parameter(low=0.0, high=10.0, tabs=Tab.IMG2IMG)] = None
     mask: Mask | None = None
 
     def __post_init__(self) -> None:
         if not self.images:
             raise InvalidValueError("There is no image to start from; give one in init_images.")
-        for name, value, high in (
-            ("denoising strength", self.denoising_strength, 1.0),
-            ("image CFG scale", self.image_cfg_scale, 100.0),
-            ("initial noise multiplier", self.initial_noise_multiplier, 10.0),
-        ):
-            if value is not None and not (math.isfinite(value) and 0 <= value <= high):
-                raise InvalidValueError(f"{name} is {value!r}; allowed is 0 to {high}.")
+        check_values(self)
 
+
+IMAGE_ROWS = rows_of(FromImage)
+MASK_ROWS = rows_of(Mask, MASK_PREFIX)
+"""The rows of what an image starts from; not in the table of `modules.processing.request`, since a request may start
+from noise."""
 
 RequestStart = FromNoise | FromImage
 

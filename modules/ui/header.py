@@ -8,8 +8,8 @@ from modules.errors import FeatherweightError
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.ui.defaults import wanted_checkpoint
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.quicksettings import build_quicksettings
-from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
 

@@ -43,7 +43,7 @@ UPSCALE = """<button type="button" id="{tab}_upscale" data-do="upscale" data-job
             >Hires this</button>"""
 
 
-def build_output_panel(tab: str = "txt2img") -> None:
+def build_output_panel(tab: str) -> None:
     """The panel: progress, stage, thumbnails, tools, memory, infotext. `tab` begins the ids of its elements."""
     upscale = UPSCALE.format(tab=tab) if tab == "txt2img" else ""
     gr.HTML(PANEL.format(tab=tab, upscale=upscale), elem_id=f"{tab}_output")

@@ -12,6 +12,8 @@ PAGE_SETTINGS = (
     *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
     *("send_size", "send_seed"),
     "sd_webui_modal_lightbox_icon_opacity",
+    *("img2img_editor_height", "img2img_sketch_default_brush_color", "img2img_inpaint_mask_brush_color"),
+    "img2img_inpaint_sketch_default_brush_color",
 )
 
 

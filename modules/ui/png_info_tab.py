@@ -7,8 +7,8 @@ import gradio as gr
 
 from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
-from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 SEND = '<div id="pnginfo_send" class="fw-tools fw-send" role="group" aria-label="Send to" hidden></div>'
 READ_SCRIPT = "(file, infotext) => { featherweight.pngInfoRead(file, infotext); }"

@@ -221,6 +221,14 @@ class Img2ImgSettings(SettingsGroup):
     img2img_background_color = text(
         "With img2img, fill transparent parts of the input image with this color.", "#ffffff", hint="As #rrggbb."
     )
+    img2img_editor_height = whole(
+        "Height of the image editor of img2img", 720, minimum=80, maximum=4096, hint="Pixels; larger images are shrunk."
+    )
+    img2img_sketch_default_brush_color = text("Sketch initial brush color", "#ffffff", hint="As #rrggbb.")
+    img2img_inpaint_mask_brush_color = text("Inpaint mask brush color", "#ffffff", hint="As #rrggbb.")
+    img2img_inpaint_sketch_default_brush_color = text(
+        "Inpaint sketch initial brush color", "#ffffff", hint="As #rrggbb."
+    )
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,

@@ -58,10 +58,6 @@ SETTINGS = (
     *kept(
         Img2ImgSettings.section,
         {
-            "img2img_editor_height": 720,
-            "img2img_sketch_default_brush_color": "#ffffff",
-            "img2img_inpaint_mask_brush_color": "#ffffff",
-            "img2img_inpaint_sketch_default_brush_color": "#ffffff",
             "return_mask": False,
             "return_mask_composite": False,
             "img2img_batch_show_results_limit": 32,

@@ -27,7 +27,7 @@
       wasRunning = isRunning;
       if (isRunning || isAsking || !/fw-(ready|failed)/.test(scales.className)) return;
       const now = Date.now();
-      const wanted = JSON.stringify([fw.weighedForm(tab.form), scales.textContent]);
+      const wanted = JSON.stringify([fw.weighedForm(tab.form), tab.imageSize(), scales.textContent]);
       if (wanted !== seen) [seen, seenAt] = [wanted, now];
       if (now - seenAt < SETTLED_MS) return;
       if (wanted !== asked || now - askedAt > STALE_MS) ask(wanted);
@@ -36,7 +36,9 @@
     async function ask(wanted) {
       isAsking = true;
       try {
-        show(await fw.post("internal/memory-estimate", { form: JSON.parse(wanted)[0] }));
+        const [form, size] = JSON.parse(wanted);
+        const imageSize = size && [size.width, size.height];
+        show(await fw.post("internal/memory-estimate", { form, tab: tab.prefix, image_size: imageSize }));
       } catch {
         show(null); // a form that cannot be used: Generate will say why
       }

@@ -4,14 +4,14 @@
   const targets = new Map(); // by name, in the order in which they were added
 
   // A tab that takes images. `take({url, infotext, width, height, name})` puts one into it and may reject with a
-  // sentence; `tab` is the id of the tab that is shown then.
+  // sentence; `tab` is the tab that is shown then, see `fw.showTab`.
   fw.addTarget = (name, { label, tab, take }) => targets.set(name, { label, tab, take });
 
   fw.send = async (name, item) => {
     const target = targets.get(name);
     if (!target) throw new Error(`There is no tab '${name}' to send an image to.`);
     await target.take(item);
-    document.querySelector(`#${target.tab}-button`)?.click();
+    fw.showTab(target.tab);
   };
 
   // Fill a row of buttons, one for each tab that takes images; `current` gives the image when one is pressed.
@@ -76,10 +76,9 @@
 
   for (const tab of fw.tabs) {
     // Put the parameters of an image that was sent into the form: as pasting, without what the settings say is not sent
-    // along. Called by tabs that take images, too.
-    tab.takeSent = (infotext) => {
-      if (!infotext) return;
-      tab.sentInfotext = infotext;
+    // along. `size`, as "512x768", goes before that of the parameters: hires fix made the image larger than they say.
+    tab.takeSent = (infotext, size = "") => {
+      tab.sent = [infotext, size];
       tab.press("take_sent");
     };
   }
@@ -87,10 +86,24 @@
   if (fw.tab("txt2img")) {
     fw.addTarget("txt2img", {
       label: "txt2img",
-      tab: "tab_txt2img",
+      tab: "txt2img",
       take: ({ infotext }) => {
         if (!infotext) throw new Error("This image holds no parameters.");
         fw.tab("txt2img").takeSent(infotext);
+      },
+    });
+  }
+
+  // The image goes into a sub tab, its parameters into the form; its size by setting, also where it holds none.
+  const img2img = fw.tab("img2img");
+  const SUB_TABS = { img2img: "img2img", sketch: "Sketch", inpaint: "Inpaint", inpaint_sketch: "Inpaint sketch" };
+  for (const [name, label] of img2img ? Object.entries(SUB_TABS) : []) {
+    fw.addTarget(name, {
+      label,
+      tab: "img2img",
+      take: async ({ url, infotext, width, height }) => {
+        await img2img.setImage(name, url);
+        img2img.takeSent(infotext, width && height ? `${width}x${height}` : "");
       },
     });
   }

@@ -46,6 +46,8 @@ from modules.upscalers.upscalers import Upscalers
 from modules.version import PROGRAM_VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
+BROUGHT_ALONG = ("wildcards", "tags")
+"""Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
 
 
@@ -86,7 +88,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         current_keep=lambda: KeepOptions.of(settings.current),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
-    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
+    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine, settings))
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
@@ -144,7 +146,7 @@ def merger_of(services: Services) -> Merger:
     )
 
 
-def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> Program:
+def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, settings: SettingsStore) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
@@ -155,6 +157,7 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         styles=lambda: StyleBook.read(paths.styles_files),
         adapters=lambda: engine.adapters,
         folders=folders_of(paths),
+        settings=lambda: settings.current,
     )
 
 
@@ -169,7 +172,8 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name beside them."""
+    """The folders by kinds of models; for other kinds a folder of that name beside them. Wildcards and tags lie in the
+    data folder, among the models, or in folders of extensions."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
@@ -177,7 +181,14 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "embeddings": (paths.embeddings_dir,),
         "hypernetworks": (paths.hypernetwork_dir,),
     }
-    return lambda kind: known.get(kind, (paths.models_dir / Path(kind).name,))
+
+    def folders(kind: str) -> tuple[Path, ...]:
+        if kind in BROUGHT_ALONG:
+            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{kind}")))
+            return (paths.data_dir / kind, paths.models_dir / kind, *brought)
+        return known.get(kind, (paths.models_dir / Path(kind).name,))
+
+    return folders
 
 
 def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Program | None = None) -> ScriptLibrary:

@@ -33,18 +33,23 @@ class ScriptLibrary:
     callbacks: Callbacks = field(default_factory=Callbacks)
     program: Program = field(default_factory=Program)
     adapters: ExtraNetworks = field(default_factory=ExtraNetworks)
+    page_scripts: list[Path] = field(default_factory=list)  # javascript/*.js, which run in the page after ours
+    page_styles: list[Path] = field(default_factory=list)  # style.css
 
     @classmethod
     def load(
         cls, folders: Iterable[Path], disabled: Iterable[str] = (), program: Program | None = None
     ) -> ScriptLibrary:
-        """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled."""
+        """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled, and note what it adds to the
+        page."""
         library = cls(program=program or Program())
         off = set(disabled)
         for folder in folders:
             for extension in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if extension.name in off or not (extension / "scripts").is_dir():
+                if extension.name in off or not extension.is_dir():
                     continue
+                library.page_scripts += sorted((extension / "javascript").glob("*.js"))
+                library.page_styles += [extension / "style.css"] * (extension / "style.css").is_file()
                 for file in sorted((extension / "scripts").glob("*.py")):
                     library._load_file(file, extension.name)
         return library

@@ -8,6 +8,7 @@ from modules.errors import InvalidValueError
 from modules.processing.engine.adapters import Adapters
 from modules.prompting.styles import StyleBook
 from modules.scripts.loading import loading_now
+from modules.settings.values import Settings
 
 Names = Callable[[], list[str]]
 
@@ -28,6 +29,7 @@ class Program:
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
     adapters: Callable[[], Adapters] = Adapters  # what finds, reads and applies LoRA files and their like
     folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
+    settings: Callable[[], Settings] = Settings  # as they now are; those of a job are `p.settings`
 
 
 def program_now() -> Program:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import gradio as gr
@@ -79,7 +80,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         ssr_mode=False,
         footer_links=[],
         theme=build_theme(),
-        css_paths=[ASSETS / name for name in STYLES],
+        css_paths=[*(ASSETS / name for name in STYLES), *services.scripts.page_styles],
         head=_head(services),
         allowed_paths=[],
         max_file_size="256mb",
@@ -110,5 +111,13 @@ def _head(services: Services) -> str:
         "theme": services.flags.theme or "",
     }
     forced = f"window.featherweightPage = {json.dumps(known)};"
-    scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return f'<meta name="viewport" content="width=device-width, initial-scale=1"><script>{forced}\n{scripts}</script>'
+    ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    return f"{viewport}<script>{forced}\n{ours}</script>{''.join(map(_script, services.scripts.page_scripts))}"
+
+
+def _script(file: Path) -> str:
+    """An extension's script as an element of its own, so that a mistake in it costs no other."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    inside = re.sub("</(?=script)", r"<\\/", text, flags=re.IGNORECASE)  # which would end the element
+    return f"<script>{inside}</script>"

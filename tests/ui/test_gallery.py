@@ -148,10 +148,10 @@ def test_an_image_goes_into_a_sub_tab_of_img2img_with_its_parameters_and_its_own
     text = INFOTEXT.replace("192x256", "96x128")  # as hires fix records it: the first pass was smaller
     drop(page, "#txt2img_gallery", image_file(text))
     page.click(f"#txt2img_send_to_{name}")
-    page.wait_for_function("document.querySelector('#img2img_prompt textarea').value === 'a dog'")
     page.wait_for_selector("#img2img_prompt textarea", state="visible")
+    page.wait_for_function("document.querySelector('#img2img_prompt textarea').value === 'a dog'")
     page.wait_for_function(f"featherweight.tab('img2img').mode() === '{name}'")
+    page.wait_for_function("featherweight.tab('img2img').imageSize()?.width === 192")
     assert page.evaluate(f"featherweight.tab('img2img').getImage('{name}') !== null")
-    assert page.evaluate("featherweight.tab('img2img').imageSize().width") == 192
     assert page.input_value("#img2img_width input[type=number]") == "192"
     assert page.input_value("#img2img_height input[type=number]") == "256"

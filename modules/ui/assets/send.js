@@ -1,17 +1,19 @@
 // Sending an image with its parameters to another tab: from galleries, from PNG Info, from dropped files.
 (() => {
   const fw = window.featherweight;
+  const LONGEST_MS = 10_000; // how long a tab may take to be built
+  const LOOK_MS = 50;
+  const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
   const targets = new Map(); // by name, in the order in which they were added
 
-  // A tab that takes images. `take({url, infotext, width, height, name})` puts one into it and may reject with a
-  // sentence; `tab` is the tab that is shown then, see `fw.showTab`.
-  fw.addTarget = (name, { label, tab, take }) => targets.set(name, { label, tab, take });
+  // A tab that takes images. `take({url, infotext, width, height, name})` puts one into it and shows the tab; it may
+  // reject with a sentence.
+  fw.addTarget = (name, { label, take }) => targets.set(name, { label, take });
 
   fw.send = async (name, item) => {
     const target = targets.get(name);
     if (!target) throw new Error(`There is no tab '${name}' to send an image to.`);
     await target.take(item);
-    fw.showTab(target.tab);
   };
 
   // Fill a row of buttons, one for each tab that takes images; `current` gives the image when one is pressed.
@@ -77,7 +79,10 @@
   for (const tab of fw.tabs) {
     // Put the parameters of an image that was sent into the form: as pasting, without what the settings say is not sent
     // along. `size`, as "512x768", goes before that of the parameters: hires fix made the image larger than they say.
-    tab.takeSent = (infotext, size = "") => {
+    // The tab is shown first: Gradio builds what is inside of it only then.
+    tab.takeSent = async (infotext, size = "") => {
+      await fw.showTab(tab.prefix);
+      for (let waited = 0; !tab.find("take_sent") && waited < LONGEST_MS; waited += LOOK_MS) await pause(LOOK_MS);
       tab.sent = [infotext, size];
       tab.press("take_sent");
     };
@@ -86,10 +91,9 @@
   if (fw.tab("txt2img")) {
     fw.addTarget("txt2img", {
       label: "txt2img",
-      tab: "txt2img",
-      take: ({ infotext }) => {
+      take: async ({ infotext }) => {
         if (!infotext) throw new Error("This image holds no parameters.");
-        fw.tab("txt2img").takeSent(infotext);
+        await fw.tab("txt2img").takeSent(infotext);
       },
     });
   }
@@ -100,10 +104,9 @@
   for (const [name, label] of img2img ? Object.entries(SUB_TABS) : []) {
     fw.addTarget(name, {
       label,
-      tab: "img2img",
       take: async ({ url, infotext, width, height }) => {
+        await img2img.takeSent(infotext, width && height ? `${width}x${height}` : "");
         await img2img.setImage(name, url);
-        img2img.takeSent(infotext, width && height ? `${width}x${height}` : "");
       },
     });
   }

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from modules.access import Access
 from modules.flags.flags import Flags
+from modules.jobs.batch import Batches
 from modules.jobs.queue import JobQueue
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue
@@ -28,6 +29,7 @@ class Services:
     estimator: MemoryEstimator
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
+    batches: Batches = field(default_factory=Batches)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""

@@ -31,7 +31,7 @@ SCRIPTS = (
     *("core.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("canvas.js", "canvas_store.js", "img2img.js", "memory.js", "notices.js", "start.js"),
+    *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "start.js"),
 )
 STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get

@@ -34,10 +34,13 @@ FIELDS = (*_shown(REQUEST_ROWS, Tab.TXT2IMG), "hires_enabled", *_shown(HIRES_ROW
 
 IMAGE_FIELDS = (
     *_shown((*REQUEST_ROWS, *IMAGE_ROWS, *MASK_ROWS), Tab.IMG2IMG),
-    *("mode", "sizing", "scale_by", "mask_alpha", "overrides"),
+    *("mode", "sizing", "scale_by", "mask_alpha"),
+    *("batch_source", "batch_input_dir", "batch_output_dir", "batch_mask_dir"),
+    *("batch_png_info", "batch_png_info_dir", "batch_png_info_fields", "overrides"),
 )
 """Those of the img2img form. `mode` is the sub tab with the image, `sizing` whether the size is given in pixels ("to")
-or by the factor `scale_by` ("by")."""
+or by the factor `scale_by` ("by"), `batch_source` whether a batch takes files that were sent ("upload") or those of a
+"directory"."""
 
 NO_IMAGE = FromNoise()
 

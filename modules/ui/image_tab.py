@@ -177,7 +177,7 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
                 clear = gr.Button("Clear", elem_id=f"{tab}_clear_prompt", size="sm")
                 gr.Button("Last job", elem_id=f"{tab}_restore_progress", size="sm")
                 take_sent = gr.Button("Take", elem_id=f"{tab}_take_sent", visible="hidden")
-                build_tools()
+            build_tools()
             controls.build("styles")
     notice = gr.HTML(elem_id=f"{tab}_notice", elem_classes=["fw-notice"])
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)

@@ -2,6 +2,7 @@
 is opened to the browser."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -37,6 +38,16 @@ from modules.ui.start_form import mode_of, sized, stand_in
 from modules.ui.upload_routes import upload_routes
 from modules.ui.uploads import Uploads
 
+NO_BATCH = "This batch is not known: the server was restarted since, or many others came after it."
+BATCH = {
+    "total": 3,
+    "done": 2,
+    "current": ["c.png", "task(abc)"],
+    "finished": ["task(abd)"],
+    "failures": [["b.png", "b.png is empty: 0 bytes."]],
+    "is_over": False,
+    "is_stopped": False,
+}
 IMAGE_REPLIES: dict[int | str, dict[str, Any]] = {
     **documented(errors={404: NO_JOB})["responses"],
     200: {"description": "The image as PNG, its infotext inside.", "content": {"image/png": {"example": "(PNG)"}}},
@@ -58,6 +69,12 @@ class FormBody(BaseModel):
     form: dict[str, Any]
     tab: str = Field(default="txt2img", examples=["img2img"])
     image_size: tuple[int, int] | None = Field(default=None, description="of the image that img2img starts from")
+
+
+class BatchBody(BaseModel):
+    """A batch of img2img."""
+
+    id: str = Field(examples=["task(abc)"])
 
 
 class _Counting:
@@ -139,6 +156,18 @@ def page_routes(services: Services) -> APIRouter:
             "Content-Disposition": shown_as(f"{name}.png"),
         }
         return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
+
+    @routes.get("/batch", **documented(BATCH, errors={404: NO_BATCH}))
+    def batch(id: str) -> dict[str, Any]:
+        """How far a batch of img2img is, and what of it could not be made."""
+        return asdict(services.batches.get(id).state)
+
+    @routes.post("/stop-batch", **documented(BATCH, errors={404: NO_BATCH}))
+    def stop_batch(body: BatchBody) -> dict[str, Any]:
+        """Stop a batch; what is made stays."""
+        found = services.batches.get(body.id)
+        found.stop()
+        return asdict(found.state)
 
     routes.include_router(gallery_routes(services))
     routes.include_router(card_routes(services))

@@ -36,16 +36,16 @@ class TagCompletionSettings(SettingsGroup):
     section = Section(id="tac", title="Tag completion", category="Extensions")
 
     tac_active = flag("Complete tags and names while typing in prompts", True)
-    tac_tagFile = text(
+    tac_tagFile = text(  # noqa: N815
         "Tag file",
         "danbooru.csv",
         hint="A CSV file in models/tags or in the folder tags of an extension: name,category,count,aliases. Where it "
         "is missing the first file found is used; None: names of LoRA, embeddings, styles and wildcards only.",
     )
-    tac_maxResults = whole("Results shown", 8, minimum=1, maximum=50, step=1)
-    tac_replaceUnderscores = flag("Replace underscores with spaces on insertion", True)
-    tac_escapeParentheses = flag("Escape parentheses on insertion", True)
-    tac_appendComma = flag("Append a comma on insertion", True)
+    tac_maxResults = whole("Results shown", 8, minimum=1, maximum=50, step=1)  # noqa: N815
+    tac_replaceUnderscores = flag("Replace underscores with spaces on insertion", True)  # noqa: N815
+    tac_escapeParentheses = flag("Escape parentheses on insertion", True)  # noqa: N815
+    tac_appendComma = flag("Append a comma on insertion", True)  # noqa: N815
 
 
 class TagFiles:

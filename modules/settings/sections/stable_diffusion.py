@@ -229,6 +229,13 @@ class Img2ImgSettings(SettingsGroup):
     img2img_inpaint_sketch_default_brush_color = text(
         "Inpaint sketch initial brush color", "#ffffff", hint="As #rrggbb."
     )
+    img2img_batch_show_results_limit = whole(
+        "Show the first N batch img2img results in UI",
+        32,
+        minimum=-1,
+        maximum=1000,
+        hint="-1: all that the server still holds; 0: none.",
+    )
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,

@@ -60,7 +60,6 @@ SETTINGS = (
         {
             "return_mask": False,
             "return_mask_composite": False,
-            "img2img_batch_show_results_limit": 32,
         },
     ),
     *kept(

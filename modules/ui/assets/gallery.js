@@ -45,7 +45,7 @@
         tab.message(`${data.images.length} finished; the settings say not to show images.`);
         return;
       }
-      const made = data.images.map((image, index) => ({ ...image, task: data.task, index }));
+      const made = data.images.map((image, index) => ({ task: data.task, index, ...image })); // a batch has several jobs
       const first = enlarged?.task === data.task ? items.indexOf(enlarged.item) : -1;
       enlarged = null;
       if (first < 0) show(made, 0);

@@ -83,7 +83,7 @@
     "↻": "Look for new files",
     "⇅": "Swap width and height",
     "⚄": "Use a new seed each time",
-    "⛶": "Take the size of the image",
+    "⇲": "Take the size of the image",
     "♻": "Use the seed of the selected image",
     Paste: "Fill the form from the parameters in the prompt, or from the last image",
     "Last job": "Show the last job again",
@@ -103,11 +103,12 @@
     if (event.target.matches?.("input[role=listbox]")) event.target.title = event.target.value;
   });
 
-  // Show a tab, or a sub tab inside of it, by the ids of their elements.
-  fw.showTab = (name, ...subTabs) => {
+  // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page.
+  fw.showTab = async (name, ...subTabs) => {
     for (const id of [`tab_${name}`, ...subTabs]) {
-      const button = document.querySelector(`#${id}-button`);
-      if (button) button.click();
+      const wanted = () => document.querySelector(`#${id}-button`);
+      for (let tries = 0; !wanted() && tries < 100; tries += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+      wanted()?.click();
     }
   };
 

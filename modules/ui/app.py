@@ -14,6 +14,8 @@ from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
+from modules.ui.extras_routes import extras_routes
+from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.png_info_tab import build_png_info_tab
@@ -30,7 +32,7 @@ SCRIPTS = (
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("memory.js", "notices.js", "start.js"),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "extras.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -46,6 +48,8 @@ def build_page(services: Services) -> gr.Blocks:
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
                 images = build_txt2img_tab(services, page)
+            with gr.Tab("Extras", id="extras", elem_id="tab_extras"):
+                build_extras_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
                 build_png_info_tab(services, images, tabs)
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
@@ -64,6 +68,7 @@ def build_page(services: Services) -> gr.Blocks:
 def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
+    app.include_router(extras_routes(services))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     users = services.access.page
     page = build_page(services)

@@ -46,6 +46,8 @@ class ImageSavingSettings(SettingsGroup):
     img_downscale_threshold = number("File size limit for the above option, MB", 4.0, minimum=0)
     target_side_length = whole("Width/height limit for the above option, in pixels", 4000, minimum=1)
     img_max_size_mp = whole("Maximum grid size, in megapixels", 200, minimum=0, hint="Larger grids are not made.")
+    use_original_name_batch = flag("Use original name for output filename during batch process in extras tab", True)
+    use_upscaler_name_as_suffix = flag("Use upscaler name as filename suffix in the extras tab", False)
     save_selected_only = flag(
         "When using the Save button, only save the selected image",
         True,
@@ -71,7 +73,7 @@ class SavingPathSettings(SettingsGroup):
     outdir_grids = text("Output directory for grids", "", hint="Empty: the directories below, one per tab.")
     outdir_txt2img_grids = text("Output directory for txt2img grids", "outputs/txt2img-grids")
     outdir_img2img_samples = text("outdir_img2img_samples", "outputs/img2img-images", hidden=True)
-    outdir_extras_samples = text("outdir_extras_samples", "outputs/extras-images", hidden=True)
+    outdir_extras_samples = text("Output directory for images from extras tab", "outputs/extras-images")
     outdir_img2img_grids = text("outdir_img2img_grids", "outputs/img2img-grids", hidden=True)
     outdir_save = text("Output directory for the Save button", "log/images")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
 from modules.errors import InvalidValueError
+from modules.faces.restorers import FaceRestorers
 from modules.flags.flags import Flags
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
@@ -21,6 +22,7 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
 from modules.paths import Paths, resolve_paths
+from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
 from modules.postprocessing.operations import Operations
 from modules.postprocessing.upscale import UpscaleOperation
 from modules.processing.engine.adapters import Adapters
@@ -91,6 +93,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),
+        faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
@@ -143,7 +146,8 @@ def precision_work(services: Services) -> PrecisionWork:
 
 def operations_of(engine: Engine, scripts: ScriptLibrary) -> Operations:
     """Our operations of the Extras tab, then those of extensions; one whose name is taken is left out, by its file."""
-    operations = Operations([UpscaleOperation(engine.upscalers)])
+    ours = (UpscaleOperation(engine.upscalers), GfpganOperation(engine.faces), CodeFormerOperation(engine.faces))
+    operations = Operations(ours)
     for operation in scripts.operations:
         try:
             operations.add(operation)

@@ -68,7 +68,12 @@ def _build_inputs(mode: gr.State) -> tuple[gr.Tabs, gr.Image, list[gr.components
     with gr.Tabs(elem_id="mode_extras", selected=SINGLE) as modes:
         with gr.Tab("Single Image", id=SINGLE, elem_id="extras_single_tab") as single:
             image = gr.Image(
-                label="Source", type="filepath", format="png", sources=["upload", "clipboard"], elem_id="extras_image"
+                label="Source",
+                type="filepath",
+                format="png",
+                image_mode=None,  # the file as it is: with another mode Gradio writes a new one, without its texts
+                sources=["upload", "clipboard"],
+                elem_id="extras_image",
             )
         with gr.Tab("Batch Process", id=BATCH, elem_id="extras_batch_process_tab") as batch:
             files = gr.File(

@@ -10,7 +10,10 @@ from modules.images.reading import open_image
 from modules.services import Services
 from tests.ui.browser import needs_browser, open_page
 
-pytestmark = needs_browser
+pytestmark = [
+    *needs_browser,
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # Gradio looks into each upload
+]
 LIST = "ul[role=listbox]"
 
 

@@ -1,6 +1,6 @@
 """Upscaling and what happens to a finished image."""
 
-from modules.settings.group import SettingsGroup, choice, flag, many, whole
+from modules.settings.group import SettingsGroup, choice, flag, many, number, whole
 from modules.settings.setting import Section
 
 
@@ -33,7 +33,16 @@ class FaceRestorationSettings(SettingsGroup):
 
     section = Section(id="face-restoration", title="Face restoration", category="Postprocessing")
 
-    face_restoration = flag("Restore faces", False, infotext="Face restoration", hidden=True)
+    face_restoration = flag(
+        "Restore faces",
+        False,
+        hint="Of every image that txt2img and img2img make, with the model below. The API's restore_faces goes first.",
+    )
+    face_restoration_model = choice("Face restoration model", "CodeFormer", ("CodeFormer", "GFPGAN", "RestoreFormer"))
+    code_former_weight = number(
+        "CodeFormer weight", 0.5, minimum=0, maximum=1, step=0.01, hint="0: the most restored; 1: the closest."
+    )
+    face_restoration_unload = flag("Move face restoration model from VRAM into RAM after processing", False)
 
 
 class PostprocessingSettings(SettingsGroup):

@@ -39,6 +39,7 @@ class ImageSavingSettings(SettingsGroup):
     font = text("Font for image grids that have text", "", hint="A TrueType file. Empty: the built-in one.")
     grid_text_active_color = color("Text color for image grids", "#000000")
     grid_background_color = color("Background color for image grids that have text", "#ffffff")
+    save_images_before_face_restoration = flag("Save a copy of the image before face restoration", False)
     save_images_before_highres_fix = flag("Save a copy of the image before hires fix", False)
     jpeg_quality = whole("Quality for saved JPEG, WebP and AVIF images", 80, minimum=1, maximum=100, step=1)
     webp_lossless = flag("Use lossless compression for WebP images", False)

@@ -12,7 +12,7 @@ from modules.settings.sections.interface import (
     InterfaceSettings,
     PreviewSettings,
 )
-from modules.settings.sections.postprocessing import FaceRestorationSettings, PostprocessingSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import PostprocessingSettings, UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings, SavingPathSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
@@ -25,7 +25,6 @@ SETTINGS = (
         {
             "grid_zip_filename_pattern": "",
             "grid_text_inactive_color": "#999999",
-            "save_images_before_face_restoration": False,
             "save_images_before_color_correction": False,
             "save_mask": False,
             "save_mask_composite": False,
@@ -243,14 +242,6 @@ SETTINGS = (
             "SWIN_torch_compile": False,
             "ldsr_steps": 100,
             "ldsr_cached": False,
-        },
-    ),
-    *kept(
-        FaceRestorationSettings.section,
-        {
-            "face_restoration_model": "CodeFormer",
-            "code_former_weight": 0.5,
-            "face_restoration_unload": False,
         },
     ),
     *kept(

@@ -1,11 +1,15 @@
 """Builds the long-lived objects of one running program and wires them; the server and the command line share it."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
+from modules.errors import InvalidValueError
+from modules.faces.restorers import FaceRestorers
 from modules.flags.flags import Flags
+from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.precision import PrecisionWork
@@ -18,6 +22,9 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
 from modules.paths import Paths, resolve_paths
+from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
+from modules.postprocessing.operations import Operations
+from modules.postprocessing.upscale import UpscaleOperation
 from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.engine import Engine
@@ -44,6 +51,8 @@ from modules.settings.values import Settings
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 from modules.version import PROGRAM_VERSION
+
+log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
 BROUGHT_ALONG = ("wildcards", "tags")
@@ -86,6 +95,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),
+        faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine, settings))
@@ -113,11 +123,13 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         estimator,
         scripts,
         access,
+        operations=operations_of(engine, scripts),
         cards=cards_of(paths, catalogue, engine, scripts),
         notices=(*settings.notices, *store.notices, *StyleBook.read(paths.styles_files).notices, *access.notices),
     )
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))
+    extras_of(services).repeat_what_is_left()
     return services
 
 
@@ -132,6 +144,27 @@ def precision_work(services: Services) -> PrecisionWork:
         services.paths.checkpoint_dirs[0],
         services.paths.root / "configs",
     )
+
+
+def operations_of(engine: Engine, scripts: ScriptLibrary) -> Operations:
+    """Our operations of the Extras tab, then those of extensions; one whose name is taken is left out, by its file."""
+    ours = (UpscaleOperation(engine.upscalers), GfpganOperation(engine.faces), CodeFormerOperation(engine.faces))
+    operations = Operations(ours)
+    for operation in scripts.operations:
+        try:
+            operations.add(operation)
+        except InvalidValueError as error:
+            log.error("%s: %s", operation.filename, error)
+            scripts.faults.append(f"{operation.filename}: {error}")
+    return operations
+
+
+def extras_of(services: Services) -> Extras:
+    """The work of the Extras tab of this program."""
+    allowed = None
+    if not services.access.is_local:
+        allowed = output_folders(services.flags, services.paths, services.settings.current)
+    return Extras(services.queue, services.operations, services.settings, services.paths.data_dir, allowed)
 
 
 def merger_of(services: Services) -> Merger:

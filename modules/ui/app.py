@@ -16,6 +16,8 @@ from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
+from modules.ui.extras_routes import extras_routes
+from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.merger_tab import build_merger_tab
@@ -33,7 +35,7 @@ SCRIPTS = (
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "start.js"),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -51,6 +53,8 @@ def build_page(services: Services) -> gr.Blocks:
                 build_txt2img_tab(services, page)
             with gr.Tab("img2img", id="img2img", elem_id="tab_img2img", render_children=True):
                 build_img2img_tab(services, page)
+            with gr.Tab("Extras", id="extras", elem_id="tab_extras"):
+                build_extras_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
                 build_png_info_tab()
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
@@ -69,6 +73,7 @@ def build_page(services: Services) -> gr.Blocks:
 def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
+    app.include_router(extras_routes(services))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     users = services.access.page
     page = build_page(services)

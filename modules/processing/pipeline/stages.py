@@ -29,6 +29,7 @@ class Stage(StrEnum):
     ENLARGE = "enlarge"
     SAMPLE_HIRES = "denoise hires"
     DECODE = "decode"
+    FACES = "faces"
     HASH = "hash"
     SAVE = "save"
 
@@ -52,6 +53,7 @@ LABELS = {
     Stage.ENLARGE: "enlarging the image",
     Stage.SAMPLE_HIRES: "sampling the larger image",
     Stage.DECODE: "decoding the image",
+    Stage.FACES: "restoring faces",
     Stage.HASH: "computing the checkpoint's hash",
     Stage.SAVE: "saving the image",
 }

@@ -3,7 +3,19 @@
   const fw = window.featherweight;
   const LONGEST_MS = 10_000; // how long a tab may take to be built
   const LOOK_MS = 50;
+  const LOOK_FOR_ROWS_MS = 1000;
   const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+  // An element of a tab that is shown now.
+  async function built(id) {
+    for (let waited = 0; waited < LONGEST_MS; waited += LOOK_MS) {
+      const found = document.getElementById(id);
+      if (found) return found;
+      await pause(LOOK_MS);
+    }
+    throw new Error("The tab was not built in time; open it and try again.");
+  }
+
   const targets = new Map(); // by name, in the order in which they were added
 
   // A tab that takes images. `take({url, infotext, width, height, name})` puts one into it and shows the tab; it may
@@ -33,10 +45,9 @@
     made.textContent = label;
     made.title = `Send the image and its parameters to ${label}`;
     made.addEventListener("click", async () => {
-      const item = current();
-      if (!item) return;
       try {
-        await fw.send(name, item);
+        const item = await current();
+        if (item) await fw.send(name, item);
       } catch (error) {
         say(prefix, made.parentElement, error.message);
       }
@@ -82,9 +93,8 @@
     // The tab is shown first: Gradio builds what is inside of it only then.
     tab.takeSent = async (infotext, size = "") => {
       await fw.showTab(tab.prefix);
-      for (let waited = 0; !tab.find("take_sent") && waited < LONGEST_MS; waited += LOOK_MS) await pause(LOOK_MS);
       tab.sent = [infotext, size];
-      tab.press("take_sent");
+      (await built(tab.id("take_sent"))).click();
     };
   }
 
@@ -110,6 +120,33 @@
       },
     });
   }
+
+  // The image is uploaded as if it were dropped on the tab.
+  fw.addTarget("extras", {
+    label: "Extras",
+    take: async (item) => {
+      await fw.showTab("extras");
+      const image = await (await fetch(item.url)).blob();
+      const name = fw.downloadName(item);
+      const form = new FormData();
+      form.append("files", image, name);
+      const reply = await fetch("gradio_api/upload", { method: "POST", body: form });
+      if (!reply.ok) throw new Error(`The image could not be sent: the server answered ${reply.status}.`);
+      const [path] = await reply.json();
+      fw.sentToExtras = { path, orig_name: name, meta: { _type: "gradio.FileData" } };
+      (await built("extras_take_sent")).click();
+    },
+  });
+
+  // Images that the server puts on the page as HTML; their parameters are read from the files.
+  setInterval(() => {
+    for (const row of document.querySelectorAll("[data-send-url]:empty")) {
+      fw.offerTargets(row, row.id || "extras", async () => {
+        const blob = await (await fetch(row.dataset.sendUrl)).blob();
+        return fw.fileItem(new File([blob], "image.png", { type: blob.type }));
+      });
+    }
+  }, LOOK_FOR_ROWS_MS);
 
   // Called when PNG Info has read an image: its buttons send that one.
   fw.pngInfoRead = async (file, infotext) => {

@@ -35,7 +35,7 @@
   // The text with a completion in place of a part, and the cursor behind it.
   fw.withCompletion = (text, { start, end }, insert, withComma) => {
     const rest = text.slice(end);
-    const separator = withComma && !/^\s*[,)\]|}]/.test(rest) ? ", " : "";
+    const separator = withComma && !/^\s*[,:)\]|}]/.test(rest) ? ", " : "";
     const written = text.slice(0, start) + insert + separator;
     return { text: written + rest.replace(/^ +/, separator ? "" : "$&"), start: written.length, end: written.length };
   };

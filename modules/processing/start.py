@@ -173,8 +173,8 @@ class FromImage:
     denoising_strength: Annotated[
         float,
         Parameter(
-            low=0.0,
-            high=1.0,
+            low=0,
+            high=1,
             control=Control(
                 elem_id="{tab}_denoising_strength",
                 label="Denoising strength",
@@ -201,8 +201,8 @@ class FromImage:
     image_cfg_scale: Annotated[
         float | None,
         Parameter(
-            low=0.0,
-            high=100.0,
+            low=0,
+            high=100,
             title="image CFG scale",
             control=Control(
                 elem_id="{tab}_image_cfg_scale",
@@ -217,7 +217,7 @@ class FromImage:
             tabs=Tab.IMG2IMG,
         ),
     ] = None
-    initial_noise_multiplier: Annotated[float | None, Parameter(low=0.0, high=10.0, tabs=Tab.IMG2IMG)] = None
+    initial_noise_multiplier: Annotated[float | None, Parameter(low=0, high=10, tabs=Tab.IMG2IMG)] = None
     mask: Mask | None = None
 
     def __post_init__(self) -> None:

@@ -158,7 +158,7 @@ def test_resize_by_takes_the_images_size() -> None:
     by = {**FORM, "sizing": "by", "scale_by": 1.5}
     assert (sized(by, (100, 64))["width"], sized(by, (100, 64))["height"]) == (144, 96)
     assert sized(FORM, (100, 64))["width"] == 64, "the size is given"
-    with pytest.raises(InvalidValueError, match="Resize by 0.05 makes 0x0 of 100x64"):
+    with pytest.raises(InvalidValueError, match=r"Resize by 0\.05 makes 0x0 of 100x64"):
         sized({**by, "scale_by": 0.05}, (100, 64))
 
 
@@ -171,9 +171,9 @@ def test_the_estimate_counts_a_form_without_its_images(services: Services) -> No
 
 def test_pasted_parameters_fill_the_controls_of_image_and_mask(services: Services) -> None:
     text = (
-        "a cat\nSteps: 5, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Denoising strength: 0.3, Mask blur: 9, "
+        "a cat\nSteps: 5, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Denoising strength: 0.3, "
     )
-    text += "Mask mode: Inpaint not masked, Masked content: latent nothing, Inpaint area: Only masked"
+    text += "Mask blur: 9, Mask mode: Inpaint not masked, Masked content: latent nothing, Inpaint area: Only masked"
     values = form_values(pasted_fields(text, services), services)
     found = {name: values[name] for name in FORM if name.startswith("mask_") and name in values}
     expected = {"mask_blur_x": 9, "mask_invert": 1, "mask_fill": 3, "mask_full_resolution": 1, "mask_padding": 32}

@@ -33,10 +33,10 @@ completes the request with user and scripts, and the task id. Raises `Featherwei
 raise."""
 
 
-def script_ids(prefix: str, **ids: str) -> dict[str, Any]:
-    """What the page's scripts have to know of a tab: how its elements are named, those whose names are other ones, and
-    what its form holds."""
-    return {"prefix": prefix, "ids": ids, "fields": list(FIELDS_OF[prefix])}
+def script_ids(prefix: str, *, takes: Mapping[str, str], **ids: str) -> dict[str, Any]:
+    """What the page's scripts have to know of a tab: how its elements are named, those whose names are other ones, what
+    its form holds, and as what an image can be sent to it (name and label of each button)."""
+    return {"prefix": prefix, "ids": ids, "fields": list(FIELDS_OF[prefix]), "takes": dict(takes)}
 
 
 @dataclass(frozen=True)

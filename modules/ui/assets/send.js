@@ -98,27 +98,19 @@
     };
   }
 
-  if (fw.tab("txt2img")) {
-    fw.addTarget("txt2img", {
-      label: "txt2img",
-      take: async ({ infotext }) => {
-        if (!infotext) throw new Error("This image holds no parameters.");
-        await fw.tab("txt2img").takeSent(infotext);
-      },
-    });
-  }
-
-  // The image goes into a sub tab, its parameters into the form; its size by setting, also where it holds none.
-  const img2img = fw.tab("img2img");
-  const SUB_TABS = { img2img: "img2img", sketch: "Sketch", inpaint: "Inpaint", inpaint_sketch: "Inpaint sketch" };
-  for (const [name, label] of img2img ? Object.entries(SUB_TABS) : []) {
-    fw.addTarget(name, {
-      label,
-      take: async ({ url, infotext, width, height }) => {
-        await img2img.takeSent(infotext, width && height ? `${width}x${height}` : "");
-        await img2img.setImage(name, url);
-      },
-    });
+  // A tab with images gets the image into one of its sub tabs, all get the parameters; the size by setting, also where
+  // the image holds no parameters.
+  for (const tab of fw.tabs) {
+    for (const [name, label] of Object.entries(tab.takes)) {
+      fw.addTarget(name, {
+        label,
+        take: async ({ url, infotext, width, height }) => {
+          if (!tab.setImage && !infotext) throw new Error("This image holds no parameters.");
+          await tab.takeSent(infotext, tab.setImage && width && height ? `${width}x${height}` : "");
+          await tab.setImage?.(name, url);
+        },
+      });
+    }
   }
 
   // The image is uploaded as if it were dropped on the tab.

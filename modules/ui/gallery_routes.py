@@ -125,7 +125,8 @@ def gallery_routes(services: Services) -> APIRouter:
     @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
     def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
-        folder = _folder_of(services, services.queue.get(body.id_task), image_of(services, body.id_task, body.index))
+        path = image_of(services, body.id_task, body.index).path
+        folder = folder_of(services, path, tab_of(services.queue.get(body.id_task).request))
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and _open(folder)}
 
@@ -300,12 +301,11 @@ def _with_hires(
 # -- folders -----------------------------------------------------------------------------------------------------------
 
 
-def _folder_of(services: Services, job: Job, image: GeneratedImage) -> Path:
-    """The folder to open for an image: its own, or as a setting may say the root of the output folder."""
+def folder_of(services: Services, path: Path | None, tab: str = "txt2img") -> Path:
+    """The folder to open for an image: its own, or as a setting may say the root of the tab's output folder."""
     settings = services.settings.current
-    root = samples_folder(settings, services.paths.data_dir, tab_of(job.request))
-    choice = settings.gallery.open_dir_button_choice
-    return root if image.path is None or choice == "Output Root" else image.path.parent
+    root = samples_folder(settings, services.paths.data_dir, tab)
+    return root if path is None or settings.gallery.open_dir_button_choice == "Output Root" else path.parent
 
 
 def _open(folder: Path) -> bool:

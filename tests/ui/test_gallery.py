@@ -3,6 +3,7 @@
 import base64
 import io
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from playwright import sync_api
 
 from modules.images.encode import encode_image
 from modules.services import Services
-from tests.ui.browser import needs_browser
+from tests.ui.browser import needs_browser, watched_page
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
@@ -24,6 +25,21 @@ DROP = """([selector, data, type]) => {
   document.querySelector(selector).dispatchEvent(
     new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: transfer }));
 }"""
+
+
+@pytest.fixture(scope="module")
+def opened(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """One page for all tests, because opening it takes longer than they do."""
+    with watched_page(context, address) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: sync_api.Page) -> sync_api.Page:
+    """The page with txt2img in front."""
+    opened.click("#tab_txt2img-button")
+    opened.wait_for_selector(PROMPT, state="visible")
+    return opened
 
 
 def make(page: sync_api.Page, prompt: str, images: int, seed: int = 5) -> None:
@@ -47,6 +63,20 @@ def image_file(infotext: str | None = INFOTEXT) -> bytes:
 
 def drop(page: sync_api.Page, selector: str, data: bytes, kind: str = "image/png") -> None:
     page.evaluate(DROP, [selector, base64.b64encode(data).decode(), kind])
+
+
+def read(page: sync_api.Page, data: bytes) -> None:
+    """Give PNG Info an image."""
+    page.click("#tab_pnginfo-button")
+    page.wait_for_selector("#pnginfo_html", state="visible")
+    earlier = page.locator("#pnginfo_image button[aria-label='Clear']")
+    if earlier.count():
+        earlier.click()
+        page.wait_for_selector("#pnginfo_send", state="hidden")
+    field = "#pnginfo_image input[type=file]"
+    page.wait_for_selector(field, state="attached")
+    page.set_input_files(field, {"name": "a.png", "mimeType": "image/png", "buffer": data})
+    page.wait_for_selector("#pnginfo_send:not([hidden]) button")
 
 
 def test_an_image_is_deleted_by_key_after_a_question_and_the_others_stay(page: sync_api.Page, fakes: Services) -> None:
@@ -116,12 +146,10 @@ def test_a_file_dropped_on_the_gallery_is_shown_and_sent(page: sync_api.Page) ->
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_size_and_seed_go_along_by_setting(page: sync_api.Page, fakes: Services, is_sent: bool) -> None:
     fakes.settings.update({"send_seed": is_sent, "send_size": is_sent})
+    page.fill(PROMPT, "")
     page.fill("#txt2img_seed input", "9")
     page.fill("#txt2img_width input[type=number]", "512")
-    page.click("button[role=tab]:has-text('PNG Info')")
-    page.set_input_files(
-        "#pnginfo_image input[type=file]", {"name": "a.png", "mimeType": "image/png", "buffer": image_file()}
-    )
+    read(page, image_file())
     page.click("#pnginfo_send_to_txt2img")
     page.wait_for_function(f"document.querySelector('{PROMPT}').value === 'a dog'")
     page.wait_for_selector(PROMPT, state="visible")
@@ -131,12 +159,9 @@ def test_size_and_seed_go_along_by_setting(page: sync_api.Page, fakes: Services,
 
 
 def test_an_image_without_parameters_sent_for_them_says_so(page: sync_api.Page) -> None:
-    page.click("button[role=tab]:has-text('PNG Info')")
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "PNG")
-    page.set_input_files(
-        "#pnginfo_image input[type=file]", {"name": "a.png", "mimeType": "image/png", "buffer": file.getvalue()}
-    )
+    read(page, file.getvalue())
     page.click("#pnginfo_send_to_txt2img")
     page.wait_for_selector("#pnginfo_send .fw-error:has-text('holds no parameters')")
 

@@ -1,14 +1,31 @@
 """Completion of prompts, choices and wildcards on the page, in a real browser."""
 
+from collections.abc import Iterator
+
 import pytest
 from playwright import sync_api
 
 from modules.services import Services
-from tests.ui.browser import needs_browser
+from tests.ui.browser import needs_browser, watched_page
 
 pytestmark = needs_browser
 PROMPT = "#txt2img_prompt textarea"
 LIST = "#tag_completion"
+
+
+@pytest.fixture(scope="module")
+def opened(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """One page for all tests, because opening it takes longer than they do."""
+    with watched_page(context, address) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: sync_api.Page) -> sync_api.Page:
+    """The page with txt2img in front."""
+    opened.click("#tab_txt2img-button")
+    opened.wait_for_selector(PROMPT, state="visible")
+    return opened
 
 
 @pytest.fixture
@@ -63,7 +80,7 @@ def test_escape_closes_the_list_and_lets_a_job_run(page: sync_api.Page, fakes: S
 
 
 def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Page, fakes: Services) -> None:
-    page.click("button:has-text('Dynamic prompts')")
+    page.click("#txt2img_settings button:has-text('Dynamic prompts')")
     page.click("label:has-text('All combinations') input")
     page.fill(PROMPT, "{a|b}")
     page.fill("#txt2img_steps input[type=number]", "2")

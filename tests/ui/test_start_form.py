@@ -170,9 +170,7 @@ def test_the_estimate_counts_a_form_without_its_images(services: Services) -> No
 
 
 def test_pasted_parameters_fill_the_controls_of_image_and_mask(services: Services) -> None:
-    text = (
-        "a cat\nSteps: 5, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Denoising strength: 0.3, "
-    )
+    text = "a cat\nSteps: 5, Sampler: Euler, CFG scale: 7, Seed: 1, Size: 64x64, Denoising strength: 0.3, "
     text += "Mask blur: 9, Mask mode: Inpaint not masked, Masked content: latent nothing, Inpaint area: Only masked"
     values = form_values(pasted_fields(text, services), services)
     found = {name: values[name] for name in FORM if name.startswith("mask_") and name in values}

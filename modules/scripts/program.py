@@ -46,6 +46,7 @@ class Program:
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
     adapters: Callable[[], AdapterFiles] = AdapterFiles  # what finds, reads and applies LoRA files and their like
     folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
+    settings: Callable[[], Settings] = Settings  # as they now are; those of a job are `p.settings`
 
 
 def one_of(kind: str, text: str, names: list[str]) -> str:

@@ -17,7 +17,7 @@ from modules.settings.sections.interface import (
     PromptEditingSettings,
 )
 from modules.settings.sections.optimizations import CompatibilitySettings, OptimizationSettings
-from modules.settings.sections.postprocessing import FaceRestorationSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import FaceRestorationSettings, PostprocessingSettings, UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings, SavingFolderSettings, SavingPathSettings
 from modules.settings.sections.stable_diffusion import (
@@ -71,6 +71,7 @@ class SettingsGroups(Mapping[str, SettingValue]):
     hidden = GroupAttribute(HiddenSettings)
     upscaling = GroupAttribute(UpscalingSettings)
     face_restoration = GroupAttribute(FaceRestorationSettings)
+    postprocessing = GroupAttribute(PostprocessingSettings)
 
 
 def _program_settings() -> Registry[Setting]:

@@ -12,7 +12,7 @@ from modules.settings.sections.interface import (
     InterfaceSettings,
     PreviewSettings,
 )
-from modules.settings.sections.postprocessing import FaceRestorationSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import PostprocessingSettings, UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
@@ -23,11 +23,7 @@ SETTINGS = (
     *kept(
         ImageSavingSettings.section,
         {
-            "grid_zip_filename_pattern": "",
             "grid_text_inactive_color": "#999999",
-            "save_images_before_face_restoration": False,
-            "use_original_name_batch": True,
-            "use_upscaler_name_as_suffix": False,
             "temp_dir": "",
             "clean_temp_dir_at_start": False,
         },
@@ -229,21 +225,9 @@ SETTINGS = (
         },
     ),
     *kept(
-        FaceRestorationSettings.section,
-        {
-            "face_restoration_model": "CodeFormer",
-            "code_former_weight": 0.5,
-            "face_restoration_unload": False,
-        },
-    ),
-    *kept(
-        Section(id="postprocessing", title="Postprocessing", category="Postprocessing"),
+        PostprocessingSettings.section,
         {
             "postprocessing_enable_in_main_ui": (),
-            "postprocessing_disable_in_extras": (),
-            "postprocessing_operation_order": (),
-            "upscaling_max_images_in_cache": 5,
-            "postprocessing_existing_caption_action": "Ignore",
         },
     ),
 )

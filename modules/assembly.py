@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modules.access import access_of
+from modules.captioning.captioners import Captioners
 from modules.devices import choose_device, tune_allocator
 from modules.errors import InvalidValueError
 from modules.faces.restorers import FaceRestorers
@@ -107,6 +108,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     allowed = None if access.is_local else output_folders(flags, paths, settings.current)
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
+    captioners = captioners_of(flags, paths)
     executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
     store = JobStore(paths.jobs_file)
     queue = JobQueue(executor, store, lambda: settings.current.system.queue_limit)
@@ -119,6 +121,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         queue,
         PROGRAM_VERSION,
         estimator,
+        captioners,
         scripts,
         access,
         operations=operations_of(engine, scripts),
@@ -163,6 +166,12 @@ def extras_of(services: Services) -> Extras:
     if not services.access.is_local:
         allowed = output_folders(services.flags, services.paths, services.settings.current)
     return Extras(services.queue, services.operations, services.settings, services.paths.data_dir, allowed)
+
+
+def captioners_of(flags: Flags, paths: Paths) -> Captioners:
+    """What writes captions, from the models that the user has."""
+    clip_dir = Path(flags.clip_models_path).expanduser().absolute() if flags.clip_models_path else None
+    return Captioners(paths.models_dir, lambda part: choose_device(flags, part), clip_dir)
 
 
 def merger_of(services: Services) -> Merger:

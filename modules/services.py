@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from modules.access import Access
+from modules.captioning.captioners import Captioners
 from modules.flags.flags import Flags
 from modules.jobs.queue import JobQueue
 from modules.model_cards.cards import CardLibrary
@@ -27,6 +28,7 @@ class Services:
     queue: JobQueue
     version: str
     estimator: MemoryEstimator
+    captioners: Captioners
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     operations: Operations = field(default_factory=Operations)

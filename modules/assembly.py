@@ -97,7 +97,8 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
-    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
+    captioners = captioners_of(flags, paths)
+    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine, captioners))
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
@@ -108,7 +109,6 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     allowed = None if access.is_local else output_folders(flags, paths, settings.current)
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
-    captioners = captioners_of(flags, paths)
     executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
     store = JobStore(paths.jobs_file)
     queue = JobQueue(executor, store, lambda: settings.current.system.queue_limit)
@@ -186,7 +186,7 @@ def merger_of(services: Services) -> Merger:
     )
 
 
-def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> Program:
+def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, captioners: Captioners) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
@@ -197,6 +197,8 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         styles=lambda: StyleBook.read(paths.styles_files),
         adapters=lambda: engine.adapters,
         folders=folders_of(paths),
+        caption=captioners.caption,
+        find_faces=engine.faces.find,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which lines of text files fit an image best, by CLIP. Radford et al. 2021 (arXiv:2103.00020), through transformers."""
+"""Which lines of text files fit an image best, by CLIP: Radford et al. 2021 (arXiv:2103.00020)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BORDER_PX = 6
 PLAIN_DISTANCE = 48.0  # of colors on a background that is one
 FOREGROUND_DISTANCE = 60.0  # of a shape's color from the background's
 MIN_SHAPE_PX = 250
-MIN_LIKENESS = 0.62  # of an outline: what both cover, of what either covers
+MIN_LIKENESS = 0.55  # of an outline: what both cover, of what either covers
 
 Rgb = tuple[int, int, int]
 Floats = NDArray[np.float64]

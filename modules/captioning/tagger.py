@@ -50,7 +50,7 @@ def written(scores: Mapping[str, float], options: InterrogateSettings) -> str:
     left_out = {tag.strip().lower().replace(" ", "_") for tag in options.deepbooru_filter_tags.split(",")}
     found = [(tag, score) for tag, score in scores.items() if score >= options.interrogate_deepbooru_score_threshold]
     found = [(tag, score) for tag, score in found if tag.lower() not in left_out]
-    found.sort(key=lambda item: item[0] if options.deepbooru_sort_alpha else -item[1])  # type: ignore[return-value,arg-type]
+    found.sort(key=lambda item: item[0] if options.deepbooru_sort_alpha else -item[1])
     parts = []
     for tag, score in found:
         text = tag.replace("_", " ") if options.deepbooru_use_spaces else tag

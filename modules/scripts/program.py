@@ -4,10 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from modules.errors import InvalidValueError
+from modules.faces.face import Face
 from modules.processing.engine.adapters import Adapters
 from modules.prompting.styles import StyleBook
 from modules.scripts.loading import loading_now
+from modules.settings.values import Settings
 
 Names = Callable[[], list[str]]
 
@@ -28,6 +32,10 @@ class Program:
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
     adapters: Callable[[], Adapters] = Adapters  # what finds, reads and applies LoRA files and their like
     folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
+    caption: Callable[[Image.Image, str, Settings], str] = lambda image, kind, settings: ""
+    """What an image shows, by "clip" (a sentence) or "deepbooru" (tags)."""
+    find_faces: Callable[[Image.Image], list[Face]] = lambda image: []
+    """The faces of an image, the largest first."""
 
 
 def program_now() -> Program:

@@ -39,7 +39,7 @@ from modules.ui.scripts_panel import build_scripts
 from modules.ui.start_form import Mode, Pictures, mode_of, sized, start_of
 from modules.ui.uploads import Uploads
 
-SCRIPT_IDS = script_ids("img2img")
+SENT_TO = (Mode.IMG2IMG, Mode.SKETCH, Mode.INPAINT, Mode.INPAINT_SKETCH)
 CANVAS = '<div class="fw-canvas-place" data-canvas="{name}" data-layer="{layer}"></div>'
 CANVASES = {
     Mode.IMG2IMG: ("img2img", "img2img_img2img_tab", "img2img_image"),
@@ -49,6 +49,7 @@ CANVASES = {
     Mode.INPAINT_UPLOAD: ("Inpaint upload", "img2img_inpaint_upload_tab", "img_inpaint_base"),
 }
 """Title, id of the tab and id of its canvas."""
+SCRIPT_IDS = script_ids("img2img", takes={mode.value: CANVASES[mode][0] for mode in SENT_TO})
 LAYERS = {Mode.SKETCH: "color", Mode.INPAINT: "mask", Mode.INPAINT_SKETCH: "color"}
 """What is painted in the canvas of a sub tab."""
 

@@ -10,7 +10,7 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from enum import Enum, Flag, auto
+from enum import Enum, Flag, IntEnum, auto
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -39,8 +39,9 @@ class Section(Enum):
     SEED_EXTRAS = auto()
     HIRES = auto()
     REFINER = auto()
-    IMAGE = auto()
+    IMAGE = auto()  # how an image is started from
     MASK = auto()
+    OUTPAINT = auto()
 
 
 class Choices(Enum):
@@ -89,7 +90,7 @@ class Control:
     text_lines: int = 1
     placeholder: str = ""
     labels: tuple[str, ...] = ()
-    value: object = UNSET
+    value: Any = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,7 @@ class ParameterAxis:
     """The axis of an X/Y/Z plot."""
 
     label: str
-    shows_label: bool = True  # above a column, beside the value
+    shows_label: bool = True  # above a column, next to the value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,12 +167,9 @@ class Parameter:
         return self.type is str and self.choices is None
 
     @property
-    def labelled(self) -> list[tuple[str, Any]]:
-        """The words of the form's radio buttons with their values; empty for other controls."""
-        if self.control is None or not self.control.labels:
-            return []
-        values = list(self.type) if issubclass(self.type, Enum) else [False, True]
-        return list(zip(self.control.labels, values, strict=True))
+    def words(self) -> tuple[str, ...]:
+        """Of an enum or a flag: how form and infotext call the value of each number; empty for others."""
+        return self.control.labels if self.control else ()
 
     def elem_id(self, tab: str) -> str:
         """The id of the control on a tab of the page; empty without a control."""
@@ -202,19 +200,41 @@ class Parameter:
             value = self.api_null if self.api_default is None else self.api_default
         if self.type is tuple:
             return tuple(value)
+        if self.words:
+            return self._numbered(value)
         return max(value, self.low) if self.is_clamped and self.low is not None else value
 
     def from_text(self, text: InfotextValue) -> Any:
-        """What an infotext says. Raises ValueError, TypeError and KeyError for text that is no value."""
+        """What an infotext says. Raises ValueError and TypeError for text that is no value."""
         if self.is_optional and text in ("", self.nothing):
             return None
-        if self.labelled:
-            return dict(self.labelled)[str(text)]
         return number(str(text)) if self.type is float else self._typed(text)
+
+    def shown(self, value: Any) -> Any:
+        """A value as form and infotext show it."""
+        return self.words[int(value)] if self.words else value
+
+    def _place(self, word: str) -> int:
+        """The number of a word, in any case; raises `InvalidValueError` that lists the words."""
+        lowered = [known.lower() for known in self.words]
+        if word.lower() not in lowered:
+            raise InvalidValueError(f"{self.message_name} is {word!r}; allowed are {', '.join(self.words)}.")
+        return lowered.index(word.lower())
+
+    def _numbered(self, number: int) -> Any:
+        """The enum or flag of a number; raises `InvalidValueError` for one that it does not have."""
+        if issubclass(self.type, IntEnum) and number not in [member.value for member in self.type]:
+            allowed = ", ".join(str(member.value) for member in self.type)
+            raise InvalidValueError(f"{self.api or self.key} is {number}; allowed are {allowed}.")
+        return self.type(number)
 
     def _typed(self, value: Any) -> Any:
         if self.type is tuple:
             return tuple(value)
+        if self.words and isinstance(value, str):
+            return self._numbered(self._place(value))
+        if self.type is bool and isinstance(value, str):
+            return value.strip().lower() == "true"
         if self.type is float and isinstance(value, int | float):
             return value  # 7 stays 7, as it is written into the image
         return self.type(value)
@@ -265,7 +285,7 @@ def infotext_fields(owner: Any, rows: Iterable[Parameter]) -> dict[str, object]:
     for row in rows:
         if row.infotext is None or row.infotext.written is None or not row.infotext.written(owner):
             continue
-        value = getattr(owner, row.name)
+        value = row.shown(getattr(owner, row.name))
         key, _, side = row.infotext.key.rpartition("-")
         if side == "1":
             found[key] = value
@@ -284,7 +304,7 @@ def pasted_fields(parsed: Mapping[str, InfotextValue], rows: Iterable[Parameter]
             text = parsed[row.infotext.key]
             try:
                 values[row.name] = row.from_text(text)
-            except (TypeError, ValueError, KeyError):
+            except (TypeError, ValueError, InvalidValueError):
                 continue  # pasted text may come from anywhere; the rest of it is still good
     return values
 

@@ -21,6 +21,7 @@ from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.merger_tab import build_merger_tab
+from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.routes import page_routes
@@ -90,15 +91,16 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         allowed_paths=[],
         max_file_size="256mb",
     )
+    page_app = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+    refuse_unknown_calls(page_app)
     if users:
-        app.state.session_user = _session_user(app)
+        app.state.session_user = _session_user(page_app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
 
 
-def _session_user(app: FastAPI) -> SessionUser:
-    """Who is logged in on the page mounted on `app`, from the cookie that its login form sets."""
-    page = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+def _session_user(page: GradioApp) -> SessionUser:
+    """Who is logged in on the page, from the cookie that its login form sets."""
     names = (f"access-token-{page.cookie_id}", f"access-token-unsecure-{page.cookie_id}")
 
     def user_of(request: Request) -> str | None:

@@ -5,6 +5,7 @@ Results in a folder of their own are named after their inputs, and never replace
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class BatchForm:
     @property
     def items(self) -> list[BatchItem]:
         """An item for each input, in the order of names or as they were chosen."""
-        return [BatchItem(source.name, lambda source=source: self._request(source)) for source in self.sources]
+        return [BatchItem(source.name, partial(self._request, source)) for source in self.sources]
 
     @property
     def _uses_info(self) -> bool:
@@ -89,8 +90,7 @@ class BatchForm:
         if not paths:
             raise InvalidValueError(f"{folder} holds no images; known are {', '.join(SUFFIXES)}.")
         return tuple(
-            Source(path.name, lambda path=path: read_image(path, path.name), lambda path=path: infotext_of(path))
-            for path in paths
+            Source(path.name, partial(read_image, path, path.name), partial(infotext_of, path)) for path in paths
         )
 
     def _folder(self, field: str, what: str) -> Path | None:

@@ -50,10 +50,10 @@ class Controls:
     def build(self, *keys: str) -> None:
         """The controls of these parameters."""
         for key in keys:
-            self.form[key] = self._component(ROWS[key])
+            self.form[key] = self._told_of(ROWS[key])
 
     def build_rest(self, section: Section, lines: Collection[int] | None = None) -> None:
-        """The controls of a section that are not built yet, those of one line beside each other."""
+        """The controls of a section that are not built yet, those of one line side by side."""
         rows = [row for row in ROWS.values() if row.control is not None and row.control.section is section]
         rows = [row for row in rows if self._tab in row.tabs and row.key not in self.form]
         rows = [row for row in rows if lines is None or _line(row) in lines]
@@ -65,6 +65,14 @@ class Controls:
             with gr.Row():
                 self.build(*keys)
 
+    def _told_of(self, row: Parameter) -> gr.components.Component:
+        """A control, of which scripts are told before and after."""
+        label = row.control.label if row.control else ""
+        self._services.scripts.component(None, row.elem_id(self.prefix), label)
+        component = self._component(row)
+        self._services.scripts.component(component, row.elem_id(self.prefix), label)
+        return component
+
     def _component(self, row: Parameter) -> gr.components.Component:
         control = row.control
         assert control is not None, f"{row.key} is not shown in a form"
@@ -73,10 +81,10 @@ class Controls:
             common["info"] = control.hint
         if row.choices is not None:
             return self._dropdown(row, common)
-        value = row.default if control.value is UNSET else control.value
-        if row.labelled:
+        value: Any = row.default if control.value is UNSET else control.value
+        if row.words:
             # As plain numbers: that is what the browser sends back.
-            return gr.Radio([(label, int(choice)) for label, choice in row.labelled], value=int(value), **common)
+            return gr.Radio([(word, place) for place, word in enumerate(row.words)], value=int(value), **common)
         if row.type is bool:
             return gr.Checkbox(value, **common)
         if control.slider is not None:

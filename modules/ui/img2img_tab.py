@@ -72,13 +72,14 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
                 controls.build_rest(Section.MASK)
             controls.build("resize_mode")
             controls.build_rest(Section.SAMPLING, lines=(0, 1))
-            with gr.Row(elem_id="img2img_dimensions", elem_classes=["fw-centered"]):
-                sizings = _build_sizing(services, controls)
-                with gr.Column(scale=4):
-                    controls.build("batch_count", "batch_size")
+            sizings = _build_sizing(services, controls)
+            with gr.Row():
+                controls.build("batch_count", "batch_size")
             controls.build_rest(Section.IMAGE)
             controls.build_rest(Section.SAMPLING)
             build_seed(controls)
+            with gr.Accordion("Outpaint", open=False, elem_id="img2img_outpaint"):
+                controls.build_rest(Section.OUTPAINT)
             heads = {"refiner": build_refiner(services, controls)}
             build_overrides(form, tab)
             scripts = build_scripts(services, Tab.IMG2IMG)
@@ -122,7 +123,8 @@ def _build_interrogation() -> None:
 
 def _build_modes(form: Components) -> gr.Tabs:
     form["mode"] = mode = gr.Textbox(Mode.IMG2IMG.value, visible="hidden", elem_id="img2img_mode")
-    with gr.Tabs(elem_id="mode_img2img") as modes:
+    modes: gr.Tabs = gr.Tabs(elem_id="mode_img2img")
+    with modes:
         for name, (title, tab_id, canvas_id) in CANVASES.items():
             with gr.Tab(title, id=name.value, elem_id=tab_id, render_children=True) as sub_tab:
                 gr.HTML(CANVAS.format(name=name.value, layer=LAYERS.get(name, "")), elem_id=canvas_id)
@@ -179,7 +181,8 @@ def _build_batch(form: Components) -> None:
 def _build_sizing(services: Services, controls: Controls) -> gr.Tabs:
     form = controls.form
     form["sizing"] = sizing = gr.Textbox("to", visible="hidden", elem_id="img2img_sizing")
-    with gr.Column(scale=6), gr.Tabs(elem_id="img2img_tabs_resize") as sizings:
+    sizings: gr.Tabs = gr.Tabs(elem_id="img2img_tabs_resize")
+    with sizings:
         to = gr.Tab("Resize to", id="to", elem_id="img2img_tab_resize_to", render_children=True)
         with to, gr.Row(elem_classes=["fw-centered", "fw-unbroken"]):
             build_size(controls, services)

@@ -32,7 +32,7 @@ FORMAT_LABELS = {
 }
 NOTHING_YET = (
     "Report: what a format would save and lose, in seconds. Compare: the same images in several formats, with "
-    "numbers. Save as: a smaller file. All of it runs beside the images and goes on when this page is closed."
+    "numbers. Save as: a smaller file. All of it runs next to the images and goes on when this page is closed."
 )
 Fields = list[gr.components.Component]
 

@@ -31,7 +31,6 @@ from modules.services import Services
 from modules.ui.card_routes import card_routes
 from modules.ui.form import FIELDS_OF, request_of
 from modules.ui.gallery_routes import NO_JOB, gallery_routes
-from modules.ui.job_images import image_of
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
 from modules.ui.start_form import mode_of, sized, stand_in
@@ -148,7 +147,7 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/image", response_class=Response, responses=IMAGE_REPLIES)
     def image(id_task: str, index: int) -> Response:
         """One image as PNG with its infotext."""
-        found = image_of(services, id_task, index)
+        found = services.queue.get(id_task).image(index)
         name = found.path.stem if found.path else f"{found.seed}"
         headers = {
             "Cache-Control": "private, max-age=86400",

@@ -60,9 +60,8 @@ def build_scripts(services: Services, tab: Tab) -> ScriptFields:
     components: list[Any] = []
     pasting: list[PastedFields] = []
     is_img2img = tab is Tab.IMG2IMG
-    shown = [(script, script.show(is_img2img)) for script in services.scripts.scripts]
-    selectable = [script for script, where in shown if where and where is not AlwaysVisible]
-    for script in (script for script, where in shown if where is AlwaysVisible):
+    selectable = services.scripts.selectable_of(is_img2img)
+    for script in services.scripts.alwayson_of(is_img2img):
         with gr.Accordion(script.title(), open=False):
             _add(script, is_img2img, components, places, pasting)
     titles = [script.title() for script in selectable]
@@ -98,7 +97,7 @@ def _add(
 ) -> None:
     try:
         built = list(script.ui(is_img2img) or [])
-        fields = PastedFields.of(script, built)
+        fields = PastedFields.of(script.title(), built, script.infotext_fields)
     except Exception:  # somebody else's code must not cost the page
         log.exception("The fields of the script %s (%s) could not be built.", script.title(), script.filename)
         return

@@ -57,6 +57,6 @@ def _normalize(images: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
 
 def _missing(name: str) -> type:
     def fail(self: object, *_: object) -> None:
-        raise CheckpointError(f"This network needs torchvision ({name}), which is not installed. Choose another file.")
+        raise CheckpointError(f"This model needs torchvision ({name}), which is not installed. Choose another file.")
 
     return type(name, (), {"__init__": fail})

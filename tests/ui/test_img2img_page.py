@@ -148,3 +148,117 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
     assert np.array_equal(np.asarray(start.images[0].image), np.asarray(picture()))
     assert np.array_equal(np.asarray(start.mask.image.image), before)
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def opened(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """One page for the tests that only use the form, because opening it takes longer than they do."""
+    with watched_page(context, address) as page:
+        page.evaluate("featherweight.showTab('img2img')")
+        page.wait_for_selector("#img2img_inpaint_tab-button")
+        yield page
+
+
+@pytest.fixture
+def form(opened: sync_api.Page) -> sync_api.Page:
+    """All sub tabs without images."""
+    opened.evaluate(
+        """async () => {
+            for (const mode of ["sketch", "inpaint", "inpaint_upload", "img2img"]) {
+                await featherweight.tab("img2img").setImage(mode, null);
+            }
+        }"""
+    )
+    return opened
+
+
+def show(page: sync_api.Page, sub_tab: str) -> None:
+    page.evaluate(f"featherweight.showTab('img2img', '{sub_tab}')")
+    page.wait_for_selector(f"#{sub_tab}-button[aria-selected=true]")
+
+
+def test_a_form_without_an_image_says_what_is_missing(form: sync_api.Page) -> None:
+    show(form, "img2img_inpaint_tab")
+    form.click("#img2img_generate")
+    form.wait_for_selector("#img2img_notice .fw-error")
+    assert "There is no image to start from" in form.inner_text("#img2img_notice")
+    assert form.is_visible("#img2img_generate")
+    put_image(form, "inpaint")
+    form.click("#img2img_generate")
+    form.wait_for_function("document.querySelector('#img2img_notice').textContent.includes('Nothing is painted')")
+
+
+def test_a_file_that_is_no_image_is_named(form: sync_api.Page) -> None:
+    show(form, "img2img_img2img_tab")
+    note = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"hello"}
+    form.set_input_files("[data-canvas=img2img] input[type=file]", note)  # type: ignore[arg-type]
+    form.wait_for_selector("#img2img_messages .fw-error")
+    assert "notes.txt is no image file" in form.inner_text("#img2img_messages")
+
+
+def test_a_zoomed_canvas_is_painted_where_the_pointer_is_and_keys_change_the_brush(form: sync_api.Page) -> None:
+    put_image(form, "inpaint")
+    canvas = form.locator("[data-canvas=inpaint]")
+    canvas.focus()
+    for key in ("[", "[", "[", "+", "+", "+"):
+        form.keyboard.press(key)
+    canvas.locator(".fw-canvas-scroll").evaluate("(element) => element.scrollTo(0, 0)")
+    box = canvas.locator(".fw-canvas-paint").bounding_box()
+    shown = canvas.locator(".fw-canvas-scroll").bounding_box()
+    assert box is not None and shown is not None and box["width"] > 1.8 * shown["width"]
+    draw(form, "inpaint", [(0.2, 0.25)])
+    rows, columns = np.nonzero(painted_pixels(form, "inpaint") > 127)
+    assert abs(rows.mean() - 0.25 * SIZE_PX[1]) < 1 and abs(columns.mean() - 0.2 * SIZE_PX[0]) < 1
+    assert rows.max() - rows.min() <= 4, "the brush began with 6 pixels and lost 3"
+    form.keyboard.press("Delete")
+    assert not painted_pixels(form, "inpaint").any()
+    form.keyboard.press("Control+z")
+    assert painted_pixels(form, "inpaint").any()
+
+
+def test_a_sketch_arrives_in_the_color_of_the_brush(form: sync_api.Page, requests: list[GenerationRequest]) -> None:
+    put_image(form, "sketch", Image.new("RGB", SIZE_PX, (0, 0, 0)))
+    form.locator("[data-canvas=sketch] input[type=color]").fill("#20c040")
+    draw(form, "sketch", [(0.2, 0.5), (0.8, 0.5)])
+    generate(form)
+    start = requests[-1].start
+    assert isinstance(start, FromImage) and start.mask is None
+    sent = start.images[0].image
+    assert sent.getpixel((48, 32)) == (0x20, 0xC0, 0x40) and sent.getpixel((2, 2)) == (0, 0, 0)
+
+
+def test_a_batch_makes_what_it_can_and_lists_the_rest(form: sync_api.Page, requests: list[GenerationRequest]) -> None:
+    before = len(requests)
+    show(form, "img2img_batch_tab")
+    files = [
+        {"name": "a.png", "mimeType": "image/png", "buffer": encode_image(picture(), "png")},
+        {"name": "b.png", "mimeType": "image/png", "buffer": b"no image"},
+        {"name": "c.png", "mimeType": "image/png", "buffer": encode_image(Image.new("RGB", (32, 32)), "png")},
+    ]
+    form.set_input_files(".fw-batch-files input[type=file]", files)  # type: ignore[arg-type]
+    form.wait_for_function(
+        "featherweight.tab('img2img').batchFiles().every((file) => file.key || !/not sent/.test(file.error))"
+    )
+    assert "b.png is no image file" in form.inner_text(".fw-batch-list")
+    form.click("#img2img_generate")
+    form.wait_for_function(
+        "/3 of 3 · 1 failed · done/.test(document.querySelector('#img2img_batch_state').textContent)"
+    )
+    assert "b.png is no image file" in form.inner_text("#img2img_batch_state")
+    form.wait_for_selector("#img2img_gallery .fw-thumbs button >> nth=1")
+    assert [start_size(request) for request in requests[before:]] == [SIZE_PX, (32, 32)]
+    form.wait_for_selector("#img2img_generate", state="visible")
+    form.click("#img2img_batch_clear")
+    assert form.evaluate("featherweight.tab('img2img').batchFiles().length") == 0
+
+
+def start_size(request: GenerationRequest) -> tuple[int, int]:
+    assert isinstance(request.start, FromImage)
+    return request.start.images[0].image.size
+
+
+def test_interrogation_says_why_an_image_cannot_be_described(form: sync_api.Page) -> None:
+    show(form, "img2img_img2img_tab")
+    form.click("#interrogate")
+    form.wait_for_selector("#img2img_messages .fw-error")
+    assert "There is no image to describe" in form.inner_text("#img2img_messages")

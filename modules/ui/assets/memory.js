@@ -1,4 +1,4 @@
-// Memory: what the job in the form would need, beside Generate; and after a job what its stages took.
+// Memory: what the job in the form would need, next to Generate; and after a job what its stages took.
 (() => {
   const fw = window.featherweight;
   const LOOK_MS = 1000;
@@ -86,7 +86,7 @@
 
   setInterval(() => fw.tabs.forEach((tab) => tab.lookAtMemory()), LOOK_MS);
 
-  // The form as far as it decides about memory: of the prompts only their networks, nothing of the seed.
+  // The form as far as it decides about memory: of the prompts only their adapters, nothing of the seed.
   fw.weighedForm = (form) =>
     Object.fromEntries(
       Object.entries(form).map(([name, value]) => {

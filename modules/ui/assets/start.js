@@ -112,6 +112,12 @@
     }
   };
 
+  // A tab that was not opened yet has no place to show its job.
+  async function resumeWhenThere(tab) {
+    while (!tab.find("gallery")) await new Promise((resolve) => setTimeout(resolve, 300));
+    tab.resume();
+  }
+
   function ready() {
     if (!fw.tabs.some((tab) => tab.find("generate") && tab.find("gallery"))) {
       setTimeout(ready, 100);
@@ -123,7 +129,7 @@
     setInterval(weigh, 2000);
     setInterval(nameButtons, 2000);
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
-    for (const tab of fw.tabs) tab.resume();
+    fw.tabs.forEach(resumeWhenThere);
     fw.showNotices();
   }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from modules.access import access_of
+from modules.captioning.captioners import Captioners
 from modules.devices import choose_device, tune_allocator
 from modules.errors import InvalidValueError
 from modules.faces.restorers import FaceRestorers
@@ -100,7 +101,9 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
-    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine, settings))
+    captioners = captioners_of(flags, paths)
+    program = program_of(paths, catalogue, engine, settings, captioners)
+    scripts = load_scripts(flags, paths, settings.current, program)
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
@@ -123,6 +126,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         queue,
         PROGRAM_VERSION,
         estimator,
+        captioners,
         scripts,
         access,
         operations=operations_of(engine, scripts),
@@ -169,6 +173,12 @@ def extras_of(services: Services) -> Extras:
     return Extras(services.queue, services.operations, services.settings, services.paths.data_dir, allowed)
 
 
+def captioners_of(flags: Flags, paths: Paths) -> Captioners:
+    """What writes captions, from the models that the user has."""
+    clip_dir = Path(flags.clip_models_path).expanduser().absolute() if flags.clip_models_path else None
+    return Captioners(paths.models_dir, lambda part: choose_device(flags, part), clip_dir)
+
+
 def merger_of(services: Services) -> Merger:
     """Merges of this program; results lie in the first folder of checkpoints."""
     return Merger(
@@ -181,7 +191,9 @@ def merger_of(services: Services) -> Merger:
     )
 
 
-def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, settings: SettingsStore) -> Program:
+def program_of(
+    paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, settings: SettingsStore, captioners: Captioners
+) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
@@ -195,6 +207,8 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, set
         adapters=lambda: engine.adapters.files,
         folders=folders_of(paths),
         settings=lambda: settings.current,
+        caption=captioners.caption,
+        find_faces=engine.faces.find,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from modules.access import Access
+from modules.captioning.captioners import Captioners
 from modules.flags.flags import Flags
 from modules.jobs.batch import Batches
 from modules.jobs.queue import JobQueue
@@ -28,6 +29,7 @@ class Services:
     queue: JobQueue
     version: str
     estimator: MemoryEstimator
+    captioners: Captioners
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     batches: Batches = field(default_factory=Batches)

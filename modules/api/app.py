@@ -13,6 +13,7 @@ from modules.api.errors import install_error_handlers
 from modules.api.extra_networks import extra_network_routes
 from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes
+from modules.api.interrogate import interrogate_routes
 from modules.api.limits import install_limits
 from modules.api.lists import list_routes
 from modules.api.memory import memory_routes
@@ -40,6 +41,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     install_auth(app, services.access)
     app.include_router(generation_routes(services))
     app.include_router(extras_routes(services))
+    app.include_router(interrogate_routes(services))
     app.include_router(progress_routes(services))
     app.include_router(option_routes(services))
     app.include_router(list_routes(services))

@@ -46,6 +46,12 @@ class ExtrasSingleReply(Reply):
     image: str = Field(examples=[PNG])
 
 
+class InterrogateReply(Reply):
+    """What an image shows."""
+
+    caption: str = Field(examples=[PROMPT])
+
+
 class FailureItem(Reply):
     """An image of a batch that could not be done."""
 

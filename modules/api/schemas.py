@@ -150,6 +150,13 @@ class ExtrasBatchBody(ExtrasBody):
     imageList: list[FileData]  # noqa: N815 - the reference UI's name
 
 
+class InterrogateBody(Tolerant):
+    """POST /sdapi/v1/interrogate."""
+
+    image: str = Field(default="", description="base64 text or a data URI", examples=["iVBORw0KGgo..."])
+    model: str = Field(default="clip", description="clip, deepbooru or deepdanbooru", examples=["clip"])
+
+
 class PngInfoBody(Tolerant):
     """POST /sdapi/v1/png-info."""
 

@@ -49,10 +49,11 @@ class SpandrelFaceModel:
         network = self.descriptor.model
         if self.kind == GFPGAN:
             # Its noise is drawn anew at each call unless it is told not to: the same image gives the same face.
-            return (network(unit * 2 - 1, return_rgb=False, randomize_noise=False)[0] + 1) / 2
-        if self.kind == CODEFORMER:
-            return (network(unit * 2 - 1, weight=weight)[0] + 1) / 2
-        found: Tensor = self.descriptor(unit)
+            found: Tensor = (network(unit * 2 - 1, return_rgb=False, randomize_noise=False)[0] + 1) / 2
+        elif self.kind == CODEFORMER:
+            found = (network(unit * 2 - 1, weight=weight)[0] + 1) / 2
+        else:
+            found = self.descriptor(unit)
         return found
 
 

@@ -215,7 +215,8 @@ def _crops(pixels: Tensor, boxes: Floats, side: int) -> tuple[Tensor | None, Flo
 def _corrected(boxes: Floats, corrections: Floats, extra: int = 1) -> Floats:
     """Boxes moved by corrections that are fractions of their sides."""
     sides = boxes[:, 2:] - boxes[:, :2] + extra
-    return boxes + corrections * np.concatenate([sides, sides], 1)
+    found: Floats = boxes + corrections * np.concatenate([sides, sides], 1)
+    return found
 
 
 def _squares(boxes: Floats) -> Floats:

@@ -73,7 +73,8 @@ class FaceRestorers:
             if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(NO_RESTORERS)
         ]
         own = [path for path in found if kind.name.lower() in path.name.lower()]
-        return (own or found or [None])[-1]
+        chosen = own or found
+        return chosen[-1] if chosen else None
 
     def check(self, name: str) -> RestorerType:
         """The kind of this name, in any case. Raises `UnknownNameError`, and `CheckpointError` that says which file

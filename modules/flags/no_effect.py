@@ -23,7 +23,6 @@ NO_EFFECT: dict[str, str] = {
     "localizations_dir": "translations are not built yet",
     "unload_gfpgan": _NOT_IN_REFERENCE,
     "ldsr_models_path": _NO_LDSR,
-    "clip_models_path": "the CLIP interrogator is not built yet",
     "deepdanbooru": _NOT_IN_REFERENCE,
     "upcast_sampling": "a step in 32 bits alone is not built yet; --no-half computes everything in 32 bits",
     "lowram": "checkpoints are always read tensor by tensor, straight to where they belong",

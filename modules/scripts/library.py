@@ -15,11 +15,11 @@ from typing import Any
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.scripts.adapters import ExtraNetworks
-from modules.scripts.callbacks import Callbacks
+from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.loading import Loading, while_loading
 from modules.scripts.pasting import PastedFields
 from modules.scripts.program import Program
-from modules.scripts.script import Script
+from modules.scripts.script import OnComponent, Script
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,19 @@ class ScriptLibrary:
             raise InvalidValueError(f"{title!r} is a selectable script: name it in script_name.")
         known = [script.title() for script in self.alwayson_of(is_img2img)]
         raise UnknownNameError.of("always-on script", title, known)
+
+    def component(self, component: Any, elem_id: str, label: str) -> None:
+        """Tell scripts and callbacks of a control of a form: before it is built (`component` is None) and after."""
+        after = component is not None
+        facts = {"elem_id": elem_id, "label": label}
+        self.callbacks.call(Moment.AFTER_COMPONENT if after else Moment.BEFORE_COMPONENT, component, **facts)
+        for script in self.scripts:
+            try:
+                (script.after_component if after else script.before_component)(component, **facts)
+                for callback in script.component_callbacks(elem_id, after):
+                    callback(OnComponent(component))
+            except Exception:  # somebody else's code must not cost the page
+                log.exception("%s failed at the control %s.", script.title(), elem_id)
 
     def _load_file(self, file: Path, extension: str) -> None:
         label = f"{extension}/{file.name}"

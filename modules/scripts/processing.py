@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from PIL import Image
 
@@ -15,6 +15,7 @@ from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresReque
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
 from modules.prompting.styles import StyleBook
 
+Job = TypeVar("Job", bound="StableDiffusionProcessing")
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
 """Makes the images of a job, as it is now."""
 
@@ -132,6 +133,15 @@ class StableDiffusionProcessing:
                 processed.generated[index], self.to_request(), processed.result
             )
 
+    def save_samples(self, processed: Processed) -> None:
+        """Save the images that have no file yet, if the settings and the job as it was asked for say so: for scripts
+        that put an image together of parts that are not saved."""
+        if not (self._request.save_images and self.settings.saving.samples_save) or self._save_grid is None:
+            return
+        for index, image in enumerate(processed.generated):
+            if image.path is None and image.kind is ImageRole.SAMPLE:
+                processed.generated[index] = self._save_grid(image, self.to_request(), processed.result)
+
     @property
     def settings(self) -> Any:
         """The job's settings, overrides included."""
@@ -161,9 +171,9 @@ class StableDiffusionProcessing:
 
 
 class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
-    """A job that starts from `init_images`, under `image_mask` where that is not None. Masks and latents of a running
-    batch (`init_latent`, `nmask`, `mask`, `overlay_images`, `mask_for_overlay`, `paste_to`) are there from the first
-    `process_before_every_sampling` on."""
+    """A job that starts from `init_images`, under `image_mask` where that is set; while sampling, `latent_mask` takes
+    its place. Masks and latents of a running batch (`init_latent`, `nmask`, `mask`,
+    `overlay_images`, `mask_for_overlay`, `paste_to`) are there from the first `process_before_every_sampling` on."""
 
     denoising_strength: float
     resize_mode: int
@@ -181,7 +191,9 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         start = request.start
         self.init_images: list[Image.Image] = [source.image for source in start.images]
         self.image_mask: Image.Image | None = start.mask.image.image if start.mask else None
-        given = (*start.images, *([start.mask.image] if start.mask else []))
+        latent = start.mask.latent if start.mask else None
+        self.latent_mask: Image.Image | None = latent.image if latent else None
+        given = (*start.images, *([start.mask.image] if start.mask else []), *([latent] if latent else []))
         self._known = {id(source.image): source for source in given}
         self._take(start, IMAGE_ROWS)
         self._take(start.mask or Mask(image=start.images[0]), MASK_ROWS)
@@ -210,7 +222,8 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
         mask = None
         if self.image_mask is not None:
             values = {row.name: _member(row, getattr(self, row.api)) for row in MASK_ROWS if row.api}
-            mask = Mask(image=self._source(self.image_mask), **values)
+            latent = self._source(self.latent_mask) if self.latent_mask is not None else None
+            mask = Mask(image=self._source(self.image_mask), latent=latent, **values)
         values = {row.name: _member(row, getattr(self, row.api)) for row in IMAGE_ROWS if row.api}
         return FromImage(images=tuple(self._source(image) for image in self.init_images), mask=mask, **values)
 
@@ -242,6 +255,20 @@ class Processed:
         self.generated: list[GeneratedImage] = list(result.images)
         self.result = result
 
+    @classmethod
+    def joined(cls, runs: Sequence[Processed]) -> Processed:
+        """The images, notices and the end of several runs as one; at least one is needed."""
+        notices = dict.fromkeys(note for run in runs for note in run.result.notices)
+        interrupted = any(run.interrupted for run in runs)
+        whole = cls(replace(runs[0].result, notices=tuple(notices), interrupted=interrupted))
+        whole.generated = [image for run in runs for image in run.generated]
+        return whole
+
+    def put_grid(self, grid: Image.Image) -> None:
+        """Put a grid of the images in front of them; it has the infotext of the first."""
+        first = self.generated[0]
+        self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, kind=ImageRole.GRID))
+
     @property
     def images(self) -> list[Image.Image]:
         """The images' pixels."""
@@ -269,7 +296,7 @@ def process_images(p: StableDiffusionProcessing) -> Processed:
     return p._make(p)
 
 
-def copy_of(p: StableDiffusionProcessing) -> StableDiffusionProcessing:
+def copy_of(p: Job) -> Job:
     """An independent copy, for changing one thing at a time."""
     return copy.copy(p)
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from modules.scripts.program import Program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from PIL import Image
     from torch import Tensor
 
@@ -48,6 +50,34 @@ class Script:
     def ui(self, is_img2img: bool) -> list[Any]:
         """Build and return Gradio components."""
         return []
+
+    def before_component(self, component: Any, **kwargs: Any) -> None:
+        """A control of a form is about to be built where the layout is open now: what is built here stands before it.
+        `component` is None, `elem_id` and `label` are given."""
+
+    def after_component(self, component: Any, **kwargs: Any) -> None:
+        """A control of a form was built; `elem_id` and `label` are given."""
+
+    def on_before_component(self, callback: Callable[[OnComponent], None], *, elem_id: str) -> None:
+        """Have `callback` called before the control with this id is built. To be called in `__init__` or `show`."""
+        self._on_components("_before_by_id", elem_id, callback)
+
+    def on_after_component(self, callback: Callable[[OnComponent], None], *, elem_id: str) -> None:
+        """As above, after it was built."""
+        self._on_components("_after_by_id", elem_id, callback)
+
+    def _on_components(self, name: str, elem_id: str, callback: Callable[[OnComponent], None]) -> None:
+        """`show` may be called again and again; the same function is registered once."""
+        found = self.__dict__.setdefault(name, {}).setdefault(elem_id, [])
+        if callback not in found:
+            found.append(callback)
+
+    def component_callbacks(self, elem_id: str, after: bool) -> Sequence[Callable[[OnComponent], None]]:
+        """What was registered for a control."""
+        found: dict[str, list[Callable[[OnComponent], None]]] = self.__dict__.get(
+            "_after_by_id" if after else "_before_by_id", {}
+        )
+        return tuple(found.get(elem_id, ()))
 
     def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
         """Make the images of a job instead of the program; None: the program makes them with `p` as it is now."""
@@ -120,6 +150,13 @@ class Script:
     def is_on(self, is_img2img: bool) -> bool:
         """Whether it is on the tab img2img, or txt2img."""
         return bool(self.show(is_img2img))
+
+
+class OnComponent:
+    """A control of a form; None before it is built."""
+
+    def __init__(self, component: Any) -> None:
+        self.component = component
 
 
 class PostSampleArgs:

@@ -50,7 +50,7 @@ class Controls:
     def build(self, *keys: str) -> None:
         """The controls of these parameters."""
         for key in keys:
-            self.form[key] = self._component(ROWS[key])
+            self.form[key] = self._told_of(ROWS[key])
 
     def build_rest(self, section: Section, lines: Collection[int] | None = None) -> None:
         """The controls of a section that are not built yet, those of one line side by side."""
@@ -64,6 +64,14 @@ class Controls:
                 continue
             with gr.Row():
                 self.build(*keys)
+
+    def _told_of(self, row: Parameter) -> gr.components.Component:
+        """A control, of which scripts are told before and after."""
+        label = row.control.label if row.control else ""
+        self._services.scripts.component(None, row.elem_id(self.prefix), label)
+        component = self._component(row)
+        self._services.scripts.component(component, row.elem_id(self.prefix), label)
+        return component
 
     def _component(self, row: Parameter) -> gr.components.Component:
         control = row.control

@@ -7,8 +7,7 @@ from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
 from modules.processing.parameters import Choices, Parameter, Tab, number
-from modules.processing.parameters import pasted_fields as pasted_rows
-from modules.processing.pasting import pasted_hires, pasted_values
+from modules.processing.pasting import pasted_hires, pasted_mask, pasted_start, pasted_values
 from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, GenerationRequest, HiresRequest
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, FromNoise, RequestStart, check_start
 from modules.prompting.styles import StyleBook
@@ -152,8 +151,7 @@ def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]
     hires = pasted_hires(parsed)
     values["hires_enabled"] = hires is not None
     values |= {row.key: hires[row.name] for row in HIRES_ROWS if hires and row.name in hires}
-    for rows in (IMAGE_ROWS, MASK_ROWS):
-        found_rows = pasted_rows(parsed, rows)
+    for rows, found_rows in ((IMAGE_ROWS, pasted_start(parsed)), (MASK_ROWS, pasted_mask(parsed))):
         values |= {row.key: _in_form(row, found_rows[row.name]) for row in rows if row.name in found_rows}
     values["sizing"] = "to"
     for row in ROWS.values():

@@ -17,7 +17,7 @@ from modules.images.infotext_settings import override_settings_from
 from modules.images.masks import flattened
 from modules.images.resize import ResizeMode
 from modules.processing.engine.engine import Engine
-from modules.processing.pasting import missing_images, pasted_mask, pasted_start
+from modules.processing.pasting import missing_images, pasted_mask, pasted_start, pasted_values
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.pipeline.hooks import NoHooks
@@ -268,6 +268,30 @@ def test_an_image_has_the_same_hash_in_every_mode() -> None:
     red = Image.new("RGB", (4, 4), "red")
     assert SourceImage.of(red).pixel_hash == SourceImage.of(red.convert("RGBA")).pixel_hash
     assert SourceImage.of(red).pixel_hash != SourceImage.of(red.resize((2, 8))).pixel_hash
+
+
+def test_outpainting_keeps_the_image_and_grows_the_canvas(engine: Engine, tmp_path: Path) -> None:
+    source = Image.open(REFERENCE / "inputs/init64.png").convert("RGB")
+    start = FromImage(images=(SourceImage.of(source),), outpaint_left=16, outpaint_down=32, denoising_strength=0.8)
+    request = replace(from_image(CASES["img2img/denoise0.5"]["payload"]), start=start, steps=3)
+    assert request.size_px == (80, 96)
+    (made_image,) = made(request, engine, tmp_path).samples
+    assert made_image.image.size == (80, 96)
+    assert made_image.image.crop((16, 0, 80, 64)).tobytes() == source.tobytes()
+    parsed = parse_infotext(made_image.infotext)
+    values, found = pasted_values(parsed), pasted_start(parsed)
+    assert (parsed["Size-1"], values["width"], values["height"]) == (80, 64, 64)
+    assert (found["outpaint_left"], found["outpaint_right"], found["outpaint_down"]) == (16, 0, 32)
+
+
+def test_what_cannot_be_outpainted_is_refused() -> None:
+    images = (SourceImage.of(Image.new("RGB", (8, 8))),)
+    with pytest.raises(InvalidValueError, match="outpaint left is 13; use a multiple of 8 pixels, such as 16"):
+        FromImage(images=images, outpaint_left=13)
+    with pytest.raises(InvalidValueError, match="choose another resize mode"):
+        FromImage(images=images, outpaint_up=8, resize_mode=ResizeMode.LATENT_UPSCALE)
+    with pytest.raises(InvalidValueError, match="choose the inpaint area 'Whole picture'"):
+        FromImage(images=images, outpaint_up=8, mask=Mask(image=images[0], full_resolution=True))
 
 
 @pytest.mark.parametrize("sampler", ["Euler", "DDIM"])

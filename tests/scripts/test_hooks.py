@@ -313,3 +313,25 @@ from modules.scripts.processing import StableDiffusionProcessingImg2Img
         *(engine, tmp_path, extension(tmp_path / "n", "", "n")),
     )
     assert (pixels(result.samples[0].image) == pixels(expected.samples[0].image)).all()
+
+
+def test_scripts_are_told_of_the_controls_of_a_form(tmp_path: Path) -> None:
+    library = extension(
+        tmp_path,
+        HEAD
+        + """
+    def __init__(self):
+        self.on_before_component(lambda found: CALLS.append(("before it", found.component)), elem_id="txt2img_steps")
+        self.on_after_component(lambda found: CALLS.append(("after it", found.component)), elem_id="txt2img_steps")
+
+    def before_component(self, component, **facts): CALLS.append(("before", facts["elem_id"]))
+    def after_component(self, component, **facts): CALLS.append(("after", facts["label"], component))
+
+script_callbacks.on_after_component(lambda component, **facts: CALLS.append(("callback", component)))
+""",
+    )
+    library.component(None, "txt2img_steps", "Steps")
+    library.component("slider", "txt2img_steps", "Steps")
+    library.component(None, "txt2img_seed", "Seed")
+    expected = [("before", "txt2img_steps"), ("before it", None), ("callback", "slider"), ("after", "Steps", "slider")]
+    assert [*expected, ("after it", "slider"), ("before", "txt2img_seed")] == module_of().CALLS

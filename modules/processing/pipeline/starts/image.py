@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
+from modules.images.outpaint import distance_px
 from modules.images.resize import ResizeMode, Scaler, scale_lanczos
 from modules.models.loaded import LoadedModel
 from modules.processing.parameters import infotext_fields
@@ -29,6 +30,9 @@ from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
+
+SEAM_RAMP_PX = 40  # from a kept image, over which its surroundings become free
+LEAST_FREEDOM = 0.25
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class ImageStart:
         is_fixed = request.subseed_strength > 0
         return cls(
             asked,
-            prepare(asked, request.size_px, settings, scale),
+            prepare(asked, request.size_px, settings, scale, request.seed),
             request.batch_size,
             settings.img2img.img2img_fix_steps,
             settings.img2img.initial_noise_multiplier,
@@ -134,8 +138,8 @@ class ImageStart:
         mask = None if latents is None else self._painted(latents)
         if latents is None or mask is None:
             return denoise
-        if hooks.wants_mask_blends:
-            return self._constrained_by(hooks, denoise, latents, mask)
+        if hooks.wants_mask_blends or self.prepared.margins is not None:
+            return self._blending(hooks, denoise, latents, mask)
         kept = latents * (1.0 - mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
@@ -149,18 +153,41 @@ class ImageStart:
 
         return before if self.masks_input else after
 
-    def _constrained_by(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor) -> Denoise:
-        """As above, with hooks at each blend."""
+    def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor) -> Denoise:
+        """As above where the mask changes on the way, or hooks take part."""
+        mask_at = self._mask_by_level(mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
-            return _blended(hooks, denoise(x, sigma), latents, mask, sigma)
+            return _blended(hooks, denoise(x, sigma), latents, mask_at(sigma), sigma)
 
         def before(x: Tensor, sigma: Tensor) -> Tensor:
             scale = (1.0 + sigma.view(-1, 1, 1, 1) ** 2).sqrt()
-            blended = _blended(hooks, x / scale, latents, mask, sigma) * scale
+            blended = _blended(hooks, x / scale, latents, mask_at(sigma), sigma) * scale
             return denoise(blended, sigma) + (x - blended)
 
         return before if self.masks_input else after
+
+    def _mask_by_level(self, mask: Tensor) -> Callable[[Tensor], Tensor]:
+        """The mask [1,1,h,w] at a noise level. Outside of a kept image, what lies near to its border stays as it
+        begins, a continuation of that border, until the level is low: the nearer, the longer. So shapes go on across
+        the seam. After Levin and Fried 2023 (arXiv:2306.00950), who give every pixel the level from which on it may
+        change."""
+        margins = self.prepared.margins
+        if margins is None:
+            return lambda sigma: mask
+        height, width = mask.shape[-2:]
+        pixels_per_unit = self.prepared.images[0].height / height
+        distance = distance_px(self.prepared.images[0].size, margins)
+        ramp = torch.from_numpy(distance)[None, None].to(mask)
+        ramp = F.interpolate(ramp, size=(height, width), mode="area") - pixels_per_unit / 2
+        free_below = (ramp / SEAM_RAMP_PX).clamp(LEAST_FREEDOM, 1.0) ** 3  # as a share of the first level
+        first: list[Tensor] = []
+
+        def mask_at(sigma: Tensor) -> Tensor:
+            first[:] = first or [sigma.max()]
+            return mask * (sigma.max() / first[0] <= free_below).to(mask)
+
+        return mask_at
 
     def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         mask = None if latents is None else self._painted(latents)
@@ -190,13 +217,14 @@ class ImageStart:
 
     def _painted(self, latents: Tensor) -> Tensor | None:
         """The mask [1,1,h,w] over latents [B,C,h,w]: 1 is painted anew; None without one."""
-        if self.prepared.mask is None or self.asked.mask is None:
+        if self.prepared.mask is None:
             return None
         size = (latents.shape[3], latents.shape[2])
-        own = self.asked.mask.latent
+        own = self.asked.mask.latent if self.asked.mask is not None else None
         mask = self.prepared.mask if own is None else own.image
         values = np.asarray(mask.convert("RGB").resize(size), dtype=np.float32)[..., 0] / 255.0
-        painted = torch.from_numpy(np.around(values) if self.asked.mask.round else values)
+        is_round = self.asked.mask is None or self.asked.mask.round
+        painted = torch.from_numpy(np.around(values) if is_round else values)
         return painted[None, None].to(latents)
 
 

@@ -19,6 +19,7 @@ from modules.images.masks import (
     paste_back,
     placed,
 )
+from modules.images.outpaint import Margins, grown, joined, on_canvas, painted_mask
 from modules.images.resize import ResizeMode, Scaler, resize_image, scale_lanczos
 from modules.processing.pipeline.hooks import NO_HOOKS, Hooks, Overlay
 from modules.processing.record.result import ImageRole
@@ -31,7 +32,7 @@ class PreparedImages:
     """`images` (RGB) are what is encoded. The rest is for the end, with an entry for each of them where it is used:
     `overlays` (RGBA) hold what the mask keeps, of the whole image where `area` says that only a part is made; `targets`
     are the colors that results are corrected to. `mask` ("L", 255 is painted anew) has the size of the request,
-    `overlay_mask` made the overlays."""
+    `overlay_mask` made the overlays; with `margins` all are those of a larger canvas."""
 
     images: tuple[Image.Image, ...]
     overlays: tuple[Image.Image, ...] = ()
@@ -40,6 +41,7 @@ class PreparedImages:
     area: Box | None = None
     overlay_mask: Image.Image | None = None
     scale: Scaler = scale_lanczos
+    margins: Margins | None = None
 
     def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """A result with the colors of the image it began with, and with what the mask keeps over it."""
@@ -48,7 +50,9 @@ class PreparedImages:
         hooks.overlay(overlay)
         if self.targets:
             image = corrected(image, self.targets[index % len(self.targets)])
-        if overlay.image is not None:
+        if overlay.image is not None and self.margins is not None:
+            image = joined(image, overlay.image, self.margins)
+        elif overlay.image is not None:
             image = paste_back(image, overlay.image, self.area, self.scale)
         return image
 
@@ -67,10 +71,27 @@ class PreparedImages:
 
 
 def prepare(
-    asked: FromImage, size_px: tuple[int, int], settings: Settings, scale: Scaler = scale_lanczos
+    asked: FromImage, size_px: tuple[int, int], settings: Settings, scale: Scaler = scale_lanczos, seed: int = 0
 ) -> PreparedImages:
-    """Bring images and mask to the size of the request (width, height), images by `scale`. Raises `InvalidValueError`
-    for a mask that paints nothing."""
+    """Bring images and mask to the size of the request (width, height), images by `scale`; where the canvas grows, the
+    size is that of the canvas, and `seed` is of the noise around the images. Raises `InvalidValueError` for a mask that
+    paints nothing."""
+    if not asked.grows:
+        return _fitted(asked, size_px, settings, scale)
+    margins, more = asked.margins, asked.grown_px
+    fitted = _fitted(asked, (size_px[0] - more[0], size_px[1] - more[1]), settings, scale)
+    overlays = fitted.overlays or tuple(image.convert("RGBA") for image in fitted.images)
+    return replace(
+        fitted,
+        images=tuple(grown(image, margins, seed + index) for index, image in enumerate(fitted.images)),
+        overlays=tuple(on_canvas(overlay, margins) for overlay in overlays),
+        mask=painted_mask(size_px, margins, fitted.mask),
+        margins=margins,
+        overlay_mask=painted_mask(size_px, margins, fitted.overlay_mask),
+    )
+
+
+def _fitted(asked: FromImage, size_px: tuple[int, int], settings: Settings, scale: Scaler) -> PreparedImages:
     options = settings.img2img
     sources = [flattened(source.image, options.img2img_background_color) for source in asked.images]
     whole = whole_mask(asked.mask, sources[0].size) if asked.mask is not None else None
@@ -94,7 +115,7 @@ def prepare(
         images.append(image)
     return PreparedImages(
         tuple(images),
-        tuple(overlays) if options.overlay_inpaint else (),
+        tuple(overlays) if options.overlay_inpaint or asked.grows else (),
         tuple(color_target(image) for image in images) if options.img2img_color_correction else (),
         mask,
         area,

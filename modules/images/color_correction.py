@@ -22,14 +22,16 @@ def _linear_levels() -> Fixed:
     """Linear light of the 256 levels of sRGB, times 255 and 2^3."""
     values = np.arange(256) / 255.0
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    return np.rint(linear * 255.0 * (1 << _LINEAR_BITS)).astype(np.int64)
+    levels: Fixed = np.rint(linear * 255.0 * (1 << _LINEAR_BITS)).astype(np.int64)
+    return levels
 
 
 def _root_levels() -> Fixed:
     """The cube root of CIE L*a*b*, straight near black, of linear light as above, times 2^15."""
     values = np.arange(3 * (256 << _LINEAR_BITS) // 2) / (255.0 * (1 << _LINEAR_BITS))
     roots = np.where(values < 0.008856, values * 7.787 + 16.0 / 116.0, np.cbrt(values))
-    return np.rint(roots * (1 << _ROOT_BITS)).astype(np.int64)
+    levels: Fixed = np.rint(roots * (1 << _ROOT_BITS)).astype(np.int64)
+    return levels
 
 
 def _descaled(values: Fixed, bits: int) -> Fixed:

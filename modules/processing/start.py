@@ -22,6 +22,7 @@ from modules.processing.parameters import (
     Infotext,
     Option,
     Parameter,
+    ParameterAxis,
     Section,
     Slider,
     Tab,
@@ -281,6 +282,7 @@ class FromImage:
             api="image_cfg_scale",
             infotext=Infotext(key="Image CFG scale"),
             option=Option(name="--image-cfg-scale", metavar="SCALE", help="of models that edit images"),
+            axis=ParameterAxis(label="Image CFG Scale"),
             tabs=Tab.IMG2IMG,
         ),
     ] = None
@@ -292,6 +294,7 @@ class FromImage:
             api="initial_noise_multiplier",
             infotext=Infotext(key="Noise multiplier", is_pasted=False),
             option=Option(name="--noise-multiplier", metavar="FACTOR", help="of the first noise, default: 1"),
+            axis=ParameterAxis(label="Initial noise multiplier"),
             tabs=Tab.IMG2IMG,
         ),
     ] = None

@@ -178,7 +178,7 @@ def test_masks_are_returned_behind_the_image(client: TestClient) -> None:
     images = [Image.open(io.BytesIO(base64.b64decode(text))) for text in reply["images"]]
     assert [image.mode for image in images] == ["RGB", "RGB", "RGBA"]
     assert images[1].getextrema() == ((255, 255),) * 3
-    assert len(json.loads(reply["info"])["infotexts"]) == 1
+    assert len(json.loads(reply["info"])["infotexts"]) == 3
 
 
 def test_an_infotext_fills_what_the_caller_leaves_out(client: TestClient, services: Services) -> None:

@@ -74,7 +74,8 @@ class TinyServer:
     def exit_code(self, timeout_s: float) -> int | None:
         """Wait for the end; None when it did not come."""
         self._process.join(timeout_s)
-        return self._process.exitcode
+        code: int | None = self._process.exitcode
+        return code
 
 
 def serve(flags: list[str], log: str) -> None:

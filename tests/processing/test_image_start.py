@@ -25,6 +25,7 @@ from modules.processing.record.output import Output
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.request import GenerationRequest
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, SourceImage, whole_mask
+from modules.sampling.types import StepInfo
 from tests.processing.recorded import levels_apart, request_of
 from tests.recordings import REFERENCE, cases
 
@@ -159,7 +160,7 @@ def test_masks_are_shown_and_saved_where_settings_say_so(engine: Engine, tmp_pat
     folder = next((tmp_path / "outputs" / "img2img-images").iterdir())
     suffixes = sorted(path.stem.partition("-")[2].partition("-")[2] for path in folder.iterdir())
     assert suffixes == ["", "mask", "mask-composite"]
-    assert len(result.info.infotexts) == 1
+    assert len(result.info.infotexts) == len(result.images)
 
 
 def test_without_those_settings_there_is_only_the_image(engine: Engine, tmp_path: Path) -> None:
@@ -291,3 +292,29 @@ def test_what_cannot_be_outpainted_is_refused() -> None:
         FromImage(images=images, outpaint_up=8, resize_mode=ResizeMode.LATENT_UPSCALE)
     with pytest.raises(InvalidValueError, match="choose the inpaint area 'Whole picture'"):
         FromImage(images=images, outpaint_up=8, mask=Mask(image=images[0], full_resolution=True))
+
+
+@pytest.mark.parametrize("sampler", ["Euler", "DDIM"])
+def test_previews_show_what_the_mask_keeps(sampler: str, engine: Engine, tmp_path: Path) -> None:
+    """Also of samplers that are given the kept part and do not predict it."""
+    half = Image.new("L", (64, 64))
+    half.paste(255, (0, 0, 32, 64))
+    request = from_image(
+        CASES["img2img/denoise0.5"]["payload"], mask=Mask(image=SourceImage.of(half), blur_x=0, blur_y=0)
+    )
+    shown: list[Tensor] = []
+    final: list[Tensor] = []
+
+    class Listening(Silent):
+        def step(self, done: int, info: StepInfo | None = None) -> None:
+            shown.extend([info.denoised] if info is not None else [])
+
+    class Noting(NoHooks):
+        def sampled(self, latents: Tensor) -> Tensor:
+            final.append(latents)
+            return latents
+
+    generate(replace(request, sampler=sampler), engine, Output(tmp_path), Listening(), Noting())
+    assert len(shown) > 1
+    for denoised in shown:
+        torch.testing.assert_close(denoised[..., 4:], final[0][..., 4:], atol=1e-5, rtol=1e-5)

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
+from modules.images.resize import ResizeMode
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
 from modules.models.meta_model import build_meta_model
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
@@ -16,8 +18,10 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions, resolve
 from modules.processing.memory_estimate.estimate import CLIENT_BYTES, MemoryEstimator, available, container_bytes
 from modules.processing.memory_estimate.words import plan_line
+from modules.processing.pipeline.stages import stages_of
 from modules.processing.record.result import GenerationInfo, Result
 from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.start import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine, tiny_engine
@@ -270,3 +274,16 @@ def on_gpu(result: Result, allocated: int) -> Result:
     assert result.memory is not None
     stages = tuple(replace(item, peak=replace(item.peak, allocated=allocated)) for item in result.memory.stages)
     return replace(result, memory=replace(result.memory, stages=stages))
+
+
+def test_images_to_start_from_are_encoded_in_the_size_of_the_request_or_their_own(estimator: MemoryEstimator) -> None:
+    """Where latents are resized, it is the image as it was sent that goes through the encoder."""
+    image = SourceImage.of(Image.new("RGB", (256, 256)))
+    sizes = {}
+    for mode in (ResizeMode.JUST_RESIZE, ResizeMode.LATENT_UPSCALE):
+        wanted = request(start=FromImage(images=(image,), resize_mode=mode))
+        sizes[mode] = needs(estimator, wanted)["encode"]
+        encode = next(item for item in stages_of(wanted, 8) if item.stage == "encode")
+        assert encode.width_px == encode.height_px == (64 if mode is ResizeMode.JUST_RESIZE else 256)
+    assert sizes[ResizeMode.LATENT_UPSCALE] > sizes[ResizeMode.JUST_RESIZE]
+    assert "encode" not in needs(estimator, request())

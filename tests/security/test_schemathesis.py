@@ -60,7 +60,7 @@ def test_no_request_is_answered_with_a_mistake_of_ours(app: FastAPI, bounded: No
         {
             "seed": 1,
             "request-timeout": 120,
-            "generation": {"max-examples": 30 if IS_THOROUGH else 3},
+            "generation": {"max-examples": 50 if IS_THOROUGH else 3},
             "phases": {"coverage": {"enabled": IS_THOROUGH}, "stateful": {"enabled": IS_THOROUGH}},
         }
     )

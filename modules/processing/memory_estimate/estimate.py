@@ -50,6 +50,8 @@ MAX_META_MODELS = 2
 MAX_DRY_RUNS = 256
 CLIENT_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
+OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers")
+"""Ways of attention that never hold the scores."""
 KERNELS_ON_TOP = {"cpu": 0.35}
 """Before anything was learnt: convolutions on the CPU copy what they read into another layout."""
 
@@ -388,24 +390,32 @@ class MemoryEstimator:
     def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         import torch
 
+        from modules.memory.dry_run import MetaRun
+        from modules.models.meta_model import few_blocks
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        dry_run, unet, device = self._hands(), case.meta_model.module("unet"), case.plan.device
-        dtype = case.plan.offload_dtype
-        dry_run.place(unet, device, dtype)
-        family = case.meta_model.family
+        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.offload_dtype
+        is_unet = type(unet).__name__ == "UNet2DConditionModel"  # which asks no tensor for its device
+        on_meta = is_unet and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
+        dry_run, meta_run = self._hands(), MetaRun(device)
+        if on_meta:
+            meta_run.place(unet, dtype)
+        else:
+            dry_run.place(unet, device, dtype)
 
         def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            if on_meta:
+                return meta_run.tensor(*shape, dtype=dtype)
             return dry_run.tensor(*shape, dtype=dtype, device=device)
 
-        inputs = family.example_inputs(unet, (rows, height, width), dtype, make)
+        inputs = case.meta_model.family.example_inputs(unet, (rows, height, width), dtype, make)
 
         def run() -> object:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
-                return family.run(unet, inputs).float()
+                return case.meta_model.family.run(unet, inputs).float()
 
-        with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
-            return dry_run.measure(run).get(device.type, 0)
+        with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case)):
+            return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
         from modules.models.vae.tiling import decode_tiled, encode_tiled
@@ -418,11 +428,15 @@ class MemoryEstimator:
         image = dry_run.tensor(1, 3, height * scale, width * scale, device=device)
 
         def decode() -> object:
-            return (vae.decode(latent, return_dict=False)[0] if whole else decode_tiled(vae, latent, tile)).float()
+            if whole:
+                return vae.decode(latent, return_dict=False)[0].float()
+            return decode_tiled(vae, latent, tile, few_tiles=True).float()
 
         def encode_image() -> object:
             pixels = image.to(dtype)
-            return vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile)
+            return (
+                vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile, few_tiles=True)
+            )
 
         with _attending(case, vae):
             return dry_run.measure(encode_image if encode else decode).get(device.type, 0)
@@ -454,7 +468,7 @@ def _attending(case: _Case, module: Any) -> Any:
     from modules.processing.engine.attention import using_attention
 
     attention: Attention = _output_only
-    if case.attention not in ("sdp", "sdp-no-mem", "xformers"):
+    if case.attention not in OUTPUT_ONLY:
         attention = ATTENTIONS.get(case.attention)(AttentionOptions())
     with using_attention((module,), upcast(attention) if case.upcast else attention):
         yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
@@ -20,7 +20,7 @@ from modules.processing.pipeline.guidance import (
     Used,
     conditioned,
 )
-from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, PassStart
+from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
 from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.stages import Stage
 from modules.processing.pipeline.starts.start import Start
@@ -31,6 +31,7 @@ from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.flow import NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
+from modules.sampling.types import OnStep, StepInfo
 from modules.settings.values import Settings
 
 PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
@@ -91,10 +92,21 @@ def run_pass(
             start.constrain(guidance, latents, hooks),
             _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
             sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
-            tools.steps.on_step,
+            tools.steps.on_step if masked is None or hooks.wants_mask_blends else _showing(masked, tools.steps.on_step),
         )
     tools.steps.end_pass()
     return PassResult(start.keep(result, latents, hooks), guidance.used)
+
+
+def _showing(masked: MaskedStart, on_step: OnStep) -> OnStep:
+    """What a sampler tells of its steps, with what the mask keeps in place: a sampler that sees it at the denoiser's
+    input does not predict it."""
+
+    def shown(info: StepInfo) -> None:
+        kept = masked.latents * (1.0 - masked.painted)
+        on_step(replace(info, denoised=info.denoised * masked.painted + kept))
+
+    return shown
 
 
 def _noised(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from modules.images.resize import ResizeMode
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES
 from modules.processing.request import GenerationRequest, HiresRequest
@@ -127,7 +128,7 @@ def stages_of(request: GenerationRequest, multiple_px: int) -> tuple[StageOfJob,
         add(Stage.ADAPTERS)
     add(Stage.ENCODE_TEXT)
     if isinstance(request.start, FromImage):
-        add(Stage.ENCODE_IMAGE)
+        found.append(StageOfJob(Stage.ENCODE_IMAGE, role, *encoded_size(request, request.start)))
     add_pass(Stage.SAMPLE)
     hires = request.hires
     if hires is not None:
@@ -153,6 +154,16 @@ def computes(stage: Stage, component: str) -> bool:
     if stage is Stage.ENCODE_TEXT:
         return component.startswith("text_encoder")
     return component == ("unet" if stage.samples else "vae")
+
+
+def encoded_size(request: GenerationRequest, start: FromImage) -> tuple[int, int]:
+    """Width and height in pixels of the images that are encoded: those of the request, or their own where it is their
+    latents that are resized."""
+    is_whole = start.mask is None or not start.mask.full_resolution
+    if start.resize_mode is not ResizeMode.LATENT_UPSCALE or not is_whole:
+        return request.size_px
+    sizes = [source.image.size for source in start.images]
+    return max(width for width, _ in sizes), max(height for _, height in sizes)
 
 
 def checkpoint_of(request: GenerationRequest, role: Role) -> str | None:

@@ -13,7 +13,7 @@ from modules.errors import FeatherweightError
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
 from modules.processing.record.result import ImageRole, Result
-from modules.processing.start import SourceImage
+from modules.processing.start import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
@@ -69,8 +69,9 @@ def test_the_second_loop_goes_on_from_the_first_with_the_next_seed(
 ) -> None:
     case = RECORDED["script/loopback"]
     first = Image.open(REFERENCE / case["images"][1]["file"]).convert("RGB")
-    wanted = from_image({**case["payload"], "seed": 1235, "denoising_strength": 0.4})
-    wanted = replace(wanted, start=replace(wanted.start, images=(SourceImage.of(first),)))
+    wanted = from_image({**case["payload"], "seed": 1235})
+    start = FromImage(images=(SourceImage.of(first),), denoising_strength=0.4)
+    wanted = replace(wanted, start=start)
     result = made(wanted, "loopback", [1, 0.9, "Lazy", "None"], library, engine, tmp_path)
     apart = levels_apart(result.samples[0].image, case["images"][2]["file"])
     assert apart.max() <= 8 and (apart <= 2).mean() >= 0.98

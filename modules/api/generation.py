@@ -17,7 +17,7 @@ from modules.errors import Interrupted
 from modules.images.encode import decode_base64
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
-from modules.jobs.job import Job
+from modules.jobs.job import Entry
 from modules.services import Services
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def generation_routes(services: Services) -> APIRouter:
             wanted.settings.previews.show_progress_every_n_steps if wanted.settings.previews.live_previews_enable else 0
         )
         job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0))
-        if not await _ended_before_the_client(job, request):
+        if not await ended_before_the_client(job, request):
             # Whoever names the job or has its images saved may come back for them.
             ends = not wanted.save_images and not body.force_task_id
             log.info("%s: the client went away; the job %s.", job.task_id, "ends" if ends else "goes on")
@@ -92,7 +92,7 @@ def generation_routes(services: Services) -> APIRouter:
     return routes
 
 
-async def _ended_before_the_client(job: Job, request: Request) -> bool:
+async def ended_before_the_client(job: Entry, request: Request) -> bool:
     """Wait for the job or for its client to go away; no thread waits meanwhile. False for the latter."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 

@@ -17,6 +17,7 @@ from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidVa
 from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus, Progress, recorded_images
 from modules.jobs.store import SERVER_ENDED, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task
+from modules.processing.record.result import GeneratedImage
 from modules.processing.request import GenerationRequest, request_from_json
 
 log = logging.getLogger(__name__)
@@ -70,11 +71,18 @@ class JobQueue:
         return job
 
     def submit_task(
-        self, kind: str, title: str, work: Callable[[Task], Outcome], request: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        title: str,
+        work: Callable[[Task], Outcome],
+        request: Mapping[str, Any] | None = None,
+        *,
+        makes_images: bool = False,
+        product: object | None = None,
     ) -> Task:
         """Put other work in line. `kind` is a word for programs, `title` a few words for people, `request` what a
-        starter of this kind (see `repeats`) needs to begin it again. Raises as `submit`."""
-        task = Task(_new_id(), kind, title, work, request)
+        starter of this kind (see `repeats`) needs to begin it again; the rest is as in `Task`. Raises as `submit`."""
+        task = Task(_new_id(), kind, title, work, request, makes_images, product)
         self._enter(task)
         return task
 
@@ -154,6 +162,12 @@ class JobQueue:
         return running if isinstance(running, Job) else None
 
     @property
+    def running_task(self) -> Task | None:
+        """The task that makes images and computes now."""
+        running = self._running
+        return running if isinstance(running, Task) and running.makes_images else None
+
+    @property
     def pending(self) -> tuple[Entry, ...]:
         """What runs and what waits, in order."""
         with self._condition:
@@ -167,12 +181,13 @@ class JobQueue:
     # -- out of the line ---------------------------------------------------------------------------------------------
 
     def interrupt(self, task_id: str | None = None, after_batch: bool = False, why: str = "interrupted") -> None:
-        """Stop work within one step, or take it out of the line; without an id, the image job that runs.
+        """Stop work within one step, or take it out of the line; without an id, the image job that runs, or the task
+        that makes images.
 
         `after_batch`: see `Job.interrupt`. `why` is a word for people, should it not have started.
         """
         with self._condition:
-            entry = self._known.get(task_id) if task_id else self.running
+            entry = self._known.get(task_id) if task_id else self.running or self.running_task
             is_waiting = entry is not None and entry in self._waiting
             if entry is not None and is_waiting:
                 self._waiting.remove(entry)
@@ -224,6 +239,15 @@ class JobQueue:
                 return
         self._executor.close()
         self.store.close()
+
+    def remove_image(self, job: Job, image: GeneratedImage) -> None:
+        """Forget an image of a final job, in the record too."""
+        job.remove_image(image)
+        record = self.store.get(job.task_id)
+        if record is None or not record.outcome:
+            return
+        images = job.result().images if job.has_result else job.images
+        self.store.going_on(job.task_id, {**record.outcome, "images": recorded_images(images)})
 
     # -- left over by a crash ----------------------------------------------------------------------------------------
 

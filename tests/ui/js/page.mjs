@@ -51,7 +51,11 @@ export function load(names, { prefixes = ["one"], fields = [], elements = {}, re
     querySelectorAll: () => [],
     createElement: () => element(),
   };
-  const window = { sessionStorage: stores.session || new Storage(), localStorage: stores.local || new Storage() };
+  const window = {
+    addEventListener: () => {},
+    sessionStorage: stores.session || new Storage(),
+    localStorage: stores.local || new Storage(),
+  };
   window.featherweightPage = { tabs: prefixes.map((prefix) => ({ prefix, fields })), cards: [], theme: "" };
   const fetch = async (path) => {
     const reply = replies[path.split("?")[0]];

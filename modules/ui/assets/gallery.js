@@ -46,7 +46,7 @@
         return;
       }
       const made = data.images.map((image, index) => ({ task: data.task, index, ...image })); // a batch has several jobs
-      const first = enlarged?.task === data.task ? items.indexOf(enlarged.item) : -1;
+      const first = enlarged && enlarged.task === data.task ? items.indexOf(enlarged.item) : -1;
       enlarged = null;
       if (first < 0) show(made, 0);
       else show(items.toSpliced(first + 1, 0, ...made), first + 1); // behind the image that it was made from

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
+
 from modules.access import access_of
 from modules.captioning.captioners import Captioners
 from modules.devices import choose_device, tune_allocator
@@ -38,7 +40,7 @@ from modules.processing.engine.precision import (
     split_patterns,
 )
 from modules.processing.memory_estimate.estimate import MemoryEstimator
-from modules.processing.pipeline.upscaling import hires_upscalers
+from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
@@ -56,6 +58,8 @@ from modules.version import PROGRAM_VERSION
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
+BROUGHT_ALONG = ("wildcards", "tags")
+"""Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
 
 
@@ -98,7 +102,8 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
     captioners = captioners_of(flags, paths)
-    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine, captioners))
+    program = program_of(paths, catalogue, engine, settings, captioners)
+    scripts = load_scripts(flags, paths, settings.current, program)
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
@@ -186,34 +191,49 @@ def merger_of(services: Services) -> Merger:
     )
 
 
-def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, captioners: Captioners) -> Program:
+def program_of(
+    paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, settings: SettingsStore, captioners: Captioners
+) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
         checkpoint=lambda name: catalogue.get(name).title,
         vaes=engine.vaes.choices,
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
-        loras=lambda: [info.name for info in engine.adapters.catalogue.entries],
+        pixel_upscalers=lambda: [*PIXEL_UPSCALERS, *engine.upscalers.catalogue.names],
+        enlarge=lambda image, name, size_px, settings: _enlarged(engine, image, name, size_px, settings),
+        loras=lambda: [info.name for info in engine.adapters.files.catalogue.entries],
         styles=lambda: StyleBook.read(paths.styles_files),
-        adapters=lambda: engine.adapters,
+        adapters=lambda: engine.adapters.files,
         folders=folders_of(paths),
+        settings=lambda: settings.current,
         caption=captioners.caption,
         find_faces=engine.faces.find,
     )
+
+
+def _enlarged(
+    engine: Engine, image: Image.Image, name: str, size_px: tuple[int, int], settings: Settings
+) -> Image.Image:
+    for known in PIXEL_UPSCALERS:
+        if known.lower() == name.lower():
+            return upscale_image(image, known, *size_px)
+    return engine.upscalers.enlarge(image, name, size_px, settings, lambda index, count: None)
 
 
 def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scripts: ScriptLibrary) -> CardLibrary:
     """The pages of cards, over the program's own catalogues and folders: ours, then those of extensions."""
     ours = (
         embedding_page(paths.embeddings_dir),
-        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.hypernetworks),
+        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.files.hypernetworks),
         checkpoint_page(paths.checkpoint_dirs, catalogue),
     )
     return CardLibrary(scripts.adapters.pages(scripts.program, ours))
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name beside them."""
+    """The folders by kinds of models; for other kinds a folder of that name next to them. Wildcards and tags lie in the
+    data folder, among the models, or in folders of extensions."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
@@ -221,7 +241,14 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "embeddings": (paths.embeddings_dir,),
         "hypernetworks": (paths.hypernetwork_dir,),
     }
-    return lambda kind: known.get(kind, (paths.models_dir / Path(kind).name,))
+
+    def folders(kind: str) -> tuple[Path, ...]:
+        if kind in BROUGHT_ALONG:
+            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{kind}")))
+            return (paths.data_dir / kind, paths.models_dir / kind, *brought)
+        return known.get(kind, (paths.models_dir / Path(kind).name,))
+
+    return folders
 
 
 def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Program | None = None) -> ScriptLibrary:

@@ -29,7 +29,7 @@ def output_error(what: str, folder: Path, error: OSError) -> OutputError:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step: a temporary file beside it, flushed to disk, then renamed.
+    """Replace `path` by `data` in one step: a temporary file next to it, flushed to disk, then renamed.
 
     Makes the folder if needed. If anything fails the old file stays and no temporary file is left. Raises OSError.
     """
@@ -53,7 +53,7 @@ def write_and_sync(path: Path, data: bytes) -> None:
 
 
 def keep_aside(path: Path) -> Path:
-    """Rename a damaged file or folder to the first free `NAME.corrupt-N` beside it. Raises OSError."""
+    """Rename a damaged file or folder to the first free `NAME.corrupt-N` next to it. Raises OSError."""
     number = 1
     while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1

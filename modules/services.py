@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from modules.access import Access
 from modules.captioning.captioners import Captioners
 from modules.flags.flags import Flags
+from modules.jobs.batch import Batches
 from modules.jobs.queue import JobQueue
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue
@@ -31,6 +32,7 @@ class Services:
     captioners: Captioners
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
+    batches: Batches = field(default_factory=Batches)
     operations: Operations = field(default_factory=Operations)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     startup_s: dict[str, float] = field(default_factory=dict)

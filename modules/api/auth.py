@@ -17,7 +17,10 @@ GUARDED = (
     "/file-of/",
     "/sd_extra_networks/",
 )
-FOR_THE_PAGE = ("/internal/", "/file-of/", "/sdapi/v1/png-info", "/featherweight/v1/reports/")
+FOR_THE_PAGE = (
+    *("/internal/", "/file-of/", "/featherweight/v1/reports/"),
+    *("/sdapi/v1/png-info", "/sdapi/v1/interrogate"),
+)
 """What the page's script calls: open to whoever is logged in there, also where the API has users of its own."""
 
 SessionUser = Callable[[Request], str | None]

@@ -80,5 +80,14 @@ def shown_as(name: str) -> str:
 
     Headers are Latin-1: `filename` has what ASCII can say of the name, `filename*` all of it.
     """
+    return f"inline; {_named(name)}"
+
+
+def attached_as(name: str) -> str:
+    """As `shown_as`, for a file that the browser saves."""
+    return f"attachment; {_named(name)}"
+
+
+def _named(name: str) -> str:
     plain = "".join(sign if sign.isascii() and sign.isprintable() and sign not in '"\\%' else "_" for sign in name)
-    return f"inline; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"
+    return f"filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"

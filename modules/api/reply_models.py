@@ -432,7 +432,7 @@ class PlanReply(Reply):
 
 
 class TaskItem(Reply):
-    """Long work beside the images. Times are seconds, `fraction` is 0 to 1."""
+    """Long work alongside the images. Times are seconds, `fraction` is 0 to 1."""
 
     id: str = Field(examples=["0f8fad5bd9cb469"])
     kind: str = Field(examples=["precision-report"])
@@ -489,7 +489,7 @@ class ResultImage(Reply):
 
 
 class RetentionItem(Reply):
-    """How much of a job's adapters arrived in the weights: in all, the noise, the worst layers, each adapter."""
+    """How much of the effect of a job's adapters is kept: in all, the noise, the worst layers, each adapter."""
 
     retention: float = Field(examples=[0.998])
     noise: float = Field(examples=[0.01])
@@ -513,6 +513,18 @@ class SavedImageReply(Reply):
     """Where an image was saved; with several, all paths behind each other."""
 
     path: str = Field(examples=["log/images/00000-1.png"])
+
+
+class DeletedImageReply(Reply):
+    """Where the file of a deleted image lies now; null where it had none."""
+
+    trash: str | None = Field(examples=["outputs/trash/2026-01-01/00000-1.png"])
+
+
+class HiresImageReply(Reply):
+    """The job that was put in line."""
+
+    task: str = Field(examples=[TASK])
 
 
 class OpenedFolderReply(Reply):

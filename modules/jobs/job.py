@@ -9,13 +9,13 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
 from PIL import Image
 
-from modules.errors import FeatherweightError, Interrupted, Skipped
+from modules.errors import FeatherweightError, Interrupted, Skipped, UnknownNameError
 from modules.processing.pipeline.stages import Part, Stage, stage_text
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest, request_to_json
@@ -179,6 +179,7 @@ class Job(Entry):
         self._skip = threading.Event()
         self._stops_after_batch = False
         self._result: Result | None = None
+        self.removed = 0  # how many of its images were deleted since it ended
 
     # -- the worker's side -------------------------------------------------------------------------------------------
 
@@ -277,6 +278,17 @@ class Job(Entry):
         with self._lock:
             return tuple(self._images)
 
+    def known_images(self) -> tuple[GeneratedImage, ...]:
+        """Those of the result, or those that are finished so far. Raises the job's own error if it failed."""
+        return self.result().images if self.status.is_final else self.images
+
+    def image(self, index: int) -> GeneratedImage:
+        """One of these. Raises `UnknownNameError` for an unknown number."""
+        images = self.known_images()
+        if not 0 <= index < len(images):
+            raise UnknownNameError(f"The job has {len(images)} images; there is no number {index}.")
+        return images[index]
+
     def result(self) -> Result:
         """The result of a final job; raises the job's error if it failed or never ran."""
         if self._error is not None:
@@ -288,6 +300,15 @@ class Job(Entry):
     def has_result(self) -> bool:
         """Whether the job ended with a result, complete or what it had when it was interrupted."""
         return self._result is not None
+
+    def remove_image(self, image: GeneratedImage) -> None:
+        """Forget one of the images of a final job."""
+        with self._lock:
+            self._images = [other for other in self._images if other is not image]
+            if self._result is not None:
+                kept = tuple(other for other in self._result.images if other is not image)
+                self._result = replace(self._result, images=kept)
+            self.removed += 1
 
     def progress(self, position: int = 0) -> Progress:
         """Where the job stands now. `eta_s` follows from the steps so far; None before the first one."""

@@ -17,6 +17,7 @@ from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidVa
 from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus, Progress, recorded_images
 from modules.jobs.store import SERVER_ENDED, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task
+from modules.processing.record.result import GeneratedImage
 from modules.processing.request import GenerationRequest, request_from_json
 
 log = logging.getLogger(__name__)
@@ -239,6 +240,15 @@ class JobQueue:
         self._executor.close()
         self.store.close()
 
+    def remove_image(self, job: Job, image: GeneratedImage) -> None:
+        """Forget an image of a final job, in the record too."""
+        job.remove_image(image)
+        record = self.store.get(job.task_id)
+        if record is None or not record.outcome:
+            return
+        images = job.result().images if job.has_result else job.images
+        self.store.going_on(job.task_id, {**record.outcome, "images": recorded_images(images)})
+
     # -- left over by a crash ----------------------------------------------------------------------------------------
 
     def repeats(self, kind: str, starter: Starter) -> None:
@@ -335,7 +345,7 @@ class JobQueue:
 
 
 def fix_seeds(request: GenerationRequest) -> GenerationRequest:
-    """The request with drawn seeds in place of -1, so that the record on disk makes the same images again."""
+    """The request with drawn seeds instead of -1, so that the record on disk makes the same images again."""
     draw = random.SystemRandom()
     return replace(
         request,

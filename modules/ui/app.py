@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import gradio as gr
@@ -13,26 +14,29 @@ from modules.api.auth import SessionUser
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
+from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
+from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.merger_tab import build_merger_tab
+from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.theme import build_theme
-from modules.ui.txt2img_tab import SCRIPT_IDS, build_txt2img_tab
+from modules.ui.txt2img_tab import build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
-    *("core.js", "form.js", "attention.js", "progress.js", "gallery.js", "prompt_text.js", "prompt.js", "hotkeys.js"),
-    "lightbox.js",
+    *("core.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
+    *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("memory.js", "notices.js", "start.js"),
+    *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "start.js"),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "extras.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -45,13 +49,15 @@ def build_page(services: Services) -> gr.Blocks:
     ) as page:
         checkpoint = build_header(services, page)
         gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
-        with gr.Tabs(elem_id="tabs") as tabs:
+        with gr.Tabs(elem_id="tabs"):
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
-                images = build_txt2img_tab(services, page)
+                build_txt2img_tab(services, page)
+            with gr.Tab("img2img", id="img2img", elem_id="tab_img2img", render_children=True):
+                build_img2img_tab(services, page)
             with gr.Tab("Extras", id="extras", elem_id="tab_extras"):
                 build_extras_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
-                build_png_info_tab(services, images, tabs)
+                build_png_info_tab()
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
                 build_merger_tab(services, page, checkpoint)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
@@ -80,20 +86,21 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         ssr_mode=False,
         footer_links=[],
         theme=build_theme(),
-        css_paths=[ASSETS / name for name in STYLES],
+        css_paths=[*(ASSETS / name for name in STYLES), *services.scripts.page_styles],
         head=_head(services),
         allowed_paths=[],
         max_file_size="256mb",
     )
+    page_app = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+    refuse_unknown_calls(page_app)
     if users:
-        app.state.session_user = _session_user(app)
+        app.state.session_user = _session_user(page_app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
 
 
-def _session_user(app: FastAPI) -> SessionUser:
-    """Who is logged in on the page mounted on `app`, from the cookie that its login form sets."""
-    page = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+def _session_user(page: GradioApp) -> SessionUser:
+    """Who is logged in on the page, from the cookie that its login form sets."""
     names = (f"access-token-{page.cookie_id}", f"access-token-unsecure-{page.cookie_id}")
 
     def user_of(request: Request) -> str | None:
@@ -105,7 +112,19 @@ def _session_user(app: FastAPI) -> SessionUser:
 
 def _head(services: Services) -> str:
     """The page's scripts, inlined: no request leaves the page for them."""
-    known = {"tabs": [SCRIPT_IDS], "cards": list(services.cards.pages), "theme": services.flags.theme or ""}
+    known = {
+        "tabs": [txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS],
+        "cards": list(services.cards.pages),
+        "theme": services.flags.theme or "",
+    }
     forced = f"window.featherweightPage = {json.dumps(known)};"
-    scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return f'<meta name="viewport" content="width=device-width, initial-scale=1"><script>{forced}\n{scripts}</script>'
+    ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    return f"{viewport}<script>{forced}\n{ours}</script>{''.join(map(_script, services.scripts.page_scripts))}"
+
+
+def _script(file: Path) -> str:
+    """An extension's script as an element of its own, so that a mistake in it costs no other."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    inside = re.sub("</(?=script)", r"<\\/", text, flags=re.IGNORECASE)  # which would end the element
+    return f"<script>{inside}</script>"

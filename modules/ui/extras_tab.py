@@ -1,6 +1,7 @@
 """The Extras tab: images in, operations over them, results out. The work runs as a task that outlives the page.
 
-Other tabs put an image in by `ExtrasTab.outputs` and `ExtrasTab.given` (see docs/extras.md).
+Other tabs put an image in by `ExtrasTab.outputs` and `ExtrasTab.given`; the page's script uploads one and presses a
+hidden button (send.js).
 """
 
 from collections.abc import Callable
@@ -16,10 +17,10 @@ from modules.errors import FeatherweightError
 from modules.jobs.extras import EXTRAS_KIND, ExtrasRequest, ExtrasRun, Source, unique_names
 from modules.jobs.tasks import Task
 from modules.services import Services
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.operation_fields import OperationFields, build_operations
 from modules.ui.task_view import failure_box, task_bar
-from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 LOOK_EVERY_S = 0.5
 SINGLE, BATCH, FOLDER = 0, 1, 2
@@ -61,7 +62,11 @@ def build_extras_tab(services: Services, page: gr.Blocks) -> ExtrasTab:
             gallery = gr.HTML(EMPTY, elem_id="extras_gallery")
     _wire(services, page, fields, (mode, *inputs), (generate, interrupt), (notice, progress, gallery))
     image.change(_changed(services), **HIDDEN_EVENT)
-    return ExtrasTab(image, modes, mode)
+    tab = ExtrasTab(image, modes, mode)
+    take = gr.Button("Take", elem_id="extras_take_sent", visible="hidden")
+    sent = "() => [featherweight.sentToExtras]"  # in place of the value of the field
+    take.click(lambda path: tab.given(path), inputs=[image], outputs=tab.outputs, js=sent, **HIDDEN_EVENT)
+    return tab
 
 
 def _build_inputs(mode: gr.State) -> tuple[gr.Tabs, gr.Image, list[gr.components.Component]]:
@@ -228,6 +233,7 @@ def _large(task_id: str, index: int, one: dict[str, Any]) -> str:
         f'<div class="fw-stage"><a href="{url}" target="_blank"><img src="{url}" alt="{escape(one["source"])}"></a>'
         "</div>"
         f'<div class="fw-tools"><a href="{url}" download>Download</a></div>'
+        f'<div class="fw-tools fw-send" role="group" aria-label="Send to" data-send-url="{url}"></div>'
         f'<pre class="fw-infotext" id="html_info_extras" tabindex="0">{text}</pre>'
     )
 

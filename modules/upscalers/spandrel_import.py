@@ -1,7 +1,7 @@
 """Importing spandrel without torchvision.
 
-spandrel asks for torchvision, of which only two networks use anything: RestoreFormer one function, which is here, and
-LaMa, which makes no image larger. A placeholder is in `sys.modules` while spandrel is imported and is missing
+spandrel asks for torchvision, of which only two architectures use anything: RestoreFormer one function, which is
+here, and LaMa, which makes no image larger. A placeholder is in `sys.modules` while spandrel is imported and is missing
 afterwards: other packages decide by its presence what they can do.
 """
 
@@ -57,6 +57,6 @@ def _normalize(images: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
 
 def _missing(name: str) -> type:
     def fail(self: object, *_: object) -> None:
-        raise CheckpointError(f"This network needs torchvision ({name}), which is not installed. Choose another file.")
+        raise CheckpointError(f"This model needs torchvision ({name}), which is not installed. Choose another file.")
 
     return type(name, (), {"__init__": fail})

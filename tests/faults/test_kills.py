@@ -1,91 +1,30 @@
 """kill -9, signals and second servers: no finished image is lost, and every unfinished job is named afterwards.
 
-Ten kills by default, a hundred with FEATHERWEIGHT_THOROUGH=1 in the environment.
+A few kills here, a hundred in `benchmarks.faults`.
 """
 
-import os
-import random
 import signal
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
+from tests.faults.kills import BODY, images_of_the_record, kill_at_random, submit
 from tests.faults.server import Refused, TinyServer
 
-KILLS = 100 if os.environ.get("FEATHERWEIGHT_THOROUGH") else 10
-BODY = {"width": 64, "height": 64, "steps": 3, "n_iter": 3, "save_images": True, "send_images": False}
-GONE = (OSError, HTTPException, Refused)
-
-
-def submit(server: TinyServer, task_id: str, **changed: object) -> bool:
-    """Submit and wait; whether the answer came."""
-    try:
-        server.ask("/sdapi/v1/txt2img", {**BODY, "prompt": task_id, "force_task_id": task_id, **changed})
-    except GONE:
-        return False
-    return True
-
-
-def rows(data: Path) -> dict[str, str]:
-    """The state of each job as the record has it."""
-    with sqlite3.connect(data / "jobs.sqlite") as database:
-        found = dict(database.execute("SELECT task_id, status FROM jobs").fetchall())
-    database.close()
-    return found
+KILLS = 5
 
 
 def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    draw = random.Random(5)
-    answered: set[str] = set()
-    accepted: set[str] = set()
-    for round_number in range(KILLS + 1):
-        server = TinyServer(data)
-        server.wait_until_up()
-        named = {record["task_id"] for record in server.ask("/internal/unfinished")}
-        states = rows(data)
-        ended = {task_id for task_id, state in states.items() if state == "done"}
-        assert answered <= ended
-        assert named == set(states) - ended, "each job is done or named"
-        assert accepted <= set(states)
-        if round_number == KILLS:
-            server.kill()
-            break
-        tasks = [f"{round_number}-{number}" for number in range(4)]
-        with ThreadPoolExecutor(len(tasks)) as clients:
-            replies = {task: clients.submit(submit, server, task) for task in tasks}
-            time.sleep(draw.uniform(0.02, 0.6))
-            accepted |= set(server.ask("/internal/pending-tasks")["tasks"])
-            server.kill()
-        answered |= {task for task, reply in replies.items() if reply.result()}
-    assert accepted
-    recorded = images_of_the_record(data)
-    files = set((data / "outputs").rglob("*.png"))
-    assert recorded <= files, "every image that the record names is there"
-    for path in files:
-        with Image.open(path) as image:
-            image.load()  # and is whole
-    # An image may be on the disk for a moment before the record says so: at most one for each kill.
-    assert len(files - recorded) <= KILLS
+    found = kill_at_random(data, KILLS)
+    assert found.is_whole, found
+    assert found.jobs > 0
     assert not list((data / "outputs").rglob("*.tmp"))
-
-
-def images_of_the_record(data: Path) -> set[Path]:
-    with sqlite3.connect(data / "jobs.sqlite") as database:
-        found = database.execute(
-            "SELECT json_extract(image.value, '$.path') FROM jobs, json_each(jobs.outcome, '$.images') AS image "
-            "WHERE jobs.kind = 'txt2img' AND jobs.outcome IS NOT NULL"
-        ).fetchall()
-    database.close()
-    return {Path(path) for (path,) in found}
 
 
 @pytest.fixture

@@ -33,6 +33,9 @@ class ImageSavingSettings(SettingsGroup):
         False,
         hint="Where the row count is on automatic: as square as possible without a gap.",
     )
+    grid_zip_filename_pattern = text(
+        "Archive filename pattern", "", hint=f"Empty: [datetime]_[model_name]_[seed]-[seed_last]. {PATTERN_HINT}"
+    )
     n_rows = whole(
         "Grid row count", -1, minimum=-1, maximum=16, step=1, hint="-1: automatic; 0: same as the batch size."
     )
@@ -41,6 +44,12 @@ class ImageSavingSettings(SettingsGroup):
     grid_background_color = color("Background color for image grids that have text", "#ffffff")
     save_images_before_face_restoration = flag("Save a copy of the image before face restoration", False)
     save_images_before_highres_fix = flag("Save a copy of the image before hires fix", False)
+    save_images_before_color_correction = flag(
+        "Save a copy of image before applying color correction to img2img results", False
+    )
+    save_mask = flag("For inpainting, save a copy of the greyscale mask", False)
+    save_mask_composite = flag("For inpainting, save a masked composite", False)
+    save_init_img = flag("Save init images when using img2img", False)
     jpeg_quality = whole("Quality for saved JPEG, WebP and AVIF images", 80, minimum=1, maximum=100, step=1)
     webp_lossless = flag("Use lossless compression for WebP images", False)
     export_for_4chan = flag("Save a copy of large images as JPG", True, hint="The two limits below say what is large.")
@@ -76,6 +85,7 @@ class SavingPathSettings(SettingsGroup):
     outdir_img2img_samples = text("outdir_img2img_samples", "outputs/img2img-images", hidden=True)
     outdir_extras_samples = text("Output directory for images from extras tab", "outputs/extras-images")
     outdir_img2img_grids = text("outdir_img2img_grids", "outputs/img2img-grids", hidden=True)
+    outdir_init_images = text("Directory for saving init images when using img2img", "outputs/init-images")
     outdir_save = text("Output directory for the Save button", "log/images")
 
 

@@ -1,8 +1,8 @@
 """How much our tiles cost: a 512x512 image by a 4x file through the program, against spandrel called directly.
 
 Run `python -m benchmarks.upscaling [--blocks N] [--repeats N]`; it writes `results/upscaling.json`. The file is an
-ESRGAN with random weights; both ways get the same tiles (192 pixels with an overlap of 8, the default). Seconds are those of the
-processor with one thread, so that other programs do not count.
+ESRGAN with random weights; both ways get the same tiles (192 pixels with an overlap of 8, the default). Seconds are
+those of the processor with one thread, so that other programs do not count.
 """
 
 from __future__ import annotations

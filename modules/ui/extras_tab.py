@@ -64,8 +64,9 @@ def build_extras_tab(services: Services, page: gr.Blocks) -> ExtrasTab:
     image.change(_changed(services), **HIDDEN_EVENT)
     tab = ExtrasTab(image, modes, mode)
     take = gr.Button("Take", elem_id="extras_take_sent", visible="hidden")
-    sent = "() => [featherweight.sentToExtras]"  # in place of the value of the field
-    take.click(lambda path: tab.given(path), inputs=[image], outputs=tab.outputs, js=sent, **HIDDEN_EVENT)
+    file = gr.File(type="filepath", visible="hidden")  # its value is what the script gives
+    sent = "() => [featherweight.sentToExtras]"
+    take.click(lambda path: tab.given(path), inputs=[file], outputs=tab.outputs, js=sent, **HIDDEN_EVENT)
     return tab
 
 

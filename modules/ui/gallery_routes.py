@@ -79,8 +79,8 @@ def gallery_routes(services: Services) -> APIRouter:
 
         All of the job's images where the setting `save_selected_only` is off.
         """
-        chosen = [services.queue.get(body.id_task).image(body.index)]
         job = services.queue.get(body.id_task)
+        chosen = [job.image(body.index)]
         if not services.settings.current.saving.save_selected_only:
             chosen = [image for image in job.known_images() if image.kind is ImageRole.SAMPLE]
         paths = [str(_save_chosen(services, job, image)) for image in chosen]
@@ -102,8 +102,8 @@ def gallery_routes(services: Services) -> APIRouter:
     @routes.post("/delete-image", response_model=DeletedImageReply, **documented(errors={404: NO_JOB, 503: RUNS}))
     def delete(body: ImageBody) -> dict[str, Any]:
         """Take an image out of its job and move its file into the folder `trash` of the outputs."""
-        image = services.queue.get(body.id_task).image(body.index)
         job = services.queue.get(body.id_task)
+        image = job.image(body.index)
         if not job.status.is_final:
             raise BusyError(f"The job {body.id_task!r} still runs; wait until it is done, or interrupt it.")
         moved = _to_trash(image.path, services.paths.outputs_dir / "trash") if image.path else None
@@ -113,8 +113,8 @@ def gallery_routes(services: Services) -> APIRouter:
     @routes.post("/hires-image", response_model=HiresImageReply, **documented(errors={404: NO_JOB}))
     def hires_image(body: HiresBody) -> dict[str, Any]:
         """Make an image of txt2img again, from its own parameters and seed, with the form's hires fix."""
-        image = services.queue.get(body.id_task).image(body.index)
         job = services.queue.get(body.id_task)
+        image = job.image(body.index)
         try:
             request = _with_hires(services, job.request, image, body.form)
         except (TypeError, ValueError, OverflowError, KeyError) as error:
@@ -124,8 +124,8 @@ def gallery_routes(services: Services) -> APIRouter:
     @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
     def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
-        path = services.queue.get(body.id_task).image(body.index).path
-        folder = folder_of(services, path, tab_of(services.queue.get(body.id_task).request))
+        job = services.queue.get(body.id_task)
+        folder = folder_of(services, job.image(body.index).path, tab_of(job.request))
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and _open(folder)}
 

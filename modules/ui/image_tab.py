@@ -285,7 +285,7 @@ def _build_examples(services: Services, tab: str) -> list[tuple[gr.Button, str]]
 def build_size(controls: Controls, services: Services) -> None:
     """Width and height with the button that swaps them."""
     form, tab = controls.form, controls.prefix
-    with gr.Column(scale=6):
+    with gr.Column(scale=6, min_width=220):
         controls.build("width", "height")
     form["width"].value = form["height"].value = default_size(services, wanted_checkpoint(services))
     swap = gr.Button("⇅", elem_id=f"{tab}_res_switch_btn", elem_classes=["fw-beside"], scale=0, min_width=44)

@@ -10,7 +10,6 @@ PAGE_SETTINGS = (
     *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters"),
     *("keyedit_delimiters_whitespace", "keyedit_move", "disable_token_counters"),
     *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
-    *("send_size", "send_seed"),
     "sd_webui_modal_lightbox_icon_opacity",
     *("img2img_editor_height", "img2img_sketch_default_brush_color", "img2img_inpaint_mask_brush_color"),
     *("img2img_inpaint_sketch_default_brush_color", "img2img_batch_show_results_limit"),

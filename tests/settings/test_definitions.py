@@ -18,9 +18,6 @@ OPTIONS: dict[str, Any] = json.loads((REFERENCE / "get" / "options.json").read_t
 RECORDED_OTHERWISE = {"samples_save", "grid_save", "sd_model_checkpoint", "sd_checkpoint_hash"}
 """Not at their defaults where the recordings were made."""
 
-OFF_BY_DEFAULT = "api_enable_requests"
-"""On in the reference UI: the server fetches images from where a request says."""
-
 OWN_KEYS = frozenset(
     {
         *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
@@ -34,6 +31,9 @@ OWN_KEYS = frozenset(
 
 EXTENSIONS_OWN = ("tac_", "dynamic_prompts_")
 """How the keys of built-in extensions begin that the reference UI does not come with."""
+
+OTHER_DEFAULTS = {"api_enable_requests": False}
+"""Images are fetched from URLs only where somebody has switched it on, which the API cannot."""
 
 SECTION = Section(id="x", title="X")
 
@@ -52,14 +52,14 @@ def test_default_is_the_recorded_one_and_the_recorded_value_is_accepted(key: str
     setting = SETTINGS.get(key)
     assert setting.key == key
     checked = setting.check(OPTIONS[key])
-    if key not in {*RECORDED_OTHERWISE, OFF_BY_DEFAULT} and setting.default != "":
+    if key not in {*RECORDED_OTHERWISE, *OTHER_DEFAULTS} and setting.default != "":
         assert checked == setting.default
 
 
 def test_the_whole_recorded_body_is_accepted_and_comes_back() -> None:
-    options = {**OPTIONS, OFF_BY_DEFAULT: False}
-    settings = Settings().with_changes(options, from_api=True)
-    assert {key: settings.to_json()[key] for key in OPTIONS} == options
+    recorded = {**OPTIONS, **OTHER_DEFAULTS}
+    settings = Settings().with_changes(recorded, from_api=True)
+    assert {key: settings.to_json()[key] for key in OPTIONS} == recorded
     assert settings.with_changes(settings.to_json(), from_api=True) == settings
 
 

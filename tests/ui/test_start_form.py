@@ -37,6 +37,7 @@ FORM: dict[str, Any] = {
     "mask_fill": 2,
     "mask_full_resolution": 1,
     "mask_padding": 8,
+    **dict.fromkeys(("outpaint_left", "outpaint_right", "outpaint_up", "outpaint_down"), 0),
     "mode": "inpaint",
     "sizing": "to",
     "scale_by": 1,

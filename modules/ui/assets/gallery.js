@@ -46,7 +46,7 @@
         return;
       }
       const made = data.images.map((image, index) => ({ task: data.task, index, ...image })); // a batch has several jobs
-      const first = enlarged?.task === data.task ? items.indexOf(enlarged.item) : -1;
+      const first = enlarged && enlarged.task === data.task ? items.indexOf(enlarged.item) : -1;
       enlarged = null;
       if (first < 0) show(made, 0);
       else show(items.toSpliced(first + 1, 0, ...made), first + 1); // behind the image that it was made from
@@ -169,9 +169,9 @@
       }
     }
 
-    document.addEventListener("click", (event) => {
+    document.addEventListener("click", async (event) => {
       const tool = tab.holds(event.target, "image_tools") && event.target.closest("[data-do]");
-      if (tool) run(tool.dataset.do);
+      if (tool) await run(tool.dataset.do);
       if (tab.holds(event.target, "reuse_seed") && tab.selectedImage()) tab.set("seed", String(tab.selectedImage().seed));
       if (tab.holds(event.target, "restore_progress")) tab.resume(true);
     });

@@ -70,6 +70,8 @@
   // -- canvases ------------------------------------------------------------------------------------------------------
 
   function mount() {
+    const height = fw.settings.img2img_editor_height;
+    if (height) document.body.style.setProperty("--fw-editor-height", `${height}px`);
     for (const place of document.querySelectorAll(".fw-canvas-place:not([data-mounted])")) {
       place.dataset.mounted = "";
       const name = place.dataset.canvas;

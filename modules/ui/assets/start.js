@@ -57,7 +57,6 @@
       const stage = tab.find("gallery", ".fw-stage");
       if (stage) stage.style.height = fw.settings.gallery_height;
     }
-    document.body.style.setProperty("--fw-editor-height", `${fw.settings.img2img_editor_height}px`);
     document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);

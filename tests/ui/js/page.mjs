@@ -29,6 +29,8 @@ export function element(find = () => null) {
     append: (...children) => made.children.push(...children),
     replaceChildren: (...children) => { made.children = children; },
     focus: () => {},
+    addEventListener: () => {},
+    contains: () => false,
     click: () => { made.clicks += 1; },
   };
   made.classList = { add: (name) => made.classes.add(name), remove: (name) => made.classes.delete(name), toggle: () => {} };

@@ -89,7 +89,7 @@ def test_images_of_the_bundled_model_are_named_by_color_and_object() -> None:
         thing, background = " ".join(words[: words.index("on")][-2:]), words[-2]
         right += thing in found and f"{background} background" in found
     assert len(prompts) >= 20
-    assert right >= 0.75 * len(prompts), right
+    assert right >= 0.8 * len(prompts), right
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -94,8 +94,9 @@ def serve(services: Services, listener: socket.socket) -> int:
     server = Server(config, services.queue)
     freeze_gc()
     threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
-    for record in services.queue.store.mark_left_over():
-        log.warning("Unfinished when the last server ended: %s (%s)", record.title, record.task_id)
+    restored = services.queue.restore()
+    if restored:
+        log.warning("%d jobs of the last start wait in line%s.", restored, ", paused" * services.queue.is_paused)
     services.engine.on_loaded(lambda model: store_first_loaded(services.settings, services.catalogue, model.info))
     services.queue.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):

@@ -8,8 +8,9 @@ from modules.devices import choose_device, tune_allocator
 from modules.flags.flags import Flags
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.merging import Merger, repeat_merges
+from modules.jobs.needed_models import models_of
 from modules.jobs.precision import PrecisionWork
-from modules.jobs.queue import JobQueue
+from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
@@ -99,7 +100,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
     executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
     store = JobStore(paths.jobs_file)
-    queue = JobQueue(executor, store, lambda: settings.current.system.queue_limit)
+    queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue))
     services = Services(
         flags,
         paths,
@@ -117,6 +118,18 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))
     return services
+
+
+def queue_options(settings: Settings) -> QueueOptions:
+    """What the settings say of the queue."""
+    system = settings.system
+    return QueueOptions(
+        system.queue_limit,
+        system.queue_retries,
+        system.queue_groups_models,
+        system.queue_kept_jobs,
+        system.queue_starts_paused,
+    )
 
 
 def precision_work(services: Services) -> PrecisionWork:

@@ -97,18 +97,6 @@ class ClearedReply(Reply):
     cleared: int = Field(examples=[2])
 
 
-class UnfinishedReply(Reply):
-    """Work that an earlier server left unfinished. `when` is the time of the submit in seconds since 1970; `images`
-    counts those that were finished, which are kept."""
-
-    task_id: str = Field(examples=[TASK])
-    kind: str = Field(examples=["txt2img"])
-    title: str = Field(examples=[PROMPT])
-    when: float = Field(examples=[1767225600.0])
-    reason: str | None = Field(examples=["The server ended before it was finished."])
-    images: int = Field(examples=[1])
-
-
 class TaskIdReply(Reply):
     """The task id of work that was put in line."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from modules.errors import OutputError
 from modules.images.naming import NameContext
-from modules.images.saving import grids_folder, samples_folder, save_image
+from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, tab_of
@@ -33,10 +33,11 @@ class Output:
         context: NameContext,
         suffix: str = "",
         hooks: Hooks = NO_HOOKS,
+        on_path: OnPath = lambda path, fingerprint: None,
     ) -> tuple[GeneratedImage, str | None]:
         """The image with its path, or without one and a sentence that says why it could not be saved.
 
-        What hooks change on the way goes into the file alone.
+        What hooks change on the way goes into the file alone. `on_path`: see `save_image`.
         """
         is_grid = image.kind is ImageRole.GRID
         if is_grid:
@@ -50,7 +51,15 @@ class Output:
         try:
             check_folder(folder, self.allowed)
             file.path = path = save_image(
-                file.image, folder, request.settings, context, infotext, is_grid=is_grid, suffix=suffix, items=items
+                file.image,
+                folder,
+                request.settings,
+                context,
+                infotext,
+                is_grid=is_grid,
+                suffix=suffix,
+                items=items,
+                on_path=on_path,
             )
         except OutputError as error:
             return image, f"{error} The image is kept here until the page is closed: save it by hand."

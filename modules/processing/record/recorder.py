@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 
 from PIL import Image
 from torch import Tensor
@@ -23,6 +24,7 @@ from modules.processing.pipeline.hooks import Grid, Hooks
 from modules.processing.pipeline.pixels import to_images
 from modules.processing.pipeline.stages import Stage
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.record.made import GRID_KEY, Made, sample_key
 from modules.processing.record.output import Output, denoising_strength_of, name_context
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import GenerationRequest
@@ -33,7 +35,10 @@ Finish = Callable[[Image.Image, int], Image.Image]
 
 
 class Recorder:
-    """Of one job. Computes nothing of the images; is told what happened, and what was decoded."""
+    """Of one job. Computes nothing of the images; is told what happened, and what was decoded.
+
+    `made`: what an earlier try has finished. Such an image is in the result as it was, and nothing is saved again.
+    """
 
     def __init__(
         self,
@@ -43,7 +48,9 @@ class Recorder:
         output: Output,
         events: Events,
         hooks: Hooks,
+        made: Made,
     ) -> None:
+        self._made = made
         self._request = request
         self._engine = engine
         self._in_use = in_use
@@ -104,11 +111,14 @@ class Recorder:
     ) -> None:
         """An image [1,3,H,W] in -1..1 of a batch: pixels, infotext, file. One that is not finished is saved only where
         a setting says so."""
+        if self.restore(batch.number, index):
+            return
         self._events.stage(Stage.SAVE)
         (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
         image = self._hooks.image(image, index)
         image = finish(image, index) if finish is not None else image
-        generated = replace(self._described(image, batch, index), is_finished=is_finished)
+        key = sample_key(batch.number, index)
+        generated = replace(self._described(image, batch, index), is_finished=is_finished, key=key)
         settings = self._request.settings
         is_wanted = is_finished or settings.saving.save_incomplete_images
         if is_wanted and self._request.save_images and settings.saving.samples_save:
@@ -116,10 +126,30 @@ class Recorder:
         self._images.append(generated)
         self._events.finished_image(generated)
 
+    def has_all(self, batch: Batch) -> bool:
+        """Whether an earlier try has finished all images of this batch."""
+        return all(sample_key(batch.number, index) in self._made for index in range(len(batch.seeds)))
+
+    def restore(self, batch: int, index: int) -> bool:
+        """Take an image of an earlier try into the result. False where there is none."""
+        found = self._made.get(sample_key(batch, index))
+        if found is None:
+            return False
+        image = found.read()
+        if image is None:
+            self.note(f"An earlier try of this job has made {found.path.name}, which is no longer there.")
+        else:
+            self._images.append(image)
+        return True
+
     def before_hires(self, decoded: Tensor, batch: Batch, index: int) -> None:
         """Save an image [1,3,H,W] of the first pass, before the second."""
+        suffix = "-before-highres-fix"
+        key = sample_key(batch.number, index, suffix)
+        if key in self._made:
+            return
         (image,) = to_images(decoded)
-        self._saved(self._described(image, batch, index), batch.number, index, "-before-highres-fix")
+        self._saved(replace(self._described(image, batch, index), key=key), batch.number, index, suffix)
 
     def add_grid(self) -> None:
         """A grid of several samples, first in the list."""
@@ -130,15 +160,27 @@ class Recorder:
             return
         if (len(images) < 2 and settings.saving.grid_only_if_multiple) or not fits_grid(images, settings):
             return
+        made = self._made.get(GRID_KEY)
+        if made is not None:
+            self._insert_grid(made.read())
+            return
         sheet = Grid(images, grid_rows(len(images), settings, self._request.batch_size))
         self._hooks.sheet(sheet)
         first = self._images[0]
         grid = GeneratedImage(
-            image_grid(sheet.images, sheet.rows), first.infotext, first.seed, first.subseed, kind=ImageRole.GRID
+            image_grid(sheet.images, sheet.rows),
+            first.infotext,
+            first.seed,
+            first.subseed,
+            kind=ImageRole.GRID,
+            key=GRID_KEY,
         )
         if settings.saving.grid_save:
             grid = self._saved(grid, 0, 0)
-        if settings.gallery.return_grid:
+        self._insert_grid(grid)
+
+    def _insert_grid(self, grid: GeneratedImage | None) -> None:
+        if grid is not None and self._request.settings.gallery.return_grid:
             self._images.insert(0, grid)
 
     def _described(self, image: Image.Image, batch: Batch, index: int) -> GeneratedImage:
@@ -185,9 +227,13 @@ class Recorder:
             iteration=batch,
             vae_filename=vae.name.partition(".")[0] if vae else "",
         )
-        image, problem = self._output.save(image, self._request, context, suffix, self._hooks)
+
+        def on_path(path: Path, fingerprint: str) -> None:
+            self._events.saving(image, path, fingerprint)
+
+        saved, problem = self._output.save(image, self._request, context, suffix, self._hooks, on_path)
         self.note(problem or "")
-        return image
+        return saved
 
     # -- the result ----------------------------------------------------------------------------------------------------
 

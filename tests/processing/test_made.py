@@ -35,16 +35,16 @@ def pixels(result: Result) -> list[bytes]:
     return [image.image.tobytes() for image in result.images]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 3])
 def test_what_an_earlier_try_has_made_is_not_made_again_and_the_rest_is_equal(
     folder: Path, tmp_path: Path, count: int
 ) -> None:
-    engine, wanted = engine_of(folder), request(sampler="DPM++ 2M SDE", batch_size=2, batch_count=3)
+    engine, wanted = engine_of(folder), request(sampler="DPM++ 2M SDE", batch_size=2, batch_count=2)
     whole = generate(wanted, engine, Output(tmp_path / "whole"), Told())
     samples = [image for image in whole.images if image.kind is ImageRole.SAMPLE]
     told = Told()
     rest = generate(wanted, engine, Output(tmp_path / "rest"), told, made=made_of(tuple(samples[:count])))
-    assert told.saved == [f"{number // 2}/{number % 2}" for number in range(count, 6)] + ["grid"]
+    assert told.saved == [f"{number // 2}/{number % 2}" for number in range(count, 4)] + ["grid"]
     assert pixels(rest) == pixels(whole)
     assert [image.infotext for image in rest.images] == [image.infotext for image in whole.images]
     assert rest.info.seeds == whole.info.seeds

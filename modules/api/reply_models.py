@@ -405,6 +405,48 @@ class TaskItem(Reply):
     outcome: dict[str, object] | None = Field(examples=[None])
 
 
+class QueueEntry(Reply):
+    """Work in the queue. Times are seconds, `fraction` is 0 to 1; `waits_for`: why it cannot run now."""
+
+    task_id: str = Field(examples=[TASK])
+    kind: str = Field(examples=["txt2img"])
+    title: str = Field(examples=["a large red circle on a blue background"])
+    status: str = Field(examples=["queued"])
+    user: str = Field(default="", examples=[""])
+    model: str = Field(default="", examples=["featherweight-scenes.safetensors Disable"])
+    waits_for: str = Field(default="", examples=[""])
+    is_pinned: bool = Field(default=False, examples=[False])
+    is_bookmarked: bool = Field(default=False, examples=[False])
+    created_at: float = Field(examples=[1767225600.0])
+    ended_at: float | None = Field(default=None, examples=[None])
+    seconds: float | None = Field(default=None, examples=[None])
+    fraction: float = Field(default=0.0, examples=[0.35])
+    phase: str = Field(default="", examples=["sampling"])
+    eta_s: float | None = Field(default=None, examples=[2.4])
+    images: int = Field(default=0, examples=[1])
+    error: str | None = Field(default=None, examples=[None])
+    parameters: dict[str, object] | None = Field(default=None, examples=[{"prompt": PROMPT, "steps": 20}])
+    infotext: str | None = Field(default=None, examples=[INFOTEXT])
+
+
+class QueueReply(Reply):
+    """The queue: what runs, what waits, what ended last, the newest first."""
+
+    paused: bool = Field(examples=[False])
+    when_done: str = Field(examples=["nothing"])
+    running: QueueEntry | None = Field(default=None)
+    waiting: list[QueueEntry]
+    waiting_total: int = Field(examples=[1])
+    ended: list[QueueEntry]
+    failed_total: int = Field(examples=[0])
+
+
+class QueueCount(Reply):
+    """How many jobs something was done with."""
+
+    count: int = Field(examples=[3])
+
+
 class ReportItem(Reply):
     """A file among the reports."""
 

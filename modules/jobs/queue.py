@@ -344,6 +344,21 @@ class JobQueue:
         with self._condition:
             return ((self._running,) if self._running else ()) + tuple(self._waiting)
 
+    @property
+    def running_entry(self) -> Entry | None:
+        """What runs now, image job or not."""
+        return self._running
+
+    @property
+    def waiting_count(self) -> int:
+        """How much waits."""
+        return len(self._waiting)
+
+    def find_entry(self, task_id: str) -> Entry | None:
+        """Any work of this id that is remembered, None where there is none."""
+        with self._condition:
+            return self._known.get(task_id)
+
     def progress(self, task_id: str) -> Progress:
         """Where an image job stands; `position` counts what comes before it."""
         job = self.get(task_id)

@@ -26,12 +26,6 @@ FOR_THE_PAGE = (
     "/featherweight/v1/queue",
     "/featherweight/v1/history",
 )
-    "/internal/",
-    "/file-of/",
-    "/sdapi/v1/png-info",
-    "/featherweight/v1/reports/",
-    "/featherweight/v1/queue",
-)
 """What the page's script calls: open to whoever is logged in there, also where the API has users of its own."""
 
 SessionUser = Callable[[Request], str | None]

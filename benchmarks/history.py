@@ -106,7 +106,7 @@ def measured(entries: int, folder: Path) -> dict[str, Any]:
         noise.putpixel((0, 0), (number % 256, number // 256, 0))
         noise.save(source / f"{number}.png", compress_level=1)
     made = median_ms(lambda: [small_copy(noise) for _ in range(PAGE)])
-    importer = Importer(history)
+    importer = Importer(history, thumbnails)
     times = []
     for _ in range(2):
         began = time.perf_counter()

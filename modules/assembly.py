@@ -6,6 +6,7 @@ from pathlib import Path
 from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
 from modules.flags.flags import Flags
+from modules.history.service import HistoryService
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
@@ -101,6 +102,10 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
     store = JobStore(paths.jobs_file)
     queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue))
+    history = HistoryService.open(
+        paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
+    )
+    queue.listen(history)
     services = Services(
         flags,
         paths,
@@ -110,10 +115,18 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         queue,
         PROGRAM_VERSION,
         estimator,
+        history,
         scripts,
         access,
+        history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
-        notices=(*settings.notices, *store.notices, *StyleBook.read(paths.styles_files).notices, *access.notices),
+        notices=(
+            *settings.notices,
+            *store.notices,
+            *history.history.notices,
+            *StyleBook.read(paths.styles_files).notices,
+            *access.notices,
+        ),
     )
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))

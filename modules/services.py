@@ -1,9 +1,11 @@
 """The long-lived objects of one running program, built in `webui.py` and handed to the edges. Holds, does nothing."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from modules.access import Access
 from modules.flags.flags import Flags
+from modules.history.service import HistoryService
 from modules.jobs.queue import JobQueue
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue
@@ -26,9 +28,11 @@ class Services:
     queue: JobQueue
     version: str
     estimator: MemoryEstimator
+    history: HistoryService
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""
+    history_folders: tuple[Path, ...] | None = None  # that may be imported; None: any
     notices: tuple[str, ...] = ()  # what the user should know about this start: damaged files, an open door

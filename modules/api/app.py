@@ -13,6 +13,7 @@ from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.errors import install_error_handlers
 from modules.api.extra_networks import extra_network_routes
 from modules.api.generation import generation_routes
+from modules.api.history import history_routes
 from modules.api.limits import install_limits
 from modules.api.lists import list_routes
 from modules.api.memory import memory_routes
@@ -48,6 +49,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(planning_routes(services))
     app.include_router(task_routes(services))
     app.include_router(queue_routes(services))
+    app.include_router(history_routes(services))
     app.include_router(agent_scheduler_routes(services))
     app.include_router(precision_routes(services))
     app.include_router(about_routes(services))

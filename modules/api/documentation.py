@@ -19,6 +19,7 @@ TAGS = {
     "lists": "What there is to choose from.",
     "server": "Memory, the loaded model, stopping.",
     "queue": "What runs, waits and has ended: its order, pausing, repeating.",
+    "history": "Finished images: searching, marking, deleting, importing, comparing.",
     "agent scheduler": "The same queue by the routes of the Agent Scheduler extension.",
     "tasks": "Long work beside the images: how far it is, and stopping it.",
     "precision": "What 8-bit weights make of a model: report, comparison, conversion.",

@@ -447,6 +447,50 @@ class QueueCount(Reply):
     count: int = Field(examples=[3])
 
 
+class HistoryItem(Reply):
+    """An image of the history. `created_at` is in seconds since 1970; `missing`: its file is not where it was."""
+
+    id: int = Field(examples=[1767225600000000])
+    created_at: float = Field(examples=[1767225600.0])
+    path: str = Field(examples=["outputs/txt2img-images/2026-01-01/00000-1.png"])
+    name: str = Field(examples=["00000-1.png"])
+    width: int = Field(examples=[512])
+    height: int = Field(examples=[512])
+    size_bytes: int = Field(examples=[400000])
+    infotext: str = Field(examples=[INFOTEXT])
+    task_id: str = Field(examples=[TASK])
+    role: str = Field(examples=["sample"])
+    user: str = Field(examples=[""])
+    starred: bool = Field(examples=[False])
+    tags: list[str] = Field(examples=[["best of"]])
+    missing: bool = Field(examples=[False])
+    trashed: bool = Field(examples=[False])
+
+
+class HistoryPage(Reply):
+    """What a search finds, the newest first; `more`: there are older ones."""
+
+    images: list[HistoryItem]
+    more: bool = Field(examples=[False])
+
+
+class DifferenceReply(Reply):
+    """How far two images are apart: `psnr_db` is null for equal ones; levels are of 255."""
+
+    psnr_db: float | None = Field(examples=[38.2])
+    largest_level: int = Field(examples=[31])
+    mean_level: float = Field(examples=[0.8])
+
+
+class ImportItem(Reply):
+    """The import of a folder: running, done, stopped or failed, and counts of files."""
+
+    folder: str = Field(examples=["/home/me/old-images"])
+    state: str = Field(examples=["running"])
+    counts: dict[str, int] = Field(examples=[{"files": 1200, "added": 1180, "known": 0, "skipped": 20}])
+    error: str | None = Field(examples=[None])
+
+
 class ReportItem(Reply):
     """A file among the reports."""
 

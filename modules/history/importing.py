@@ -18,6 +18,7 @@ from PIL import Image
 from modules.atomic_files import fingerprint
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.history.store import History, ImageFile
+from modules.history.thumbnails import Thumbnails
 from modules.images.metadata import read_metadata
 from modules.images.reading import MAX_PIXELS
 
@@ -32,8 +33,9 @@ UNREADABLE = (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError,
 class Importer:
     """Imports folders one by one in a thread of its own. `start()` goes on with what an earlier program left."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, thumbnails: Thumbnails) -> None:
         self._history = history
+        self._thumbnails = thumbnails
         self._condition = threading.Condition()
         self._waiting: deque[Path] = deque()
         self._stop = threading.Event()  # the folder that is read now
@@ -118,6 +120,18 @@ class Importer:
         self._write(folder, batch, counts)
         if not self._closing:
             self._history.note_import(folder, STOPPED if self._stop.is_set() else DONE, dict(counts))
+        self._make_thumbnails(folder)
+
+    def _make_thumbnails(self, folder: Path) -> None:
+        """Those of a folder that are not there yet, so that no page has to wait for them; others are made when they
+        are looked at."""
+        for entry in self._history.below(folder):
+            if self._stop.is_set() or self._waiting:
+                return
+            try:
+                self._thumbnails.of(entry.fingerprint, entry.path)
+            except FeatherweightError as error:
+                log.debug("No thumbnail of %s: %s", entry.path, error)
 
     def _write(self, folder: Path, batch: list[ImageFile], counts: Counter[str]) -> None:
         counts["added"] += self._history.add(batch)

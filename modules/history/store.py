@@ -7,11 +7,12 @@ of a search is one lookup in one index.
 
 import json
 import logging
+import os
 import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -260,6 +261,21 @@ class History:
         with self._lock:
             rows = self._db.execute("SELECT * FROM entries WHERE fingerprint = ?", (found,)).fetchall()
         return [_entry(row) for row in rows]
+
+    def below(self, folder: Path) -> Iterator[HistoryEntry]:
+        """All entries whose files lie in a folder or below, the newest first; those that come meanwhile are left out."""
+        prefix = _text(str(folder)) + os.sep
+        before = MAX_ID + 1
+        while True:
+            with self._lock:
+                rows = self._db.execute(
+                    "SELECT * FROM entries WHERE id < ? AND substr(path, 1, ?) = ? ORDER BY id DESC LIMIT 200",
+                    (before, len(prefix), prefix),
+                ).fetchall()
+            if not rows:
+                return
+            yield from map(_entry, rows)
+            before = rows[-1]["id"]
 
     def values_of(self, key: str, limit: int = 200) -> list[str]:
         """The values that images have for a key, for lists to choose from."""

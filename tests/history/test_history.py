@@ -183,7 +183,7 @@ def test_a_folder_is_imported_once_and_non_images_are_passed_over(tmp_path: Path
     (folder / "empty.jpg").touch()
     (folder / "notes.txt").write_text("no image")
     (folder / "trash").mkdir()
-    importer = Importer(history)
+    importer = Importer(history, Thumbnails(None))
     importer.add(folder)
     assert importer.wait(20)
     (state,) = history.imports()
@@ -204,7 +204,7 @@ def test_a_folder_is_imported_once_and_non_images_are_passed_over(tmp_path: Path
 def test_an_import_that_was_cut_off_goes_on(tmp_path: Path, history: History) -> None:
     png(tmp_path / "old" / "a.png", (1, 1, 1))
     history.note_import(tmp_path / "old", "running", {})
-    importer = Importer(history)
+    importer = Importer(history, Thumbnails(None))
     importer.start()
     assert importer.wait(20)
     assert history.count("dot") == 1
@@ -214,7 +214,7 @@ def test_an_import_that_was_cut_off_goes_on(tmp_path: Path, history: History) ->
 def test_times_from_before_the_clock_was_set_are_no_error(tmp_path: Path, history: History) -> None:
     for number, seconds in enumerate((0, 1, 2**33)):
         os.utime(png(tmp_path / "old" / f"{number}.png", (number, 1, 1)), (seconds, seconds))
-    importer = Importer(history)
+    importer = Importer(history, Thumbnails(None))
     importer.add(tmp_path / "old")
     assert importer.wait(20)
     importer.close()

@@ -263,7 +263,7 @@ class History:
         return [_entry(row) for row in rows]
 
     def below(self, folder: Path) -> Iterator[HistoryEntry]:
-        """All entries whose files lie in a folder or below, the newest first; those that come meanwhile are left out."""
+        """All entries whose files lie in a folder or below, the newest first, without those that come meanwhile."""
         prefix = _text(str(folder)) + os.sep
         before = MAX_ID + 1
         while True:

@@ -22,7 +22,7 @@ from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus
 from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
-from modules.processing.record.result import GeneratedImage
+from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, request_from_json
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,8 @@ class JobQueue:
         for item in made:
             if not item.is_done and (found := item.image.read()) is not None:
                 self.store.image_done(record.task_id, found)
-                self._tell(record.task_id, record.standing.user, found)
+                if found.kind is ImageRole.SAMPLE:
+                    self._tell(record.task_id, record.standing.user, found)
         has_progress = any(not item.is_done for item in made)
         if record.status is JobStatus.RUNNING and not has_progress and record.standing.attempts > options.retries:
             reason = f"The server ended {record.standing.attempts} times while this job ran; it is not tried again."

@@ -55,6 +55,7 @@ def main(flags: Flags) -> int:
             print(f"Error: {error}", file=sys.stderr)
             return 1
         opened.callback(services.history.close)
+        opened.callback(services.spool.close)
         opened.callback(services.queue.close)
         opened.callback(services.scripts.callbacks.call, Moment.SCRIPT_UNLOADED)
         return serve(services, listener)
@@ -109,6 +110,7 @@ def serve(services: Services, listener: socket.socket) -> int:
     )
     services.queue.start()
     services.history.importer.start()
+    services.spool.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):
         wanted = stored_checkpoint(services.settings.current, services.catalogue)
         if wanted.notice:

@@ -1,10 +1,14 @@
 """Builds the long-lived objects of one running program and wires them; the server and the command line share it."""
 
+import logging
+import sqlite3
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
+from modules.errors import FeatherweightError
 from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.in_process import InProcessExecutor
@@ -34,6 +38,7 @@ from modules.processing.engine.precision import (
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.upscaling import hires_upscalers
 from modules.processing.record.output import Output, check_folder
+from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.library import ScriptLibrary
@@ -46,6 +51,8 @@ from modules.settings.values import Settings
 from modules.upscalers.catalogue import UpscalerCatalogue
 from modules.upscalers.upscalers import Upscalers
 from modules.version import PROGRAM_VERSION
+
+log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
@@ -99,13 +106,17 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     allowed = None if access.is_local else output_folders(flags, paths, settings.current)
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
-    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
+    temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
+    spool = Spool((paths.data_dir / "spool", temporary))
+    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed, spool=spool), scripts, estimator)
     store = JobStore(paths.jobs_file)
     queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue))
     history = HistoryService.open(
         paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
     )
     queue.listen(history)
+    spool.on_pressure = queue.pause
+    spool.listen(lambda before, after: _saved_late(store, history, before, after))
     services = Services(
         flags,
         paths,
@@ -116,6 +127,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         PROGRAM_VERSION,
         estimator,
         history,
+        spool,
         scripts,
         access,
         history_folders=allowed,
@@ -131,6 +143,18 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))
     return services
+
+
+def _saved_late(store: JobStore, history: HistoryService, before: Path | None, after: Path) -> None:
+    """An image that was kept aside is saved: record and history follow."""
+    try:
+        if before is not None:
+            store.image_moved(before, after)
+            if history.history.file_moved(before, after):
+                return
+        history.importer.take(after)
+    except (OSError, sqlite3.Error, FeatherweightError) as error:
+        log.warning("%s is saved, but not in the records: %s", after, error)
 
 
 def queue_options(settings: Settings) -> QueueOptions:

@@ -12,6 +12,7 @@ from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.paths import Paths
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
+from modules.processing.record.spool import Spool
 from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
 
@@ -29,6 +30,7 @@ class Services:
     version: str
     estimator: MemoryEstimator
     history: HistoryService
+    spool: Spool
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))

@@ -89,7 +89,8 @@ def progress_routes(services: Services) -> APIRouter:
     @routes.get("/internal/notices", **documented([NOTICE]))
     def notices() -> list[str]:
         """What the user should know about this server: damaged files that were kept aside, doors that are open."""
-        return list(dict.fromkeys((*services.notices, *queue.store.notices)))
+        spool = (services.spool.notice,) if services.spool.notice else ()
+        return list(dict.fromkeys((*spool, *services.notices, *queue.store.notices)))
 
     @routes.get("/internal/ping")
     def ping() -> Nothing:

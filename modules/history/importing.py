@@ -62,6 +62,12 @@ class Importer:
                 self._thread.start()
             self._condition.notify_all()
 
+    def take(self, path: Path) -> None:
+        """Take in one file now. Raises sqlite3.Error."""
+        file = self._look(path, Counter())
+        if file is not None:
+            self._history.add([file])
+
     def stop(self) -> None:
         """Stop what is being imported; what was taken in stays."""
         with self._condition:

@@ -319,6 +319,14 @@ class History:
         """The file of an image was found elsewhere."""
         self._changed(replace(self.entry(entry_id), path=path, is_missing=False))
 
+    def file_moved(self, before: Path, after: Path) -> bool:
+        """A file was moved by this program; whether it is one of the history."""
+        with self._lock:
+            row = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(before)),)).fetchone()
+        if row is not None:
+            self.moved(int(row[0]), after)
+        return row is not None
+
     def missing(self, entry_id: int, is_missing: bool = True) -> None:
         """The file of an image is not where it was, or is again."""
         with self._lock, self._db:

@@ -237,10 +237,22 @@ class JobStore:
         self._put(Write(*_image_row(task_id, image, path, found, is_done=False), is_synced=False))
 
     def image_done(self, task_id: str, image: GeneratedImage) -> None:
-        """An image is finished: it stands in the record whatever happens next, and tries are counted anew."""
+        """An image is finished: it stands in the record whatever happens next, and tries are counted anew. One without
+        a file is only in memory, and is made again after a restart."""
         self._put(
             Write(*_image_row(task_id, image, image.path, None, is_done=True)),
             Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
+        )
+
+    def image_moved(self, before: Path, after: Path) -> None:
+        """The file of an image, of whatever job, is elsewhere now."""
+        old, new = _text(str(before)), _text(str(after))
+        self._put(
+            Write("UPDATE job_images SET path = ?, fingerprint = NULL, is_done = 1 WHERE path = ?", (new, old)),
+            Write(
+                "UPDATE jobs SET outcome = replace(outcome, json_quote(?), json_quote(?)) WHERE instr(outcome, ?)",
+                (old, new, json.dumps(old)),
+            ),
         )
 
     def ended(

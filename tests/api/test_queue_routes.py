@@ -123,7 +123,12 @@ def test_a_task_of_agent_scheduler_from_submit_to_results(client: TestClient, se
     queue = client.get(f"{THEIRS}/queue").json()
     assert queue["paused"] and queue["total_pending_tasks"] == 1 and queue["current_task_id"] is None
     (pending,) = queue["pending_tasks"]
-    assert (pending["id"], pending["status"], pending["type"], pending["position"]) == (task_id, "pending", "txt2img", 1)
+    assert (pending["id"], pending["status"], pending["type"], pending["position"]) == (
+        task_id,
+        "pending",
+        "txt2img",
+        1,
+    )
     assert (pending["params"]["prompt"], pending["params"]["seed"]) == ("a circle", 5)
     assert client.get(f"{THEIRS}/task/{task_id}/position").json() == {"status": "pending", "position": 1}
     changed = client.put(f"{THEIRS}/task/{task_id}", json={"name": "named", "params": {"steps": 2}})

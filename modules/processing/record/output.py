@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from modules.atomic_files import fingerprint
 from modules.errors import OutputError
 from modules.images.naming import NameContext
 from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.processing.record.spool import Spool, Unsaved
 from modules.processing.request import GenerationRequest, tab_of
 from modules.processing.start import FromImage
 
@@ -25,6 +27,7 @@ class Output:
     data_dir: Path
     samples_dir: Path | None = None
     allowed: tuple[Path, ...] | None = None
+    spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
 
     def save(
         self,
@@ -62,7 +65,14 @@ class Output:
                 on_path=on_path,
             )
         except OutputError as error:
-            return image, f"{error} The image is kept here until the page is closed: save it by hand."
+            if self.spool is None:
+                return image, f"{error} The image is kept here until the page is closed: save it by hand."
+            unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items)
+            kept, sentence = self.spool.keep(file.image, unsaved)
+            if kept is None:
+                return image, f"{error} {sentence}"
+            on_path(kept, fingerprint(kept))
+            return replace(image, path=kept), f"{error} {sentence}"
         hooks.saved(file)
         return replace(image, path=path), None
 

@@ -17,6 +17,9 @@ from modules.processing.start import FromImage
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
 
 
+KEPT_HERE = "The image is kept here until the page is closed: save it by hand."
+
+
 @dataclass(frozen=True)
 class Output:
     """The folder that relative output folders of the settings start from; a caller may name another one for samples.
@@ -53,6 +56,9 @@ class Output:
         infotext = file.infos.get(INFOTEXT, "")
         try:
             check_folder(folder, self.allowed)
+        except OutputError as error:
+            return image, f"{error} {KEPT_HERE}"
+        try:
             file.path = path = save_image(
                 file.image,
                 folder,
@@ -66,7 +72,7 @@ class Output:
             )
         except OutputError as error:
             if self.spool is None:
-                return image, f"{error} The image is kept here until the page is closed: save it by hand."
+                return image, f"{error} {KEPT_HERE}"
             unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items)
             kept, sentence = self.spool.keep(file.image, unsaved)
             if kept is None:

@@ -69,7 +69,7 @@ class Unsaved:
             if context.get(name):
                 context[name] = datetime.fromisoformat(context[name])
         known = {item.name for item in fields(NameContext)}
-        values = {
+        values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in context.items() if name in known
         }
         return cls(

@@ -54,7 +54,7 @@ def test_kills_at_random_moments_lose_nothing_and_make_nothing_twice(tmp_path: P
     while server.ask("/internal/pending-tasks")["size"] and time.monotonic() < until:
         time.sleep(0.05)
     server.kill()
-    states = dict(asked(data, "SELECT task_id, status FROM jobs"))
+    states = {row[0]: row[1] for row in asked(data, "SELECT task_id, status FROM jobs")}
     assert accepted and accepted <= set(states)
     assert set(states.values()) == {"done"}
     made = asked(data, IMAGES)

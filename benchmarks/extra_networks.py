@@ -1,7 +1,7 @@
-"""How quick the cards are with 2,000 networks: the first look, the list, the first cards on the page, the search.
+"""How quick the cards are with 2,000 adapters: the first look, the list, the first cards on the page, the search.
 
 Run `python -m benchmarks.extra_networks`. Files are generated: safetensors headers as long as those of real networks,
-half of them with an image beside, a quarter with notes, in 20 folders. The page is opened in headless Chromium.
+half of them with an image next to, a quarter with notes, in 20 folders. The page is opened in headless Chromium.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Weights in 8 bits beside 16 bits and beside diffusers' layerwise casting: bytes, peak while loading, time of a step.
+"""Weights in 8 bits alongside 16 bits and alongside diffusers' layerwise casting: bytes, peak while loading, time of
+a step.
 
 Run `python -m benchmarks.fp8 [load] [step]`; a part that is not named keeps what the JSON has of it. A
 checkpoint of Stable Diffusion 1's full size with random weights is made on the fly; each load runs in a process of its

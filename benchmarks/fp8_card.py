@@ -1,4 +1,4 @@
-"""What weights in 8 bits cost and save on a GPU, beside fp16: SD1 at 512 px and SDXL at 1024 px, batch 1.
+"""What weights in 8 bits cost and save on a GPU, alongside fp16: SD1 at 512 px and SDXL at 1024 px, batch 1.
 
 Measured by `python -m benchmarks.fp8 step` where there is a CUDA device.
 """
@@ -25,7 +25,7 @@ NOT_MEASURED = "not measured"
 
 
 def rows(sd1: Path) -> Mapping[str, tuple[float | str, float]]:
-    """The rows of the table with their goals; `sd1` is a full-size checkpoint, SDXL's is made beside it."""
+    """The rows of the table with their goals; `sd1` is a full-size checkpoint, SDXL's is made next to it."""
     steps = {family: f"step on a CUDA card, {family}, fp8 / fp16" for family in SIZES}
     if not torch.cuda.is_available():
         return dict.fromkeys(steps.values(), (NOT_MEASURED, STEP_GOAL)) | {PEAK: (NOT_MEASURED, PEAK_GOAL)}

@@ -12,11 +12,10 @@ from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.families.ldm.parts import build_unet, build_vae
 from modules.models.families.sd2.family import TEXT_PREFIX as OPEN_CLIP_PREFIX
 from modules.models.families.sdxl.family import BIG_G_PREFIX, CLIP_L_PREFIX
-from modules.models.layouts.keymaps.clip_text import clip_text_keymap
+from modules.models.layouts.keymaps.clip_text import clip_text_keymap, open_clip_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.layouts.keymaps.ldm_unet import UNetLayout, unet_keymap
 from modules.models.layouts.keymaps.ldm_vae import vae_keymap
-from modules.models.layouts.keymaps.open_clip_text import open_clip_keymap
 from modules.models.layouts.open_clip_layout import LayoutWriter
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
@@ -33,7 +32,7 @@ SDXL_YAML = ROOT / "configs" / "sd_xl_base.yaml"
 
 
 def sd1_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
-    """The three networks on the meta device with their key maps."""
+    """The three components on the meta device with their key maps."""
     unet, vae = architecture.unet_sizes, architecture.vae
     text = CLIPTextConfig(
         vocab_size=49408,
@@ -52,7 +51,7 @@ def sd1_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]
 
 
 def sd2_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
-    """The three networks of SD 2 on the meta device with their key maps."""
+    """The three components of SD 2 on the meta device with their key maps."""
     unet, vae = architecture.unet_sizes, architecture.vae
     text = CLIPTextConfig(
         vocab_size=49408, hidden_size=1024, intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16
@@ -66,7 +65,7 @@ def sd2_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]
 
 
 def sdxl_modules(architecture: LdmArchitecture) -> list[tuple[nn.Module, KeyMap]]:
-    """The four networks of SDXL on the meta device with their key maps."""
+    """The four components of SDXL on the meta device with their key maps."""
     unet, vae = architecture.unet_sizes, architecture.vae
     first = CLIPTextConfig(
         vocab_size=49408, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12

@@ -1,7 +1,7 @@
 """Peak memory while a full-size SD1 checkpoint is loaded, over the bytes of the weights that are then in memory.
 
-Run `python -m benchmarks.load`; each load runs in a process of its own, diffusers' beside ours. Needs about 2.2 GB of
-disk for the checkpoint, which is written with random weights and removed.
+Run `python -m benchmarks.load`; each load runs in a process of its own, diffusers' alongside ours. Needs about 2.2 GB
+of disk for the checkpoint, which is written with random weights and removed.
 """
 
 import json

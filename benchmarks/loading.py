@@ -153,8 +153,8 @@ def load_diffusers(path: Path, way: str) -> dict[str, float]:
 
 def detect(path: Path, way: str) -> dict[str, float]:
     """Milliseconds to open the file and name its family, the median of nine."""
+    from modules.models.families.registry import detect_family
     from modules.models.layouts.open_clip_layout import open_checkpoint
-    from modules.models.loading import detect_family
 
     times = []
     for _ in range(9):
@@ -198,7 +198,7 @@ def main() -> None:
             results[family] = found
         third = path.with_name("sd2.safetensors")
         write_full_size_checkpoint(third, "sd2")
-        shutil.copyfile(SD2_YAML, third.with_suffix(".yaml"))  # else the network is run to tell its prediction type
+        shutil.copyfile(SD2_YAML, third.with_suffix(".yaml"))  # else the model is run to tell its prediction type
         switches = measure("switch", path, COLD)
     rows = [row for family, found in results.items() for row in rows_of(family, found)]
     if switches:

@@ -1,5 +1,5 @@
 """A rank-16 LoRA over all layers at Stable Diffusion 1's full size: time to apply it, to change its weight, and what a
-step costs with it, on 8-bit weights; beside it diffusers with PEFT. And how faithful a LoRA is on 8-bit weights.
+step costs with it, on 8-bit weights; alongside it diffusers with PEFT. And how faithful a LoRA is on 8-bit weights.
 
 Run `python -m benchmarks.lora [full-size] [fidelity]`; a part that is not named keeps what the JSON has of it. The
 checkpoint and the LoRA are made on the fly with random weights; images are compared with the bundled model and its
@@ -88,7 +88,7 @@ class Table:
 
 
 def measure_fidelity(table: Table) -> None:
-    """Images with the example LoRAs in mode exact, beside the same delta in fp32."""
+    """Images with the example LoRAs in mode exact, alongside the same delta in fp32."""
     for storage in (STORAGE, "fp8_e4m3fn"):
         found = fidelity(storage)
         what = f"image apart from the delta in fp32, {storage}, bf16 / bf16's own noise"
@@ -152,7 +152,7 @@ def measure_ours(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
         first(mode)
         assert applier.retention is not None
         table.add(f"retention of a delta of 0.3 %, {mode.value}", applier.retention.retention)
-        table.add(f"noise beside it, {mode.value}", applier.retention.noise)
+        table.add(f"noise next to it, {mode.value}", applier.retention.noise)
         applier.remove()
 
 

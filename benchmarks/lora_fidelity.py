@@ -1,4 +1,4 @@
-"""How faithful a LoRA is on 8-bit weights: the example LoRAs on the bundled model, beside the same delta in fp32."""
+"""How faithful a LoRA is on 8-bit weights: the example LoRAs on the bundled model, alongside the same delta in fp32."""
 
 import math
 from collections.abc import Iterable
@@ -12,11 +12,12 @@ from torch import Tensor
 
 from benchmarks.full_size import load_through_program
 from modules.adapters.adapter_file import AdapterFile, read_adapter_file
-from modules.adapters.applying import AdapterApplier, LoraMode, Use, beside
+from modules.adapters.applying import AdapterApplier, LoraMode, Use, add_branches
 from modules.adapters.targets import TargetTable
 from modules.memory.changes import Budget, SideBranch, changed_weight
+from modules.memory.formats import FORMATS
 from modules.memory.layer import stored_state, unmanage
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StoredLayers
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
 from modules.sampling.discrete import scaled_linear_alphas_cumprod
@@ -41,7 +42,7 @@ CPU = torch.device("cpu")
 
 
 def applier_of(model: LoadedModel, device: torch.device = CPU) -> AdapterApplier:
-    """What puts networks on UNet and text encoder of a loaded model."""
+    """What puts adapters on UNet and text encoder of a loaded model."""
     return AdapterApplier(target_table(model), FullPrecisionFile(model), device)
 
 
@@ -134,12 +135,14 @@ def _latents(model: LoadedModel) -> Tensor:
 def retention(storage: str, dtype: torch.dtype, share: float, factors: bool) -> float:
     """How much of a change's effect arrives at a layer's output in mode exact: its projection on the wanted one.
 
-    The change is `share` of the weights' size; with `factors` it stands beside the layer as such, else whole.
+    The change is `share` of the weights' size; with `factors` it stands alongside the layer as such, else whole.
     """
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(1280, 1280, bias=False).requires_grad_(False)
     layer.weight.copy_(torch.randn(1280, 1280, generator=generator) * 0.03)
-    apply_storage(torch.nn.Sequential(layer), StorageRules(storage), dtype)
+    stored, form = StoredLayers(), FORMATS.get(storage)
+    stored.put(layer, "weight", form, form.encode(layer.weight), "weight")
+    stored.manage(dtype)
     x = torch.randn(4096, 1280, generator=generator, dtype=dtype)
     before = layer(x).float()
     up, down = torch.randn(1280, 16, generator=generator), torch.randn(16, 1280, generator=generator)
@@ -148,7 +151,7 @@ def retention(storage: str, dtype: torch.dtype, share: float, factors: bool) -> 
     change: Any = SimpleNamespace(
         branch=lambda: branch, weight_delta=lambda _: up @ down, bias_delta=lambda _: None, sum_dtype=None
     )
-    beside(layer, [change], Budget(1 << 30), CPU)
+    add_branches(layer, [change], Budget(1 << 30), CPU)
     wanted = x.float() @ (up @ down).t()
     return float(((layer(x).float() - before) * wanted).sum() / wanted.square().sum())
 

@@ -1,6 +1,6 @@
 """The peer of `benchmarks.lora`: diffusers with PEFT, on a UNet that diffusers' layerwise casting keeps in fp8.
 
-PEFT is no requirement of ours. Install it beside, so that nothing else changes, and it is measured in the same run:
+PEFT is no requirement of ours. Install it alongside, so that nothing else changes, and it is measured in the same run:
 
     pip install --no-deps --target FOLDER peft==0.21.2
     PYTHONPATH=FOLDER python -m benchmarks.lora

@@ -1,8 +1,8 @@
 """Memory and time of the techniques in `modules/memory`: split feed-forward, and gradient checkpointing by strategy.
 
 Run `python -m benchmarks.memory [ROW ...]`; rows that are not named keep what `results/memory.json` has of them. Peaks
-are the weights' and inputs' bytes and the most that PyTorch had allocated beside them at one time, by its profiler: on
-a GPU that is `max_memory_allocated`. Times are seconds of all threads (there: by the card's clock), the
+are the weights' and inputs' bytes and the most that PyTorch had allocated in addition to them at one time, by its
+profiler: on a GPU that is `max_memory_allocated`. Times are seconds of all threads (there: by the card's clock), the
 variants of a row taking turns, the model warmed up forwards and backwards. Models have the proportions of the figures'
 sources, scaled down so that weights and activations shrink alike; on a GPU they are those of the sources.
 Rows that need a card say "not measured" without one.
@@ -57,7 +57,7 @@ class Meter(Protocol):
     def device(self) -> torch.device: ...
 
     def peak(self, model: nn.Module, inputs: Iterable[object], run: Callable[[], object]) -> int:
-        """Bytes of weights and inputs, and the most that `run` allocates beside them."""
+        """Bytes of weights and inputs, and the most that `run` allocates in addition to them."""
 
     def seconds(self, run: Callable[[], object]) -> float:
         """Of one run."""
@@ -123,7 +123,7 @@ def feed_forwards(act: str, width: int = FF_WIDTH) -> nn.Module:
 
 @ROWS.register("split feed-forward")
 def split_rows() -> dict[str, Any]:
-    """Ours beside the whole, for each activation."""
+    """Ours and the whole side by side, for each activation."""
     return {act: split_row(act, FF_WIDTH, FF_TOKENS, FF_CUTS, Processor()) for act in FF_SOURCE}
 
 

@@ -14,12 +14,12 @@ PIPELINES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "sd1": (StableDiffusionPipeline, ("text_encoder", "unet", "vae")),
     "sdxl": (StableDiffusionXLPipeline, ("text_encoder", "text_encoder_2", "unet", "vae")),
 }
-"""By family: the class, and its networks in the order of `FAMILIES`."""
+"""By family: the class, and its models in the order of `FAMILIES`."""
 TINY_VOCABULARY = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2}
 
 
 def write_pipeline_folder(folder: Path, family: str) -> None:
-    """The settings that diffusers would ask its hub for: of every network, a scheduler, and tokenizers of three words,
+    """The settings that diffusers would ask its hub for: of every component, a scheduler, and tokenizers of 3 words,
     which no measurement uses."""
     pipeline, names = PIPELINES[family]
     make, yaml = FAMILIES[family]

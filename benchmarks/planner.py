@@ -16,7 +16,7 @@ from benchmarks.report import print_table, write_result
 GOAL = 0.10
 ROOT = Path(__file__).parent.parent
 SHIPPED = "featherweight-scenes.safetensors"
-STAGES = ("adapters", "text", "denoise", "decode", "save")  # what a job takes beside loading, which learns nothing
+STAGES = ("adapters", "text", "denoise", "decode", "save")  # what a job takes alongside loading, which learns nothing
 LEARNT = 2  # jobs from which it learns before it is judged
 Job = tuple[int, int, dict[str, Any]]  # side in pixels, batch size, settings
 JOBS: tuple[Job, ...] = (

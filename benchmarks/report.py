@@ -1,4 +1,4 @@
-"""What the benchmarks share: facts about the machine, a table on the terminal, JSON beside the scripts."""
+"""What the benchmarks share: facts about the machine, a table on the terminal, JSON alongside the scripts."""
 
 import json
 import os

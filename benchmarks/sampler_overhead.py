@@ -1,8 +1,8 @@
-"""What each sampler costs beside the network: milliseconds a step with a network that does nothing, 64x64 latents.
+"""What each sampler costs alongside the model: milliseconds per step with a model that does nothing, 64x64 latents.
 
 Run `python -m benchmarks.sampler_overhead`; it prints a table and writes `results/sampler-overhead.json`. The time
 is the CPU's on one thread, for the
-whole walk (schedule, noise, Brownian trees) over the steps asked for.
+whole sampling run (schedule, noise, Brownian trees) over the steps asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES, SamplerSpec
 from modules.sampling.denoisers import denoise_for
 from modules.sampling.discrete import DiscreteSchedule, scaled_linear_alphas_cumprod
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import no_report, txt2img_run
+from modules.sampling.plan import txt2img_run
 
 STEPS = 20
 REPEATS = 25
@@ -29,7 +29,7 @@ RESULT = Path(__file__).parent / "results" / "sampler-overhead.json"
 
 
 class IdleGuidance:
-    """A `GuidedDenoise` around a network that predicts no noise at all; counts its calls and their time."""
+    """A `GuidedDenoise` around a model that predicts no noise at all; counts its calls and their time."""
 
     def __init__(self, spec: SamplerSpec, schedule: DiscreteSchedule) -> None:
         self._denoise = denoise_for(spec, lambda x, t: torch.zeros_like(x), schedule)
@@ -47,7 +47,7 @@ class IdleGuidance:
 
 def measure(spec: SamplerSpec, schedule: DiscreteSchedule) -> dict[str, float | int]:
     """Milliseconds a step (of several walks after one to warm up: the best is what the code takes, the median also
-    what else the machine was doing) and the calls of the network."""
+    what else the machine was doing) and the model calls."""
     times = []
     calls = 0
     for seed in range(REPEATS + 1):
@@ -56,7 +56,7 @@ def measure(spec: SamplerSpec, schedule: DiscreteSchedule) -> dict[str, float | 
         start = time.process_time()
         plan = txt2img_run(spec, SCHEDULES.get("automatic"), STEPS, schedule)
         guidance = IdleGuidance(spec, schedule)
-        plan.run(guidance, plan.start(first), plan.step_noise(noise), no_report)
+        plan.run(guidance, plan.start(first), plan.step_noise(noise), lambda info: None)
         times.append((time.process_time() - start) * 1000)
         calls = guidance.calls
     # DPM adaptive takes as many steps as it likes: three calls each.

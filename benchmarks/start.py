@@ -1,4 +1,4 @@
-"""How soon a warm start answers, beside the time that importing torch and gradio takes alone.
+"""How soon a warm start answers, alongside the time that importing torch and gradio takes alone.
 
 Run `python -m benchmarks.start`. Both are started in turn, several times; the ratio of the medians counts.
 """

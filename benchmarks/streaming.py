@@ -1,4 +1,4 @@
-"""A UNet of 860 M parameters whose weights are streamed, beside the same resident, and beside diffusers' group
+"""A UNet of 860 M parameters whose weights are streamed, alongside the same resident, and alongside diffusers' group
 offloading to disk: time of a step, and memory.
 
 Run `python -m benchmarks.streaming`. A checkpoint of Stable Diffusion 1's full size with random weights is made on the
@@ -46,7 +46,7 @@ def _dtype(device: torch.device) -> torch.dtype:
 
 
 def stream_layout(path: Path, level: Level = Level.LAYER, on_disk: bool = True) -> StreamLayout:
-    """Streaming that may write beside the checkpoint."""
+    """Streaming that may write next to the checkpoint."""
     return StreamLayout(level=level, on_disk=on_disk, folder=path.parent / "offload")
 
 
@@ -121,7 +121,7 @@ def in_child(path: Path, way: str) -> dict[str, int]:
 
 @torch.inference_mode()
 def on_cpu(path: Path, way: str, resident: nn.Module) -> dict[str, Any]:
-    """One way of streaming beside the resident model, at each size."""
+    """One way of streaming alongside the resident model, at each size."""
     cpu = torch.device("cpu")
     model = load(path, cpu, None, None if way == "diffusers" else stream_layout(path, Level(way)))
     unet, streaming = model.unet, model.streaming

@@ -1,7 +1,8 @@
-"""One step at Stable Diffusion 1's full size, 256x256 pixels with guidance: ours beside diffusers' own pipeline step.
+"""One step at Stable Diffusion 1's full size, 256x256 pixels with guidance: ours alongside diffusers' own pipeline
+step.
 
 Run `python -m benchmarks.unet_step`. Both take turns on the same random weights. The second goal, 16-bit compute
-beside diffusers in fp32, is measured only where the CPU has native bf16 or there is a GPU: elsewhere
+alongside diffusers in fp32, is measured only where the CPU has native bf16 or there is a GPU: elsewhere
 the program computes in fp32 on purpose.
 """
 
@@ -41,7 +42,7 @@ def random_unet(dtype: torch.dtype, device: torch.device) -> UNet2DConditionMode
 
 
 def our_step(unet: UNet2DConditionModel, x: Tensor, cond: Tensor, uncond: Tensor) -> Callable[[], Tensor]:
-    """Guidance around the network, and one Euler step, as txt2img does it."""
+    """Guidance around the model, and one Euler step, as txt2img does it."""
     schedule = DiscreteSchedule(scaled_linear_alphas_cumprod())
     dtype = unet.conv_in.weight.dtype
 

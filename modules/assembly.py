@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from PIL import Image
+
 from modules.access import access_of
 from modules.devices import choose_device, tune_allocator
 from modules.errors import FeatherweightError
@@ -36,7 +38,7 @@ from modules.processing.engine.precision import (
     split_patterns,
 )
 from modules.processing.memory_estimate.estimate import MemoryEstimator
-from modules.processing.pipeline.upscaling import hires_upscalers
+from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
 from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
@@ -201,25 +203,36 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         checkpoint=lambda name: catalogue.get(name).title,
         vaes=engine.vaes.choices,
         upscalers=lambda: list(hires_upscalers(engine.upscalers.catalogue.names)),
-        loras=lambda: [info.name for info in engine.adapters.catalogue.entries],
+        pixel_upscalers=lambda: [*PIXEL_UPSCALERS, *engine.upscalers.catalogue.names],
+        enlarge=lambda image, name, size_px, settings: _enlarged(engine, image, name, size_px, settings),
+        loras=lambda: [info.name for info in engine.adapters.files.catalogue.entries],
         styles=lambda: StyleBook.read(paths.styles_files),
-        adapters=lambda: engine.adapters,
+        adapters=lambda: engine.adapters.files,
         folders=folders_of(paths),
     )
+
+
+def _enlarged(
+    engine: Engine, image: Image.Image, name: str, size_px: tuple[int, int], settings: Settings
+) -> Image.Image:
+    for known in PIXEL_UPSCALERS:
+        if known.lower() == name.lower():
+            return upscale_image(image, known, *size_px)
+    return engine.upscalers.enlarge(image, name, size_px, settings, lambda index, count: None)
 
 
 def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scripts: ScriptLibrary) -> CardLibrary:
     """The pages of cards, over the program's own catalogues and folders: ours, then those of extensions."""
     ours = (
         embedding_page(paths.embeddings_dir),
-        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.hypernetworks),
+        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.files.hypernetworks),
         checkpoint_page(paths.checkpoint_dirs, catalogue),
     )
     return CardLibrary(scripts.adapters.pages(scripts.program, ours))
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name beside them."""
+    """The folders by kinds of models; for other kinds a folder of that name next to them."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,

@@ -32,7 +32,7 @@ def output_error(what: str, folder: Path, error: OSError) -> OutputError:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step: a temporary file beside it, flushed to disk, then renamed.
+    """Replace `path` by `data` in one step: a temporary file next to it, flushed to disk, then renamed.
 
     Makes the folder if needed. If anything fails the old file stays and no temporary file is left. Raises OSError.
     """
@@ -76,7 +76,7 @@ def _fingerprint(size_bytes: int, head: bytes, tail: bytes) -> str:
 
 
 def keep_aside(path: Path) -> Path:
-    """Rename a damaged file or folder to the first free `NAME.corrupt-N` beside it. Raises OSError."""
+    """Rename a damaged file or folder to the first free `NAME.corrupt-N` next to it. Raises OSError."""
     number = 1
     while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1

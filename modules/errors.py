@@ -1,7 +1,7 @@
 """The errors that reach a user: each says what is wrong, why, and what to do.
 
 The HTTP edge maps them to status codes in one place (`status`); the command line prints their text; the page
-shows it beside the button that was pressed. Our own mistakes stay `AssertionError` and friends.
+shows it next to the button that was pressed. Our own mistakes stay `AssertionError` and friends.
 """
 
 from collections.abc import Iterable

@@ -1,10 +1,11 @@
 """`from modules import extra_networks`: how an extension adds a kind of prompt tag and a page of cards."""
 
 from modules.model_cards.cards import CardPage, ModelFile, OtherVersions
-from modules.processing.engine.tag_types import AdapterJob
+from modules.processing.engine.adapters import AdapterJob
 from modules.prompting.cache import AdapterUse
 from modules.prompting.extra_networks import PromptTag
-from modules.scripts.adapters import ExtraNetwork, register_extra_network, register_page
+from modules.scripts.adapters import ExtraNetwork
+from modules.scripts.loading import register_extra_network, register_page
 
 __all__ = [
     "AdapterJob",

@@ -1,4 +1,4 @@
-"""A look at folders: each directory is listed once, and what lies beside a file is known without asking the disk."""
+"""A look at folders: each directory is listed once, and what lies next to a file is known without asking the disk."""
 
 import hashlib
 import os
@@ -44,7 +44,7 @@ class Listing:
         return digest.digest()
 
     def near(self, path: Path) -> "Near":
-        """What lies beside a file, or beside a folder that is a model."""
+        """What lies next to a file, or next to a folder that is a model."""
         directory, name = os.path.split(path)
         stem = name if str(path) in self.directories else name.rpartition(".")[0] or name
         return Near(self.directories.get(directory, {}), stem, self.roots)
@@ -68,7 +68,7 @@ class Near:
     roots: tuple[Path, ...]
 
     def find(self, *endings: str) -> os.DirEntry[str] | None:
-        """The first file that is named like this one, with an ending in place of the suffix.
+        """The first file that is named like this one, with an ending instead of the suffix.
 
         A link is only taken for a file of these folders if it leads to one.
         """

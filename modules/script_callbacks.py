@@ -15,8 +15,8 @@ from modules.scripts.callbacks import (
     ImageGridLoopParams,
     ImageSaveParams,
     Moment,
-    register,
 )
+from modules.scripts.loading import register_callback
 
 __all__ = [
     "AfterCFGCallbackParams",
@@ -32,72 +32,82 @@ Callback = Callable[..., Any]
 
 def on_app_started(callback: Callback, *, name: str | None = None) -> None:
     """`callback(page, app)`: page and HTTP API are built; routes may be added to the app."""
-    register(Moment.APP_STARTED, callback, name)
+    register_callback(Moment.APP_STARTED, callback, name)
 
 
 def on_model_loaded(callback: Callback, *, name: str | None = None) -> None:
     """`callback(model)`: a checkpoint was loaded."""
-    register(Moment.MODEL_LOADED, callback, name)
+    register_callback(Moment.MODEL_LOADED, callback, name)
 
 
 def on_before_ui(callback: Callback, *, name: str | None = None) -> None:
     """`callback()`: the page is about to be built."""
-    register(Moment.BEFORE_UI, callback, name)
+    register_callback(Moment.BEFORE_UI, callback, name)
+
+
+def on_before_component(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(None, elem_id=..., label=...)`: a control of a form is about to be built."""
+    register_callback(Moment.BEFORE_COMPONENT, callback, name)
+
+
+def on_after_component(callback: Callback, *, name: str | None = None) -> None:
+    """`callback(component, elem_id=..., label=...)`: a control of a form was built."""
+    register_callback(Moment.AFTER_COMPONENT, callback, name)
 
 
 def on_ui_tabs(callback: Callback, *, name: str | None = None) -> None:
     """`callback()` returns a list of (gr.Blocks, title, element id): tabs of the page."""
-    register(Moment.UI_TABS, callback, name)
+    register_callback(Moment.UI_TABS, callback, name)
 
 
 def on_ui_settings(callback: Callback, *, name: str | None = None) -> None:
     """`callback(settings)`: `settings.add(MySettings)` or `settings.flag("key", "Label", False)` add settings."""
-    register(Moment.UI_SETTINGS, callback, name)
+    register_callback(Moment.UI_SETTINGS, callback, name)
 
 
 def on_infotext_pasted(callback: Callback, *, name: str | None = None) -> None:
     """`callback(infotext, fields)`: parameters were pasted; `fields` may be changed."""
-    register(Moment.INFOTEXT_PASTED, callback, name)
+    register_callback(Moment.INFOTEXT_PASTED, callback, name)
 
 
 def on_cfg_denoiser(callback: Callback, *, name: str | None = None) -> None:
-    """`callback(CFGDenoiserParams)`: before each evaluation of the network."""
-    register(Moment.CFG_DENOISER, callback, name)
+    """`callback(CFGDenoiserParams)`: before each evaluation of the model."""
+    register_callback(Moment.CFG_DENOISER, callback, name)
 
 
 def on_cfg_denoised(callback: Callback, *, name: str | None = None) -> None:
     """`callback(CFGDenoisedParams)`: after each evaluation, before guidance."""
-    register(Moment.CFG_DENOISED, callback, name)
+    register_callback(Moment.CFG_DENOISED, callback, name)
 
 
 def on_cfg_after_cfg(callback: Callback, *, name: str | None = None) -> None:
     """`callback(AfterCFGCallbackParams)`: after guidance."""
-    register(Moment.CFG_AFTER_CFG, callback, name)
+    register_callback(Moment.CFG_AFTER_CFG, callback, name)
 
 
 def on_extra_noise(callback: Callback, *, name: str | None = None) -> None:
     """`callback(ExtraNoiseParams)`: extra noise is about to be added."""
-    register(Moment.EXTRA_NOISE, callback, name)
+    register_callback(Moment.EXTRA_NOISE, callback, name)
 
 
 def on_before_image_saved(callback: Callback, *, name: str | None = None) -> None:
     """`callback(ImageSaveParams)`: an image is about to be written."""
-    register(Moment.BEFORE_IMAGE_SAVED, callback, name)
+    register_callback(Moment.BEFORE_IMAGE_SAVED, callback, name)
 
 
 def on_image_saved(callback: Callback, *, name: str | None = None) -> None:
     """`callback(ImageSaveParams)`: an image was written."""
-    register(Moment.IMAGE_SAVED, callback, name)
+    register_callback(Moment.IMAGE_SAVED, callback, name)
 
 
 def on_image_grid(callback: Callback, *, name: str | None = None) -> None:
     """`callback(ImageGridLoopParams)`: a grid is about to be put together."""
-    register(Moment.IMAGE_GRID, callback, name)
+    register_callback(Moment.IMAGE_GRID, callback, name)
 
 
 def on_script_unloaded(callback: Callback, *, name: str | None = None) -> None:
     """`callback()`: the program ends."""
-    register(Moment.SCRIPT_UNLOADED, callback, name)
+    register_callback(Moment.SCRIPT_UNLOADED, callback, name)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.model_cards.cards import CardPage
+from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.engine.adapters import Adapters
 from modules.scripts.built_in import load_built_in
 from modules.scripts.library import ScriptLibrary
@@ -26,7 +27,7 @@ def lora_script(name: str) -> Any:
     return sys.modules[f"featherweight_scripts.Lora.{name}"]
 
 
-def lora_page(adapters: Adapters, folder: Path) -> CardPage:
+def lora_page(adapters: AdapterFiles, folder: Path) -> CardPage:
     """The page of LoRA cards over these networks, which lie in this folder."""
     program = Program(adapters=lambda: adapters, folders=lambda kind: (folder,))
     page: CardPage = lora_script("lora_page").lora_page(program)

@@ -200,9 +200,14 @@ def test_checks_all_run_and_the_first_failure_is_the_exit_code(
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         ["mypy"],
-        ["pytest", *checks.SIDE_BY_SIDE, "-k", "x"],
+        ["pytest", "-p", "hypothesispytest", *checks.SIDE_BY_SIDE, "-k", "x"],
     ]
     assert capsys.readouterr().out.endswith("== mypy\nFound 1 error\n== failed: mypy, pytest\n")
+
+
+def test_the_processes_of_the_tests_keep_what_is_compiled_and_load_few_plugins() -> None:
+    environ = checks.tests_environ({"A": "b", "PYTHONDONTWRITEBYTECODE": "1"})
+    assert environ == {"A": "b", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def test_tests_run_side_by_side_unless_xdist_is_switched_off() -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.adapters.algorithms import read_adapter
-from modules.adapters.algorithms.adapter import Adapter
+from modules.adapters.algorithms import full, glora, ia3, loha, lokr, lora, oft
+from modules.adapters.algorithms.adapter import COMMON_ENDS, Adapter, Factors
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
 from modules.models.reading.tensor_file import TensorFile
 
@@ -24,10 +24,20 @@ FLAT_STARTS = ("lora_", "oft_", "lycoris_")
 FRONT_BYTES = 1 << 16
 HEADER_START = struct.Struct("<Q")
 METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
+ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
+    (lora.read_lora, lora.ENDS),
+    (loha.read_loha, loha.ENDS),
+    (ia3.read_ia3, ia3.ENDS),
+    (lokr.read_lokr, lokr.ENDS),
+    (glora.read_glora, glora.ENDS),
+    (oft.read_oft, oft.ENDS),
+    (full.read_full, full.ENDS),  # last: a change of the bias may stand alongside any other kind
+)
+"""How each is read, and the ends of its tensors' names. A new one is a file in `algorithms` and a line here."""
 
 
 class AdapterError(FeatherweightError):
-    """A network file that cannot be used: damaged, for another model family, or of an unknown kind."""
+    """An adapter file that cannot be used: damaged, for another model family, or of an unknown kind."""
 
     status = 422
 
@@ -57,7 +67,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
         layer, end = split_key(key)
         layers.setdefault(layer, {})[end] = tensor
     if not layers:
-        raise AdapterError(f"{path.name}: no network in it. Choose a LoRA, LoHa, LoKr, IA3, OFT or GLoRA file.")
+        raise AdapterError(f"{path.name}: no adapter in it. Choose a LoRA, LoHa, LoKr, IA3, OFT or GLoRA file.")
     adapters: dict[str, Adapter] = {}
     unknown = []
     for layer, factors in layers.items():
@@ -76,7 +86,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
     if unknown:
         raise AdapterError(
             f"{path.name}: {len(unknown)} layers are of no known kind: {'; '.join(unknown[:3])}. "
-            "It may be a ControlNet or a checkpoint: choose a network of the LoRA family."
+            "It may be a ControlNet or a checkpoint: choose an adapter of the LoRA family."
         )
     return AdapterFile(adapters, bundled)
 
@@ -107,21 +117,46 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix.lower() == ".safetensors":
             with TensorFile(path) as file:
                 return {name: file.read(name) for name in file.entries}
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except CheckpointError as error:
         raise AdapterError(str(error)) from error
     except OSError as error:
-        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of networks.") from error
-    except Exception as error:  # the loader raises whatever the pickle makes it raise
-        raise AdapterError(
-            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}). "
-            "Files of this kind can run programs; get a .safetensors file."
-        ) from error
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of adapters.") from error
+    loaded = read_pickle(path, " Files of this kind can run programs; get a .safetensors file.")
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
-        raise AdapterError(f"{path.name}: no table of tensors in it. Choose a network of the LoRA family.")
+        raise AdapterError(f"{path.name}: no table of tensors in it. Choose an adapter of the LoRA family.")
     return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def read_adapter(factors: Factors) -> Adapter | None:
+    """The change that a layer's tensors describe, or None for tensors of no known kind.
+
+    Raises `InvalidValueError` for factors that cannot be, and for tensors alongside a known kind that mean nothing
+    here: without them the change would be another one than was trained.
+    """
+    for read, ends in ALGORITHMS:
+        adapter = read(factors)
+        if adapter is None:
+            continue
+        unread = sorted(factors.keys() - ends - COMMON_ENDS)
+        if unread:
+            raise InvalidValueError(f"{', '.join(unread)} beside it means nothing here")
+        return adapter
+    return None
+
+
+def read_pickle(path: Path, advice: str = "") -> Any:
+    """What a file of PyTorch holds, by its weights-only loader. Raises `AdapterError`, with `advice` at its end where
+    the file is refused."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}). Refresh the list of adapters.") from error
+    except Exception as error:  # the loader raises whatever the pickle makes it raise
+        raise AdapterError(
+            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}).{advice}"
+        ) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -157,7 +192,7 @@ def _metadata_in_front(head: bytes) -> Any:
 @dataclass(frozen=True)
 class Digests:
     """sha256 in hex. `tensors`: of the tensors' bytes alone (editing the metadata keeps it), as infotexts have it.
-    `content`: also of the header, which names them: two files with the same one hold the same network."""
+    `content`: also of the header, which names them: two files with the same one hold the same adapter."""
 
     tensors: str
     content: str

@@ -2,11 +2,11 @@
 
 Modes (the setting `lora_mode`):
 
-- exact: factorable kinds run beside the layer, the rest is added when the layer's weight is decoded. Nothing stored
+- exact: factorable kinds run as side branches, the rest is added when the layer's weight is decoded. Nothing stored
   is touched; on, off and another strength take milliseconds.
 - merge from full precision: the sum of all deltas is added in float32 to the weight as it is in the checkpoint
   file (or in a copy in memory), and encoded once. No second model in memory.
-- merge into fp8: each delta is added to what is stored and rounded again, one network after the other, as other
+- merge into fp8: each delta is added to what is stored and rounded again, one adapter after the other, as other
   programs do it; small deltas are lost in the rounding. With stochastic rounding they survive as noise.
 """
 
@@ -24,8 +24,7 @@ from torch import Tensor, nn
 from modules.adapters.adapter_file import AdapterError, AdapterFile
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.algorithms.rows import rows_of
-from modules.adapters.fitting import check_missing, check_shapes, left_out
-from modules.adapters.targets import Target, TargetTable
+from modules.adapters.targets import Target, TargetTable, check_missing, check_shapes, left_out
 from modules.devices import release_memory
 from modules.errors import InvalidValueError
 from modules.memory.changes import (
@@ -52,7 +51,7 @@ WORST = 3
 
 
 class LoraMode(StrEnum):
-    """How networks meet the weights."""
+    """How adapters meet the weights."""
 
     EXACT = "exact"
     MERGE = "merge from full precision"
@@ -143,7 +142,7 @@ class FullPrecisionSource(Protocol):
 
 
 class AdapterApplier:
-    """Puts networks on one loaded model and takes them off again. Not thread safe: call it between jobs' steps."""
+    """Puts adapters on one loaded model and takes them off again. Not thread safe: call it between jobs' steps."""
 
     def __init__(
         self,
@@ -175,9 +174,9 @@ class AdapterApplier:
     def apply(
         self, uses: Sequence[Use], files: Mapping[str, AdapterFile], mode: LoraMode, keep_full_precision: bool = False
     ) -> None:
-        """Make exactly these networks effective, in this order; `files` by hash.
+        """Make exactly these adapters effective, in this order; `files` by hash.
 
-        No network is applied by halves: raises `AdapterError` for one with a layer of another shape, or of which more
+        No adapter is applied by halves: raises `AdapterError` for one with a layer of another shape, or of which more
         than a tenth of the layers are not in the model (fewer are listed in `notices`). With `keep_full_precision`
         the full precision weights of touched layers stay in main memory.
         """
@@ -199,7 +198,7 @@ class AdapterApplier:
             for target, layer_changes in changes.values():
                 self._touched.append(target)
                 if mode is LoraMode.EXACT:
-                    beside(target.layer, layer_changes, budget, self._device)
+                    add_branches(target.layer, layer_changes, budget, self._device)
                 elif mode is LoraMode.MERGE:
                     self._merge(target, layer_changes, total, keep_full_precision)
                 else:
@@ -215,7 +214,7 @@ class AdapterApplier:
         self.retention = (whole(uses) if mode is LoraMode.EXACT else total.result(uses)) if uses else None
 
     def remove(self) -> None:
-        """Take all networks off: every weight is again, bit for bit, what was loaded."""
+        """Take all adapters off: every weight is again, bit for bit, what was loaded."""
         for target in self._touched:
             state = stored_state(target.layer)
             if state is not None:
@@ -238,7 +237,7 @@ class AdapterApplier:
     # -- other strengths -----------------------------------------------------------------------------------------------
 
     def _only_strengths_differ(self, uses: Sequence[Use], mode: LoraMode) -> bool:
-        """Whether what is there can stay: the same files in the same order, beside the layers."""
+        """Whether what is there can stay: the same files in the same order, as side branches."""
         before, old_mode, _ = self._current
         return (
             mode is old_mode is LoraMode.EXACT
@@ -274,7 +273,7 @@ class AdapterApplier:
     def _plan(
         self, uses: Sequence[Use], files: Mapping[str, AdapterFile]
     ) -> dict[tuple[str, str], tuple[Target, list[LayerChange]]]:
-        """By layer: the changes in the order of the networks."""
+        """By layer: the changes in the order of the adapters."""
         self.notices.clear()
         planned: dict[tuple[str, str], tuple[Target, list[LayerChange]]] = {}
         parts: dict[tuple[str, str], tuple[Target, list[tuple[int, Adapter]]]] = {}
@@ -352,7 +351,8 @@ class AdapterApplier:
                     total.add_adapter(numbers[0], *share)
 
     def _bias_beside(self, target: Target, changes: list[LayerChange], total: _Sum) -> None:
-        """A layer without a bias has none to merge into: what is added is computed beside it, as in mode exact."""
+        """A layer without a bias has none to merge into: what is added is computed as a side branch, as in mode
+        exact."""
         bias = changed_bias(None, changes)
         if bias is None:
             return
@@ -364,7 +364,7 @@ class AdapterApplier:
                 total.add_adapter(number, *_share(own, torch.zeros_like(own)))
 
     def _numbers(self, target: Target) -> list[int]:
-        """The numbers of the networks that change a layer, in the order of their changes."""
+        """The numbers of the adapters that change a layer, in the order of their changes."""
         return [number for number, _ in self._planned[(target.component, target.path)][1]]
 
     # -- weights -----------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def _plain_formats(layer: nn.Module, known: Collection[str] = ()) -> dict[str, S
     }
 
 
-def beside(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, device: torch.device) -> None:
+def add_branches(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, device: torch.device) -> None:
     """Have changes work on a layer in mode exact: as branches where all factor, else when its weight is decoded, or as
     a second product where rounding would lose them."""
     state = _managed_whole(layer)
@@ -469,7 +469,7 @@ def _dtype_of(layer: nn.Module) -> torch.dtype:
 
 def _fits(branch: SideBranch, layer: nn.Module) -> bool:
     """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs), and
-    is no convolution beside a matrix."""
+    is no convolution alongside a matrix."""
     weight = layer._parameters["weight"]
     if weight is None or weight.ndim < 2 or branch.down.shape[1] != weight.shape[1]:
         return False

@@ -1,4 +1,4 @@
-"""Which network files there are, and what they answer to: name, alias, hash. Reads headers only."""
+"""Which adapter files there are, and what they answer to: name, alias, hash. Reads headers only."""
 
 import logging
 import os
@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.adapters.adapter_file import SUFFIXES, Digests, digests_of, read_metadata
-from modules.model_cards.previews import EMBEDDED
 from modules.model_folders import Listing
 
 log = logging.getLogger(__name__)
 SHORT_HASH = 12
 RECORDED_HASH = "sshs_model_hash"
+EMBEDDED = ("ssmd_cover_images", "modelspec.thumbnail")
+"""Metadata that holds images: a JSON list of base64 texts, and a data URI."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class AdapterInfo:
 
 
 class AdapterCatalogue:
-    """The network files below some folders. Hashes are taken when asked for, once per content."""
+    """The adapter files below some folders. Hashes are taken when asked for, once per content."""
 
     def __init__(self, folders: Iterable[Path], suffixes: tuple[str, ...] = SUFFIXES) -> None:
         self._folders = tuple(folders)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.adapters.adapter_file import AdapterError, read_tensors
+from modules.adapters.adapter_file import AdapterError, read_pickle, read_tensors
 from modules.adapters.image_embedding import read_image
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ MAX_VECTORS = 75
 class Embedding:
     """One embedding: for each text encoder's width its vectors [n, width], float32.
 
-    `bundled_in`: the network whose file brought it, by its name in the prompt.
+    `bundled_in`: the adapter whose file brought it, by its name in the prompt.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Embedding:
 
     @property
     def short_hash(self) -> str:
-        """The first 12 digits, as infotexts have them; of a bundled one they have the network's name in their place."""
+        """The first 12 digits, as infotexts have them; of a bundled one they have the adapter's name in their place."""
         return self.bundled_in or self.file_hash[:SHORT_HASH]
 
 
@@ -171,14 +171,7 @@ def vectors_of(where: str, data: Mapping[str, Any]) -> dict[int, Tensor]:
 
 
 def _from_pickle(path: Path) -> dict[str, Any]:
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}).") from error
-    except Exception as error:  # the loader raises whatever the pickle makes it raise
-        raise AdapterError(
-            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__})."
-        ) from error
+    data = read_pickle(path)
     if not isinstance(data, dict):
         raise AdapterError(f"{path.name}: no textual inversion embedding in it.")
     return data

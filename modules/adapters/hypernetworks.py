@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.adapters.adapter_file import AdapterError
+from modules.adapters.adapter_file import AdapterError, read_pickle
 from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 SUFFIXES = (".pt",)
@@ -45,7 +45,7 @@ class Hypernetwork:
     activation: str
 
     def change(self, context: Tensor, for_values: bool, strength: float) -> Tensor:
-        """The context [B, tokens, width] with the network's change; as it is where the width is unknown."""
+        """The context [B, tokens, width] with the adapter's change; as it is where the width is unknown."""
         pair = self.layers.get(context.shape[-1])
         if pair is None:
             return context
@@ -61,14 +61,7 @@ class Hypernetwork:
 
 def read_hypernetwork(path: Path) -> Hypernetwork:
     """Read a file. Raises `AdapterError` that says what is wrong with it."""
-    try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise AdapterError(f"{path.name}: cannot be read ({error.strerror}).") from error
-    except Exception as error:  # the loader raises whatever the pickle makes it raise
-        raise AdapterError(
-            f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__})."
-        ) from error
+    data = read_pickle(path)
     if not isinstance(data, dict):
         raise AdapterError(f"{path.name}: no hypernetwork in it.")
     activation = str(data.get("activation_func") or "linear").lower()

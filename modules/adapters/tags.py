@@ -13,7 +13,7 @@ NO_ADAPTER = "None"
 
 @dataclass(frozen=True)
 class LoraTag:
-    """One wanted network: its name as typed and its strengths."""
+    """One wanted adapter: its name as typed and its strengths."""
 
     name: str
     te_strength: float = 1.0
@@ -27,7 +27,7 @@ def plain_name(name: str) -> str:
 
 
 IsKnown = Callable[[str], bool]
-"""Whether there is a network of this name."""
+"""Whether there is an adapter of this name."""
 
 
 def _never(_: str) -> bool:
@@ -48,8 +48,8 @@ def hypernetwork_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[lis
 
 
 def added_by_setting(tags: Sequence[PromptTag], name: str, strength: float) -> list[PromptTag]:
-    """The tag of the network that a setting adds to every prompt; none for "None", and none where the prompt has that
-    network itself."""
+    """The tag of the adapter that a setting adds to every prompt; none for "None", and none where the prompt has that
+    adapter itself."""
     if name in ("", NO_ADAPTER) or any(name_in(tag, name.__eq__)[0] == name for tag in tags):
         return []
     return [PromptTag((name, str(strength)))]

@@ -21,7 +21,7 @@ TAGS = {
     "queue": "What runs, waits and has ended: its order, pausing, repeating.",
     "history": "Finished images: searching, marking, deleting, importing, comparing.",
     "agent scheduler": "The same queue by the routes of the Agent Scheduler extension.",
-    "tasks": "Long work beside the images: how far it is, and stopping it.",
+    "tasks": "Long work alongside the images: how far it is, and stopping it.",
     "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
     "page": "What the page itself asks; may change between versions.",
 }
@@ -38,7 +38,7 @@ ERROR_SCHEMA = {
 ERROR_NAMES = {401: "Unauthorized", 403: "HTTPException", 404: "UnknownNameError", 422: "InvalidValueError"}
 COMMON_ERRORS = {
     401: "This API needs a user and password (HTTP Basic, see --api-auth and --gradio-auth).",
-    500: "A mistake of ours: ValueError: ... The log says more.",
+    500: "Internal error: ValueError: ... The log says more.",
 }
 NULL = "\0null"
 """Stands for null in examples while FastAPI handles them, because it drops what is null."""
@@ -93,7 +93,7 @@ def _complete(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
 
 
 def _summarise(operation: dict[str, Any]) -> None:
-    """The docstring's first sentence in place of the summary that FastAPI makes of a function's name."""
+    """The docstring's first sentence instead of the summary that FastAPI makes of a function's name."""
     made_of_name = re.sub(r"\W", "_", operation["summary"]).lower()
     text = " ".join(operation.get("description", "").split())
     if text and operation["operationId"].lower().startswith(f"{made_of_name}_"):

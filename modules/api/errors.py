@@ -24,7 +24,7 @@ def reply(status: int, name: str, text: str, headers: dict[str, str] | None = No
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Map our errors, validation errors and HTTP errors; anything else is a mistake of ours: logged, 500."""
+    """Map our errors, validation errors and HTTP errors; anything else is an internal error: logged, 500."""
 
     @app.exception_handler(FeatherweightError)
     def ours(request: Request, error: FeatherweightError) -> JSONResponse:
@@ -45,7 +45,7 @@ def install_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def unexpected(request: Request, error: Exception) -> JSONResponse:
         log.exception("%s %s failed", request.method, request.url.path)
-        text = f"A mistake of ours: {type(error).__name__}: {error}. The log says more."
+        text = f"Internal error: {type(error).__name__}: {error}. The log says more."
         return reply(500, type(error).__name__, text)
 
 

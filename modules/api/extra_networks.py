@@ -7,11 +7,12 @@ from pathlib import Path
 from fastapi import APIRouter, Response
 
 from modules.adapters.adapter_file import read_metadata
+from modules.adapters.catalogue import EMBEDDED
 from modules.api.documentation import documented
 from modules.api.reply_models import CardHtmlReply, CardMetadataReply
 from modules.errors import UnknownNameError
 from modules.model_cards.cards import Card
-from modules.model_cards.previews import EMBEDDED, Preview, embedded_preview, read_preview
+from modules.model_cards.previews import Preview, embedded_preview, read_preview
 from modules.services import Services
 
 NO_PREVIEW = "There is no preview 'ink.png' of a model."

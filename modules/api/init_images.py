@@ -1,58 +1,60 @@
 """What img2img starts from, out of a body: images decoded with limits, mask and numbers checked before a job begins."""
 
-from enum import IntEnum
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from modules.api.fetching import fetch, is_url
 from modules.api.schemas import ImageBody
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.encode import decode_image
-from modules.images.resize import ResizeMode
-from modules.processing.start import FromImage, Mask, MaskedContent, SourceImage
+from modules.images.reading import read_image
+from modules.processing.parameters import Parameter
+from modules.processing.pasting import missing_images, pasted_mask, pasted_start
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, SourceImage
+from modules.settings.values import Settings
 
-E = TypeVar("E", bound=IntEnum)
 
+def start_from(body: ImageBody, settings: Settings, parsed: Mapping[str, Any] | None = None) -> FromImage:
+    """The start of an img2img body; what it leaves out is as the infotext `parsed` says. The settings say whether
+    images may be fetched from URLs.
 
-def start_from(body: ImageBody) -> FromImage:
-    """The start of an img2img body. Raises `UnknownNameError` (404, as the reference UI) where there is no image, and
-    `InvalidValueError` for anything that is none, or a value that is not allowed."""
+    Raises `UnknownNameError` (404, as the reference UI) where there is no image, and `InvalidValueError` for anything
+    that is none, or a value that is not allowed.
+    """
+    parsed = parsed or {}
     if not body.init_images:
-        raise UnknownNameError("Init image not found: give at least one image as base64 text in init_images.")
-    if body.latent_mask is not None:
-        raise InvalidValueError("latent_mask is not supported; give the mask in mask.")
+        named = " ".join(missing_images(parsed))
+        raise UnknownNameError(
+            f"Init image not found: give at least one image as base64 text in init_images. {named}".strip()
+        )
+    if body.latent_mask and not body.mask:
+        raise InvalidValueError("latent_mask says how a mask is used while sampling; give the mask itself in mask.")
     return FromImage(
-        images=tuple(_source(text, f"init_images[{index}]") for index, text in enumerate(body.init_images)),
-        denoising_strength=body.value("denoising_strength"),
-        resize_mode=_member(ResizeMode, "resize_mode", body.value("resize_mode")),
-        image_cfg_scale=body.image_cfg_scale,
-        initial_noise_multiplier=body.initial_noise_multiplier,
-        mask=_mask(body) if body.mask else None,
+        images=tuple(_source(text, f"init_images[{index}]", settings) for index, text in enumerate(body.init_images)),
+        mask=_mask(body, settings, parsed) if body.mask else None,
+        **_values(body, IMAGE_ROWS, pasted_start(parsed)),
     )
 
 
-def _mask(body: ImageBody) -> Mask:
+def _mask(body: ImageBody, settings: Settings, parsed: Mapping[str, Any]) -> Mask:
     assert body.mask is not None
-    both = body.mask_blur
-    return Mask(
-        image=_source(body.mask, "mask"),
-        blur_x=body.value("mask_blur_x") if both is None else both,
-        blur_y=body.value("mask_blur_y") if both is None else both,
-        round=body.value("mask_round"),
-        fill=_member(MaskedContent, "inpainting_fill", body.value("inpainting_fill")),
-        full_resolution=body.value("inpaint_full_res"),
-        padding=body.value("inpaint_full_res_padding"),
-        invert=bool(body.value("inpainting_mask_invert")),
-    )
+    values = _values(body, MASK_ROWS, pasted_mask(parsed) if parsed else {})
+    if body.mask_blur is not None:
+        values |= {"blur_x": body.mask_blur, "blur_y": body.mask_blur}
+    latent = _source(body.latent_mask, "latent_mask", settings) if body.latent_mask else None
+    return Mask(image=_source(body.mask, "mask", settings), latent=latent, **values)
 
 
-def _source(text: str, what: str) -> SourceImage:
-    if text.lstrip()[:8].lower().startswith(("http://", "https://")):
-        raise InvalidValueError(f"{what} is an address; images are not fetched. Send the file itself as base64 text.")
+def _values(body: ImageBody, rows: Iterable[Parameter], pasted: Mapping[str, Any]) -> dict[str, Any]:
+    """What the body says of these parameters, else what was pasted, by the names of their fields."""
+    given = body.given()
+    return {
+        row.name: pasted[row.name] if row.name in pasted and row.api not in given else row.from_api(body.value(row.api))
+        for row in rows
+    }
+
+
+def _source(text: str, what: str, settings: Settings) -> SourceImage:
+    if is_url(text):
+        return SourceImage.of(read_image(fetch(text, what, settings), what))
     return SourceImage.of(decode_image(text, what))
-
-
-def _member(kind: type[E], name: str, value: int) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        allowed = ", ".join(str(item.value) for item in kind)
-        raise InvalidValueError(f"{name} is {value}; allowed are {allowed}.") from None

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from modules.api.errors import reply
 from modules.errors import InvalidValueError
-from modules.texts import why_not_storable
+from modules.settings.setting import why_not_storable
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_JSON_DEPTH = 64  # lists and objects inside of each other

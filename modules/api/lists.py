@@ -108,7 +108,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/hypernetworks")
     def hypernetworks() -> list[HypernetworkItem]:
         """Hypernetworks."""
-        entries = services.engine.adapters.hypernetworks.entries
+        entries = services.engine.adapters.files.hypernetworks.entries
         return [HypernetworkItem(name=info.name, path=str(info.path)) for info in entries]
 
     @routes.get("/embeddings")
@@ -116,17 +116,25 @@ def list_routes(services: Services) -> APIRouter:
         """Embeddings that fit the loaded model (all, while none is loaded), and why the others are skipped."""
         return EmbeddingsReply.model_validate(services.engine.list_embeddings())
 
+    library = services.scripts
+
     @routes.get("/scripts")
     def scripts() -> ScriptsReply:
         """Scripts by title in lower case, those that take part in every job first."""
-        found = [*services.scripts.alwayson, *services.scripts.selectable]
-        return ScriptsReply(txt2img=[script.title().lower() for script in found], img2img=[])
+        titles = [
+            [script.title().lower() for script in (*library.alwayson_of(tab), *library.selectable_of(tab))]
+            for tab in (False, True)
+        ]
+        return ScriptsReply(txt2img=titles[0], img2img=titles[1])
 
     @routes.get("/script-info")
     def script_information() -> list[ScriptItem]:
-        """Every script with its arguments."""
-        found = (*services.scripts.alwayson, *services.scripts.selectable)
-        return [ScriptItem.model_validate(script_info(script)) for script in found]
+        """Every script with its arguments, those of txt2img first."""
+        return [
+            ScriptItem.model_validate(script_info(script, is_img2img))
+            for is_img2img in (False, True)
+            for script in (*library.alwayson_of(is_img2img), *library.selectable_of(is_img2img))
+        ]
 
     @routes.get("/face-restorers")
     def face_restorers() -> list[FaceRestorerItem]:
@@ -146,7 +154,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.post("/refresh-embeddings", **documented())
     def refresh_embeddings() -> None:
         """Look for embeddings again."""
-        services.engine.adapters.embeddings.refresh()
+        services.engine.adapters.files.embeddings.refresh()
 
     @routes.post("/refresh-vae", **documented())
     def refresh_vae() -> None:

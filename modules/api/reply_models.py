@@ -391,7 +391,7 @@ class PlanReply(Reply):
 
 
 class TaskItem(Reply):
-    """Long work beside the images. Times are seconds, `fraction` is 0 to 1."""
+    """Long work alongside the images. Times are seconds, `fraction` is 0 to 1."""
 
     id: str = Field(examples=["0f8fad5bd9cb469"])
     kind: str = Field(examples=["precision-report"])
@@ -534,7 +534,7 @@ class ResultImage(Reply):
 
 
 class RetentionItem(Reply):
-    """How much of a job's adapters arrived in the weights: in all, the noise, the worst layers, each adapter."""
+    """How much of the effect of a job's adapters is kept: in all, the noise, the worst layers, each adapter."""
 
     retention: float = Field(examples=[0.998])
     noise: float = Field(examples=[0.01])

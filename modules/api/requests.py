@@ -34,7 +34,6 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
     overrides = dict(body.override_settings or {})
     values = _values(body, REQUEST_ROWS)
     values["sampler"], values["scheduler"] = _sampler(body)
-    start = start_from(body) if isinstance(body, ImageBody) else FromNoise()
     has_hires = not isinstance(body, ImageBody)
     hires = _hires_values(body) if body.enable_hr and has_hires else None
     parsed: Mapping[str, Any] = {}
@@ -49,6 +48,7 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
             stated = {name: value for name, value in _hires_values(body).items() if name not in left_out}
             hires = _pasted(pasted_pass, HIRES_ROWS) | stated
         overrides = {**override_settings_from(parsed, current), **overrides}
+    start = start_from(body, current, parsed) if isinstance(body, ImageBody) else FromNoise()
     settings = _settings(body, current, overrides, values["sampler"])
     book = StyleBook.read(services.paths.styles_files)
     values["prompt"] = book.apply_to_prompt(values["prompt"], values["styles"])
@@ -76,18 +76,19 @@ def request_from(body: GenerationBody, services: Services) -> GenerationRequest:
 def _scripts(body: GenerationBody, services: Services, parsed: Mapping[str, Any]) -> dict[str, Any]:
     """The selected script and the arguments of always-on ones, defaults filled in; of those that the caller does not
     name, what the infotext `parsed` gives."""
+    is_img2img = isinstance(body, ImageBody)
     values: dict[str, Any] = {}
     if body.script_name:
-        script = services.scripts.find(body.script_name)
+        script = services.scripts.find(body.script_name, is_img2img)
         values = {"script": script.title(), "script_args": filled_args(script, body.script_args or [])}
     given = {}
     for title, entry in (body.alwayson_scripts or {}).items():
         args = entry.get("args") if isinstance(entry, dict) else entry
         if not args and title.lower() not in {script.title().lower() for script in services.scripts.scripts}:
             continue  # stable-diffusion-api sends an empty ControlNet with every request
-        script = services.scripts.find_alwayson(title)
+        script = services.scripts.find_alwayson(title, is_img2img)
         given[script.title()] = filled_args(script, args or [])
-    for script in services.scripts.alwayson if parsed else ():
+    for script in services.scripts.alwayson_of(is_img2img) if parsed else ():
         args = pasted_args(script, parsed) if script.title() not in given else None
         if args is not None:
             given[script.title()] = args

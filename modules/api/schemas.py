@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from modules.processing.parameters import Parameter, Tab
-from modules.processing.request import PARAMETERS, REQUEST_ROWS
+from modules.processing.request import IMG2IMG_PARAMETERS, PARAMETERS
 
 EXAMPLE: dict[str, Any] = {
     "prompt": "a large red circle on a blue background",
@@ -71,19 +71,8 @@ class ImageBody(GenerationBody):
     """What img2img starts from. Images are base64 text or data URIs."""
 
     init_images: list[str] | None = Field(default=None, examples=[["iVBORw0KGgo..."]])
-    denoising_strength: float | None = 0.75
-    resize_mode: int | None = 0
-    image_cfg_scale: float | None = None
-    initial_noise_multiplier: float | None = None
     mask: str | None = None
     mask_blur: int | None = None
-    mask_blur_x: int | None = 4
-    mask_blur_y: int | None = 4
-    mask_round: bool | None = True
-    inpainting_fill: int | None = 0
-    inpaint_full_res: bool | None = True
-    inpaint_full_res_padding: int | None = 0
-    inpainting_mask_invert: int | None = 0
     latent_mask: str | None = None
     include_init_images: bool | None = False
 
@@ -93,7 +82,7 @@ def parameter_fields(rows: Iterable[Parameter]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for row in rows:
         if row.api:
-            hint = list[str] if row.type is tuple else row.type
+            hint = list[str] if row.type is tuple else type(row.api_default) if row.words else row.type
             found[row.api] = (hint | None, row.api_default)
     return found
 
@@ -120,7 +109,7 @@ else:
         "Img2ImgBody",
         __base__=ImageBody,
         __doc__="POST /sdapi/v1/img2img. A field that is null or left out has its default.",
-        **parameter_fields(row for row in REQUEST_ROWS if Tab.IMG2IMG in row.tabs),
+        **parameter_fields(IMG2IMG_PARAMETERS),
     )
 
 

@@ -12,6 +12,7 @@ Command = Callable[[Sequence[str]], int]
 
 COMMANDS: dict[str, str] = {
     "txt2img": "modules.cli.txt2img:main",
+    "img2img": "modules.cli.img2img:main",
     "plan": "modules.cli.plan:main",
     "precision-report": "modules.cli.precision:report",
     "precision-compare": "modules.cli.comparison:main",

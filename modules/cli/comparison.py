@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--format", action="append", help=f"repeatable; the first is the measure: {', '.join(COMPARED)}"
     )
-    parser.add_argument("--output", type=Path, required=True, help="the .html file; numbers go into .json beside it")
+    parser.add_argument("--output", type=Path, required=True, help="the .html file; numbers go into .json next to it")
     parser.add_argument("--checkpoint", default=None)
     parser.add_argument("--negative-prompt", default="")
     parser.add_argument("--steps", type=int, default=20)

@@ -5,6 +5,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from modules.model_cards.training_facts import version_of_family
 from modules.training.command import (
     LORAS,
     check_output,
@@ -55,7 +56,7 @@ def _example(arguments: argparse.Namespace) -> None:
     check_output(output)
     model = load_model_of(arguments)
     train_and_write(arguments, model, draw_images(example), options, output, arguments.name, example.activation)
-    write_card(output, example.description, example.activation)
+    write_card(output, version_of_family(model.family.label), example.description, example.activation)
     prompt = arguments.preview_prompt or example.preview_prompt
     seed = example.preview_seed if arguments.preview_seed is None else arguments.preview_seed
     write_preview(arguments, model, output, prompt, seed)

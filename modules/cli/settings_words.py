@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from modules.errors import InvalidValueError, SettingsError
 from modules.settings.definitions import SETTINGS
 from modules.settings.sections.optimizations import OptimizationSettings
-from modules.settings.setting import Kind
+from modules.settings.setting import SettingType
 from modules.settings.values import Settings
 
 EXAMPLE = "vae_tile_size=512"
@@ -68,7 +68,7 @@ def _words(words: list[str]) -> Iterator[tuple[str, str]]:
 
 def _value(key: str, text: str) -> object:
     setting = SETTINGS.get(key)
-    if setting.kind is Kind.LIST:
+    if setting.type is SettingType.LIST:
         return [item.strip() for item in text.split(",") if item.strip()]
     try:
         return setting.from_text(text)

@@ -28,6 +28,7 @@ from modules.services import Services
 
 BAR_WIDTH = 30
 REFRESH_S = 0.1
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".avif")
 EXAMPLE_ARGS = """'{"X type": "Seed", "X values": "1-4"}'"""
 
 
@@ -41,6 +42,12 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="launch.py txt2img", description="Make images from a prompt.")
     add_parameter_options(parser, required=("prompt",))
+    add_job_words(parser)
+    return parser
+
+
+def add_job_words(parser: argparse.ArgumentParser) -> None:
+    """What every command that makes images understands beside the parameters."""
     parser.add_argument("--output", type=Path, help="file to write; with several images a number is added")
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
     parser.add_argument("--script", help='the title of a script, such as "X/Y/Z plot"')
@@ -51,52 +58,54 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_settings_words(parser)
     add_arguments(parser, (PATHS, PRECISION, DEVICE, MODELS))
-    return parser
+
+
+def check_output(output: Path | None) -> None:
+    """Raise `InvalidValueError` for a name that says no known format."""
+    if output is not None and output.suffix.lower() not in SUFFIXES:
+        raise InvalidValueError(
+            f"--output {output}: the name must end in .png, .jpg, .webp or .avif; that decides the format."
+        )
 
 
 def _run(arguments: argparse.Namespace, flags: Flags) -> int:
-    if arguments.output is not None and arguments.output.suffix.lower() not in (
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".webp",
-        ".avif",
-    ):
-        raise InvalidValueError(
-            f"--output {arguments.output}: the name must end in .png, .jpg, .webp or .avif; that decides the format."
-        )
+    check_output(arguments.output)
     services = build_services(flags)
     try:
-        script = _script(arguments, services)
+        script = script_of(arguments, services)
         settings = settings_of(arguments, services.settings.current)
         checkpoint = named_checkpoint(arguments)
         wanted = checkpoint or stored_checkpoint(settings, services.catalogue).name
         side = services.engine.model(wanted, PrecisionOptions.of(settings))
         values = {"width": side.default_size_px, "height": side.default_size_px, **request_values(arguments)}
-        request = GenerationRequest(
-            **values,
-            checkpoint=checkpoint,
-            save_images=arguments.output is None,
-            save_grid=bool(script) and arguments.output is None,
-            settings=settings,
-            **script,
-        )
+        request = GenerationRequest(**values, **job_values(arguments, script), checkpoint=checkpoint, settings=settings)
         check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
         services.queue.start()
-        job = services.queue.submit(request)
-        _watch(job, quiet=flags.disable_console_progressbars)
-        return _deliver(job.result(), arguments.output, with_grids=bool(script))
+        return run_job(request, arguments.output, services, flags)
     finally:
         services.queue.close()
 
 
-def _script(arguments: argparse.Namespace, services: Services) -> dict[str, Any]:
+def job_values(arguments: argparse.Namespace, script: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a request that say what is saved, and which script makes the images."""
+    saves = arguments.output is None
+    return {"save_images": saves, "save_grid": bool(script) and saves, **script}
+
+
+def run_job(request: GenerationRequest, output: Path | None, services: Services, flags: Flags) -> int:
+    """Make a request's images, write them, print their names; the exit code."""
+    job = services.queue.submit(request)
+    _watch(job, quiet=flags.disable_console_progressbars)
+    return _deliver(job.result(), output, with_grids=request.script is not None)
+
+
+def script_of(arguments: argparse.Namespace, services: Services, is_img2img: bool = False) -> dict[str, Any]:
     """The fields of a request that say which script makes the images; none without one."""
     if not arguments.script:
         if arguments.script_args:
             raise InvalidValueError("--script-args says how a script works: name the script with --script.")
         return {}
-    script = services.scripts.find(arguments.script)
+    script = services.scripts.find(arguments.script, is_img2img)
     try:
         given = json.loads(arguments.script_args or "{}")
     except ValueError as error:
@@ -146,7 +155,8 @@ def _deliver(result: Result, output: Path | None, with_grids: bool = False) -> i
         if path is not None:
             print(path)
     if result.interrupted:
-        print(f"Interrupted; {len(samples)} images were finished.", file=sys.stderr)
+        count = "1 image was" if len(samples) == 1 else f"{len(samples)} images were"
+        print(f"Interrupted; {count} finished.", file=sys.stderr)
         return 130
     return 0
 

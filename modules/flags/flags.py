@@ -154,7 +154,7 @@ class Flags:
         DEFAULT_PORT,
         whole_number(1, 65535),
     )
-    api: bool = switch(SERVER, "serve the API beside the page")
+    api: bool = switch(SERVER, "serve the API alongside the page")
     nowebui: bool = switch(SERVER, "serve the API without the page")
     api_auth: str | None = value(
         SERVER, "user:password[,...] for the API (default: the page's users)", None, credentials_text, metavar="AUTH"
@@ -236,7 +236,7 @@ class Flags:
 
 
 class _Parser(ArgumentParser):
-    """argparse without its page of usage before each message, and with an exception in place of an exit."""
+    """argparse without its page of usage before each message, and with an exception instead of an exit."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (python launch.py --help lists everything)")

@@ -41,7 +41,7 @@ NO_EFFECT: dict[str, str] = {
     "do_not_download_clip": _NO_DOWNLOAD,
     "disable_safe_unpickle": "pickled checkpoints are read without running what is in them",
     "ui_config_file": "a file of the page's default values is not built yet",
-    "api": "the API is always served beside the page",
+    "api": "the API is always served alongside the page",
     "no_prompt_history": "params.txt is not written; the Paste button asks the record of jobs",
     "unix_filenames_sanitization": _ONE_NAMING,
     "filenames_max_length": _ONE_NAMING,

@@ -15,6 +15,35 @@ _LUMINOSITY = np.array([0.3, 0.59, 0.11])
 
 Levels = NDArray[np.uint8]
 Values = NDArray[np.float64]
+Fixed = NDArray[np.int64]
+
+
+def _linear_levels() -> Fixed:
+    """Linear light of the 256 levels of sRGB, times 255 and 2^3."""
+    values = np.arange(256) / 255.0
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    levels: Fixed = np.rint(linear * 255.0 * (1 << _LINEAR_BITS)).astype(np.int64)
+    return levels
+
+
+def _root_levels() -> Fixed:
+    """The cube root of CIE L*a*b*, straight near black, of linear light as above, times 2^15."""
+    values = np.arange(3 * (256 << _LINEAR_BITS) // 2) / (255.0 * (1 << _LINEAR_BITS))
+    roots = np.where(values < 0.008856, values * 7.787 + 16.0 / 116.0, np.cbrt(values))
+    levels: Fixed = np.rint(roots * (1 << _ROOT_BITS)).astype(np.int64)
+    return levels
+
+
+def _descaled(values: Fixed, bits: int) -> Fixed:
+    """Fixed point to whole numbers, rounded."""
+    return (values + (1 << (bits - 1))) >> bits
+
+
+_LINEAR_BITS, _XYZ_BITS, _ROOT_BITS = 3, 12, 15
+_LINEAR, _ROOTS = _linear_levels(), _root_levels()
+_FIXED_TO_XYZ = np.rint(_TO_XYZ / _WHITE[:, None] * (1 << _XYZ_BITS)).astype(np.int64)
+_LIGHTNESS_SCALE = (116 * 255 + 50) // 100
+_LIGHTNESS_OFFSET = (16 * 255 * (1 << _ROOT_BITS) + 50) // 100
 
 
 def color_target(image: Image.Image) -> Levels:
@@ -42,16 +71,14 @@ def _matched(source: Levels, target: Levels) -> Levels:
 
 
 def _to_lab(rgb: Levels) -> Levels:
-    """sRGB in 8 bits to L*a*b* in 8 bits: L * 255 / 100, a + 128, b + 128."""
-    values = rgb / 255.0
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    xyz = linear @ _TO_XYZ.T / _WHITE
-    roots = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16.0 / 116.0)
-    lightness = np.where(xyz[..., 1] > 0.008856, 116.0 * roots[..., 1] - 16.0, 903.3 * xyz[..., 1])
-    a = 500.0 * (roots[..., 0] - roots[..., 1]) + 128.0
-    b = 200.0 * (roots[..., 1] - roots[..., 2]) + 128.0
-    lab = np.stack([lightness * 255.0 / 100.0, a, b], axis=-1)
-    levels: Levels = np.rint(lab).clip(0, 255).astype(np.uint8)
+    """sRGB in 8 bits to L*a*b* in 8 bits (L * 255 / 100, a + 128, b + 128), in the fixed-point arithmetic of OpenCV's
+    conversion: matching histograms turns a level more or less into many."""
+    linear = _LINEAR[rgb]
+    roots = _ROOTS[_descaled(linear @ _FIXED_TO_XYZ.T, _XYZ_BITS)]
+    lightness = _descaled(_LIGHTNESS_SCALE * roots[..., 1] - _LIGHTNESS_OFFSET, _ROOT_BITS)
+    a = _descaled(500 * (roots[..., 0] - roots[..., 1]), _ROOT_BITS) + 128
+    b = _descaled(200 * (roots[..., 1] - roots[..., 2]), _ROOT_BITS) + 128
+    levels: Levels = np.stack([lightness, a, b], axis=-1).clip(0, 255).astype(np.uint8)
     return levels
 
 

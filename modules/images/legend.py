@@ -1,4 +1,4 @@
-"""A grid with legends: what its columns and rows stand for, written above and beside it."""
+"""A grid with legends: what its columns and rows stand for, written above and next to it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageFilter, ImageOps
 from scipy.ndimage import correlate1d
 
-from modules.images.resize import ResizeMode, resize_image
+from modules.images.resize import ResizeMode, Scaler, resize_image, scale_lanczos
 
 FILL_BLURS = ((256, 1), (64, 1), (16, 2), (4, 4), (2, 2), (0, 1))
 """(radius in pixels, how often it is composited) of `fill_masked`, from far to near."""
@@ -117,15 +117,30 @@ def _kept(image: Image.Image, mask: Image.Image) -> Image.Image:
     return kept
 
 
-def paste_back(result: Image.Image, overlay: Image.Image, area: Box | None = None) -> Image.Image:
+def paste_back(
+    result: Image.Image, overlay: Image.Image, area: Box | None = None, scale: Scaler = scale_lanczos
+) -> Image.Image:
     """The result [RGB] under what is kept; with `area`, the result is first scaled into that box of the whole image."""
     if area is not None:
-        whole = Image.new("RGBA", overlay.size)
-        whole.paste(resize_image(result, *area.size, ResizeMode.CROP_AND_RESIZE), (area.left, area.top))
-        result = whole
+        result = placed(result, overlay.size, area, scale)
     result = result.convert("RGBA")
     result.alpha_composite(overlay)
     return result.convert("RGB")
+
+
+def placed(result: Image.Image, size_px: tuple[int, int], area: Box, scale: Scaler = scale_lanczos) -> Image.Image:
+    """The result scaled into a box of an image [RGBA] of this width and height that is transparent elsewhere."""
+    whole = Image.new("RGBA", size_px)
+    whole.paste(resize_image(result, *area.size, ResizeMode.CROP_AND_RESIZE, scale), (area.left, area.top))
+    return whole
+
+
+def painted_part(result: Image.Image, mask: Image.Image) -> Image.Image:
+    """What of a result the mask ("L") has painted anew [RGBA]; transparent where it keeps the image."""
+    fitting = resize_image(mask, *result.size, ResizeMode.RESIZE_AND_FILL).convert("L")
+    return Image.composite(result.convert("RGBA").convert("RGBa"), Image.new("RGBa", result.size), fitting).convert(
+        "RGBA"
+    )
 
 
 def flattened(image: Image.Image, background: str) -> Image.Image:

@@ -17,9 +17,8 @@ from modules.atomic_files import (
     write_atomic,
 )
 from modules.images.claims import claim_number
-from modules.images.encode import Quality, encode_image, holds
+from modules.images.encode import Quality, encode_image, format_of, holds
 from modules.images.filenames import apply_pattern, image_pattern, numbered_stem, subfolder_of
-from modules.images.large_copy import large_copy
 from modules.images.metadata import writable
 from modules.images.naming import NameContext
 from modules.images.patterns import Source
@@ -162,7 +161,7 @@ def _save_named(
 
 
 def _save_companions(path: Path, image: Image.Image, settings: Settings, infotext: str | None, size_bytes: int) -> None:
-    """The text file and the small JPG beside an image. The image is safe by now, so a failure is only logged."""
+    """The text file and the small JPG next to an image. The image is safe by now, so a failure is only logged."""
     try:
         if settings.infotext.save_txt and infotext:
             write_atomic(path.with_suffix(".txt"), f"{writable(infotext)}\n".encode())
@@ -171,3 +170,26 @@ def _save_companions(path: Path, image: Image.Image, settings: Settings, infotex
             write_atomic(path.with_suffix(".jpg"), copy)
     except OSError as error:
         log.error("%s", output_error(f"The companion of {path.name}", path.parent, error))
+
+
+_BYTES_PER_MB = 1024 * 1024
+
+
+def large_copy(
+    image: Image.Image, extension: str, size_bytes: int, infotext: str | None, settings: Settings
+) -> bytes | None:
+    """The bytes of the copy; None if none is wanted, or the image is small enough, or a JPG already.
+
+    The copy keeps its aspect; its longer side is at most the setting `target_side_length` in pixels.
+    """
+    limit_px = settings.saving.target_side_length
+    too_wide = max(image.size) > limit_px
+    too_heavy = size_bytes > settings.saving.img_downscale_threshold * _BYTES_PER_MB
+    if not settings.saving.export_for_4chan or not (too_wide or too_heavy) or format_of(extension) == "JPEG":
+        return None
+    if too_wide:
+        scale = limit_px / max(image.size)
+        size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    infotext = infotext if settings.infotext.enable_pnginfo and holds("jpg", image.size, infotext) else None
+    return encode_image(image, "jpg", infotext, Quality.of(settings)) if holds("jpg", image.size, None) else None

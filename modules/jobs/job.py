@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from PIL import Image
 
-from modules.errors import FeatherweightError, Interrupted, Skipped
+from modules.errors import FeatherweightError, Interrupted, Skipped, UnknownNameError
 from modules.processing.pipeline.stages import Part, Stage, stage_text
 from modules.processing.record.made import Made, MadeImage
 from modules.processing.record.result import GeneratedImage, Result
@@ -332,6 +332,17 @@ class Job(Entry):
         """The images that are finished so far."""
         with self._lock:
             return tuple(self._images)
+
+    def known_images(self) -> tuple[GeneratedImage, ...]:
+        """Those of the result, or those that are finished so far. Raises the job's own error if it failed."""
+        return self.result().images if self.status.is_final else self.images
+
+    def image(self, index: int) -> GeneratedImage:
+        """One of these. Raises `UnknownNameError` for an unknown number."""
+        images = self.known_images()
+        if not 0 <= index < len(images):
+            raise UnknownNameError(f"The job has {len(images)} images; there is no number {index}.")
+        return images[index]
 
     def result(self) -> Result:
         """The result of a final job; raises the job's error if it failed or never ran."""

@@ -700,7 +700,7 @@ class JobQueue:
 
 
 def fix_seeds(request: GenerationRequest) -> GenerationRequest:
-    """The request with drawn seeds in place of -1, so that the record on disk makes the same images again."""
+    """The request with drawn seeds instead of -1, so that the record on disk makes the same images again."""
     draw = random.SystemRandom()
     return replace(
         request,

@@ -1,4 +1,4 @@
-"""What meets a stored layer's weights on their way to use: deltas on the weights, branches beside the layer."""
+"""What meets a stored layer's weights on their way to use: deltas on the weights, side branches of the layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-MERGING_COSTS = 2.0  # a multiplication on the way into a weight, which then leaves the cache, beside one elsewhere
+MERGING_COSTS = 2.0  # a multiplication into a weight, which then leaves the cache, over one elsewhere
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SideBranch:
 
 
 class LayerChange(Protocol):
-    """What one network does to one layer, at one strength."""
+    """What one adapter does to one layer, at one strength."""
 
     def branch(self) -> SideBranch | None:
         """The change as a branch, or None for kinds that do not factor."""
@@ -112,7 +112,8 @@ class DecodedChanges:
 
 @dataclass
 class Branches:
-    """Branches beside one layer, joined to a single pair of factors. `scale` [rank] is replaced to change strengths."""
+    """Side branches of one layer, joined to a single pair of factors. `scale` [rank] is replaced to change
+    strengths."""
 
     down: Tensor
     up: Tensor
@@ -268,8 +269,8 @@ def _shaped(factor: Tensor, layer: nn.Module, is_up: bool = False) -> Tensor:
 
 
 def sums_once(layer: Any, inputs: Tensor, weight: Tensor) -> bool:
-    """Whether more channels can stand beside a convolution's own, so that all is one sum; in bfloat16, whose rounding
-    shows."""
+    """Whether more channels fit next to a convolution's own, so that all is one sum; in bfloat16, whose
+    rounding shows."""
     return (
         isinstance(layer, nn.Conv2d)
         and inputs.dtype == weight.dtype == torch.bfloat16

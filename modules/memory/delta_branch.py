@@ -1,4 +1,4 @@
-"""Changes that do not factor, beside a layer that computes in bfloat16."""
+"""Changes that do not factor, as side branches of a layer that computes in bfloat16."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modules.memory.layer import read_weight
 
 
 def wants_delta_branch(layer: nn.Module, compute_dtype: torch.dtype) -> bool:
-    """Whether a change on this layer's weight must stand beside it: added to the weight, most of it would be lost.
+    """Whether a change on this layer's weight must be a side branch: added to the weight, most of it would be lost.
 
     A weight decoded from 8 bits lies on points far apart, of which bfloat16 knows only some between: a change of 0.1 %
     is rounded back to where the weight was, in half of the places. A product's sum lies anywhere, so that its rounding

@@ -1,4 +1,4 @@
-"""Run a network without computing anything, and count the bytes that its tensors would take.
+"""Run a module without computing anything, and count the bytes that its tensors would take.
 
 The real code runs on tensors that have a shape, a dtype and a device but no memory (PyTorch's `FakeTensorMode`), so
 that every temporary, every list of skipped features and every slice is counted as it would live and die. What kernels
@@ -66,11 +66,50 @@ def _empty(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.empty(tensor.shape, dtype=dtype if tensor.is_floating_point() else tensor.dtype, device=device)
 
 
-class _Counter(TorchDispatchMode):
-    """Counts the storages that operations make, until they die."""
+class MetaRun:
+    """The same for modules that stay on one device: on tensors of the meta device, which is several times quicker.
 
-    def __init__(self) -> None:
+    Not for what asks a tensor for its device, or for autocast, which knows no meta device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """`device`: the one that the meta device stands for."""
+        self._device = device
+
+    def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A tensor for `measure`."""
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def place(self, module: nn.Module, dtype: torch.dtype) -> None:
+        """Give the floating parameters and buffers of `module` a dtype; changed in place, see `DryRun.place`."""
+        for layer in module.modules():
+            for name, parameter in layer._parameters.items():
+                if parameter is not None and not _is_so(parameter, dtype):
+                    empty = _empty(parameter, torch.device("meta"), dtype)
+                    layer._parameters[name] = nn.Parameter(empty, requires_grad=False)
+            for name, buffer in layer._buffers.items():
+                if buffer is not None and not _is_so(buffer, dtype):
+                    layer._buffers[name] = _empty(buffer, torch.device("meta"), dtype)
+
+    def measure(self, run: Callable[[], object]) -> int:
+        """As `DryRun.measure`: the most bytes on the device."""
+        counter = _Counter(meta_is=self._device.type)
+        with torch.no_grad(), counter:
+            run()
+        return counter.peak.get(self._device.type, 0)
+
+
+def _is_so(tensor: Tensor, dtype: torch.dtype) -> bool:
+    is_meta = type(tensor) in (Tensor, nn.Parameter) and tensor.is_meta
+    return is_meta and (tensor.dtype == dtype or not tensor.is_floating_point())
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the storages that operations make, until they die. `meta_is`: for which device the meta device stands."""
+
+    def __init__(self, meta_is: str = "meta") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._meta_is = meta_is
         self.live: dict[str, int] = {}
         self.peak: dict[str, int] = {}
         self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -87,7 +126,7 @@ class _Counter(TorchDispatchMode):
         for value in tree_leaves(result):
             if isinstance(value, Tensor):
                 self._know(value, counted=True)
-        inside = _inside_bytes(func, args, result)
+        inside = _inside_bytes(func, args, result, self._kind)
         for kind, size in self.live.items():
             self.peak[kind] = max(self.peak.get(kind, 0), size + (inside if kind == "cpu" else 0))
         return result
@@ -97,7 +136,7 @@ class _Counter(TorchDispatchMode):
         key = storage._cdata
         if key in self._known:
             return
-        kind, size = tensor.device.type, storage.nbytes() if counted else 0
+        kind, size = self._kind(tensor), storage.nbytes() if counted else 0
 
         def forget(_: object) -> None:
             self.live[kind] -= size
@@ -106,15 +145,19 @@ class _Counter(TorchDispatchMode):
         self.live[kind] = self.live.get(kind, 0) + size
         self._known[key] = weakref.ref(storage, forget)
 
+    def _kind(self, tensor: Tensor) -> str:
+        kind = tensor.device.type
+        return self._meta_is if kind == "meta" else kind
+
 
 CHANNEL_BLOCK = 16  # channels that lie side by side in the layout that convolutions on the CPU work in
 
 
-def _inside_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
-    """What a convolution on the CPU takes beside its output: it copies its input into a layout of its own,
+def _inside_bytes(func: Any, args: tuple[Any, ...], result: Any, kind_of: Callable[[Tensor], str]) -> int:
+    """What a convolution on the CPU takes in addition to its output: it copies its input into a layout of its own,
     computes in that, and copies the result out when the input's copy is missing (as measured with PyTorch 2.13).
     Products of one pixel at a time (kernels of size 1) need neither."""
-    if func is not torch.ops.aten.convolution.default or result.device.type != "cpu":
+    if func is not torch.ops.aten.convolution.default or kind_of(result) != "cpu":
         return 0
     inputs, weight = args[0], args[1]
     if weight.shape[2:].numel() == 1:

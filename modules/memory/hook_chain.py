@@ -1,4 +1,4 @@
-"""Putting something around, or in place of, one module's `forward`, and removing it again, in any order.
+"""Putting something around, or instead of, one module's `forward`, and removing it again, in any order.
 
 All techniques that do so are registered in one chain per module. The chain is sorted by `HookOrder`, so the order in
 which they are registered does not matter, and removing one leaves the others working. The module's own forward is
@@ -22,13 +22,12 @@ class HookOrder(IntEnum):
 
     ADAPTER = 0  # changes a layer's input or adds to its output: hypernetworks, factors in training
     COMPUTE = 1  # computes the same in another way: split feed-forward
-    WEIGHTS = 2  # makes weights usable while the forward pass runs
-    RECOMPUTE = 3  # runs what lies inside again in the backward pass: gradient checkpointing
-    OBSERVE = 4  # measures, or notes the beginning and the end of a pass
+    RECOMPUTE = 2  # runs what lies inside again in the backward pass: gradient checkpointing
+    OBSERVE = 3  # measures, or notes the beginning and the end of a pass
 
 
 class ModuleHook(Protocol):
-    """A call around, or in place of, a module's forward."""
+    """A call around, or instead of, a module's forward."""
 
     def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `inner` with the arguments, or compute its result otherwise."""

@@ -41,7 +41,7 @@ class SideBranches(Protocol):
     """What is added to a layer's output, computed from its input; in one of three ways, whichever is best."""
 
     def merge_for_call(self, layer: nn.Module, inputs: Tensor, weight: Tensor) -> bool:
-        """Add the branches to `weight`, where that costs less than to compute beside the layer; else False, and nothing
+        """Add the branches to `weight`, where that costs less than to compute a side branch; else False, and nothing
         is done. `weight` is decoded for these inputs only."""
 
     def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -80,20 +80,20 @@ class Part:
 
 
 class Fetch(Protocol):
-    """Brings stored bytes that do not rest in the layer (they are in main memory, or on disk). In the layer is an empty
+    """Brings stored bytes that are not in the layer (they are in main memory, or on disk). In the layer is an empty
     shell of the weight's shape and stored dtype then; see `modules.memory.streaming`."""
 
     def __call__(self, layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
         """Stored data and scale of a parameter, on any device. Data may be narrower than what the layer stores."""
 
     def parts(self, parts: Sequence[Part]) -> list[Tensor]:
-        """Stored data of some parts, to be used together; as little beside them as can be is brought."""
+        """Stored data of some parts, to be used together; as little else as possible is brought."""
 
     def dtype(self, layer: nn.Module, name: str) -> torch.dtype | None:
-        """In which dtype the data will come; None: it rests in the layer after all."""
+        """In which dtype the data will come; None: it is in the layer after all."""
 
     def replace(self, layer: nn.Module, name: str, data: Tensor) -> bool:
-        """Put other data to rest in the place of a parameter's; False: it rests in the layer."""
+        """Store other data in the place of a parameter's; False: it is in the layer."""
 
 
 class Product(Protocol):
@@ -136,7 +136,7 @@ def manage(
     """
     known = stored_state(layer)
     own_class: Any = known.own_class if known else type(layer)
-    if known and known.fetch is not None:  # what rests elsewhere must go on being asked for
+    if known and known.fetch is not None:  # what is offloaded must go on being asked for
         elsewhere = {name: known.formats[name] for name in known.formats if known.fetch.dtype(layer, name) is not None}
         formats = {**elsewhere, **formats}
     state = Stored(dict(formats), compute_dtype, own_class, device, cast_inputs)
@@ -156,15 +156,20 @@ def unmanage(layer: nn.Module) -> None:
         return
     state.changes, state.branches = (), None
     plain = {name: read_weight(layer, name) for name in state.formats if layer._parameters.get(name) is not None}
-    layer.__class__ = state.own_class
-    del layer.__dict__[STATE]
+    restore_class(layer)
     for name, weight in plain.items():
         layer._parameters[name] = nn.Parameter(weight, requires_grad=False)
         layer._buffers.pop(name + SCALE_SUFFIX, None)
 
 
+def restore_class(layer: nn.Module) -> None:
+    """Give a managed layer its own class back; its parameters are then what they hold."""
+    state: Stored = layer.__dict__.pop(STATE)
+    layer.__class__ = state.own_class
+
+
 def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None:
-    """Place stored data (and its scale) into a layer, or where its data rests."""
+    """Place stored data (and its scale) into a layer, or where its data is offloaded."""
     state = stored_state(layer)
     is_offloaded_elsewhere = state is not None and state.fetch is not None and state.fetch.replace(layer, name, data)
     if not is_offloaded_elsewhere:
@@ -176,7 +181,7 @@ def put(layer: nn.Module, name: str, data: Tensor, scale: Tensor | None) -> None
 
 
 def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
-    """Stored data and scale as they rest in the layer; a copy of data that rests elsewhere."""
+    """Stored data and scale as they are stored in the layer; a copy of offloaded data."""
     data = layer._parameters[name]
     assert data is not None, f"{name} is not there"
     state = stored_state(layer)
@@ -204,7 +209,7 @@ def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tenso
 
 
 def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:
-    """What of these rests elsewhere, brought here together, without the rest of its parameters; for `read_part`."""
+    """What of these is offloaded, brought here together, without the rest of its parameters; for `read_part`."""
     brought: dict[Part, Kept] = {}
     asked: dict[int, tuple[Fetch, list[Part]]] = {}
     for part in parts:
@@ -286,7 +291,7 @@ def _is_decoded_here(layer: nn.Module, name: str, data: Tensor) -> bool:
 
 
 def _weight_for(layer: nn.Module, x: Tensor) -> tuple[Tensor, SideBranches | None]:
-    """The weight to multiply `x` with, and the branches that are still to be computed beside the layer.
+    """The weight to multiply `x` with, and the branches that are still to be computed as side branches.
 
     Branches are merged only into weights of 8 bits: so a layer computes alike, wherever its weights rest.
     """

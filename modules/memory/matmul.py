@@ -1,6 +1,6 @@
 """Linear layers that multiply in 8 bits: weights stay as they are stored, inputs are rounded for the product.
 
-The product is `torch._scaled_mm` with unit scales; the scales (one a row of the input, one a row of the weight) are
+The product is `torch._scaled_mm` with unit scales; the scales (one per row of the input, one per row of the weight) are
 applied to its sums. That takes the same kernels everywhere, and no row of the input pays for another's outliers. Both
 factors carry the 2.6 % of e4m3, so a product is off by 3.7 % where a decoded weight's is by 2.6.
 """
@@ -32,7 +32,7 @@ def multiply_in_8_bits(layer: nn.Module) -> bool:
 def fp8_product(layer: nn.Module, state: Stored, x: Tensor) -> Tensor | None:
     """`x` [..., in] times the layer's weight, [..., out] in the compute dtype, without bias.
 
-    None where the weight must be decoded: while something is trained, and where a network changes the weight itself.
+    None where the weight must be decoded: while something is trained, and where an adapter changes the weight itself.
     """
     if state.changes or torch.is_grad_enabled() or x.numel() == 0:
         return None

@@ -1,6 +1,6 @@
 """Moving a module between devices with everything that belongs to its stored layers, and back to exactly what it was.
 
-`nn.Module.to` knows nothing of a stored layer's compute dtype, of the changes and branches of networks, and of tables
+`nn.Module.to` knows nothing of a stored layer's compute dtype, of the changes and branches of adapters, and of tables
 that stay in their file.
 """
 

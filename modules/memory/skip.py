@@ -14,7 +14,7 @@ class SkipRules:
     """A layer is skipped if any rule says so. Names are dotted paths from the module that is being stored.
 
     `patterns` are regular expressions searched anywhere in the name; `names` are full names, of a layer or of a
-    module above it; `predicate` is called with name and layer. A single string in place of a tuple of patterns is
+    module above it; `predicate` is called with name and layer. A single string instead of a tuple of patterns is
     taken as one pattern. Raises `InvalidValueError` for a pattern that is no regular expression.
     """
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from modules.errors import InvalidValueError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
-from modules.memory.layer import SCALE_SUFFIX, manage, put, read_weight, stored_state
+from modules.memory.layer import SCALE_SUFFIX, manage, put, stored_state
 from modules.memory.skip import SkipRules
 
 CASTABLE = (
@@ -62,8 +61,8 @@ class StorageRules:
 class StoredLayers:
     """Takes encoded weights one after the other, and makes their layers stored ones when all of them are there.
 
-    Loading feeds it from a file (`modules.models.reading.filling`), `apply_storage` from a module. `saturated` counts
-    by label how many values of a weight were beyond its format's range.
+    Loading feeds it from a file (`modules.models.reading.filling`). `saturated` counts by label how many values of a
+    weight were beyond its format's range.
     """
 
     def __init__(self) -> None:
@@ -84,42 +83,6 @@ class StoredLayers:
         return [layer for layer, _ in self._layers.values()]
 
 
-def apply_storage(
-    root: nn.Module, rules: StorageRules, compute_dtype: torch.dtype, cast_inputs: bool = True
-) -> dict[str, int]:
-    """Store the weights below `root` by `rules`, computing in `compute_dtype`; all other parameters and buffers with
-    floating-point values are cast to it. Tied weights stay tied.
-
-    For modules that are in memory; checkpoints are encoded while they are read, so that no wide copy ever exists.
-    Returns how many values were saturated, by parameter. Raises `InvalidValueError` that names the tensor if a weight
-    is not finite; nothing is changed then.
-    """
-    chosen = [
-        (path, layer, name, storage)
-        for path, layer in root.named_modules()
-        for name, parameter in layer._parameters.items()
-        if parameter is not None and (storage := rules.format_of(path, layer, name, tuple(parameter.shape))) is not None
-    ]
-    for path, layer, name, storage in chosen:
-        if not bool(torch.isfinite(_weight(layer, name)).all()):
-            raise InvalidValueError(
-                f"{_joined(path, name)} holds NaN or infinite values and cannot be stored as {storage.name}. "
-                "The file is damaged, or its training diverged: use another copy."
-            )
-    stored, encoded = StoredLayers(), dict[int, tuple[nn.Parameter, Encoded]]()
-    for path, layer, name, storage in chosen:
-        parameter = layer._parameters[name]
-        assert parameter is not None
-        if id(parameter) not in encoded:  # the original is kept alive, so that its id stays its own
-            new = storage.encode(_weight(layer, name))
-            encoded[id(parameter)] = parameter, replace(new, data=nn.Parameter(new.data, requires_grad=False))
-        stored.put(layer, name, storage, encoded[id(parameter)][1], _joined(path, name))
-    stored.manage(compute_dtype, cast_inputs)
-    for layer in root.modules():
-        _cast(layer, compute_dtype)
-    return stored.saturated
-
-
 def stored_bytes(root: nn.Module) -> int:
     """Bytes of all parameters below `root` as they are stored, with their scales; shared ones count once."""
     seen: dict[int, int] = {}
@@ -131,26 +94,3 @@ def stored_bytes(root: nn.Module) -> int:
             if buffer is not None and name.endswith(SCALE_SUFFIX) and stored_state(layer) is not None:
                 seen[id(buffer)] = buffer.numel() * buffer.element_size()
     return sum(seen.values())
-
-
-def _weight(layer: nn.Module, name: str) -> Tensor:
-    """A parameter as the layer computes with it."""
-    parameter = layer._parameters[name]
-    assert parameter is not None
-    return parameter.data if stored_state(layer) is None else read_weight(layer, name)
-
-
-def _cast(layer: nn.Module, dtype: torch.dtype) -> None:
-    """What of a layer is not stored, to the compute dtype."""
-    state = stored_state(layer)
-    for name, parameter in layer._parameters.items():
-        is_stored = state is not None and name in state.formats
-        if parameter is not None and not is_stored and parameter.is_floating_point():
-            parameter.data = parameter.data.to(dtype)
-    for name, buffer in layer._buffers.items():
-        if buffer is not None and buffer.is_floating_point() and not name.endswith(SCALE_SUFFIX):
-            layer._buffers[name] = buffer.to(dtype)
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

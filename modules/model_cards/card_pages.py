@@ -1,4 +1,4 @@
-"""The pages of cards that are ours: embeddings, hypernetworks, checkpoints; and how files of networks are called."""
+"""The pages of cards that are ours: embeddings, hypernetworks, checkpoints; and how adapter files are called."""
 
 import os
 import threading
@@ -86,7 +86,7 @@ def adapter_files(catalogue: AdapterCatalogue, listing: Listing, by_alias: bool)
 
 
 def adapter_hash_of(catalogue: AdapterCatalogue, file: ModelFile) -> str:
-    """The short hash of a network file; taken now, if nobody asked before."""
+    """The short hash of an adapter file; taken now, if nobody asked before."""
     return next((catalogue.short_hash_of(info) for info in catalogue.entries if info.path == file.path), "")
 
 

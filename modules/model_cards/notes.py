@@ -1,4 +1,4 @@
-"""What a user notes about a model file: NAME.json beside it, with the keys of the reference UI.
+"""What a user notes about a model file: NAME.json next to it, with the keys of the reference UI.
 
 Keys: description, notes, "activation text", "preferred weight", "negative text", "sd version"; for checkpoints "vae".
 Other keys in the file are kept.
@@ -13,7 +13,7 @@ from typing import Any
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import InvalidValueError
 from modules.model_folders import Near
-from modules.models.layouts.diffusers_folder import beside
+from modules.models.layouts.diffusers_folder import sibling_file
 
 TEXTS = ("description", "notes", "activation text", "negative text", "sd version", "vae")
 WEIGHT = "preferred weight"
@@ -33,7 +33,7 @@ class NoteBook:
         self._read: dict[str, tuple[tuple[int, int], Any]] = {}
 
     def notes_of(self, near: Near) -> Notes:
-        """The notes beside a file; empty where there are none, or the file holds something else.
+        """The notes next to a file; empty where there are none, or the file holds something else.
 
         A description comes from NAME.txt or NAME.description.txt where the notes have none.
         """
@@ -62,13 +62,13 @@ class NoteBook:
 
 
 def write_notes(path: Path, changes: Mapping[str, Any]) -> Path:
-    """Change the notes beside a model file: null and empty values remove their key, other keys stay as they are.
+    """Change the notes next to a model file: null and empty values remove their key, other keys stay as they are.
 
     The file is replaced in one step. Raises `InvalidValueError` for unknown keys and values of a wrong kind, and for
     a NAME.json that holds something else; `OutputError` if it cannot be written.
     """
     checked = {key: _checked(key, value) for key, value in changes.items()}
-    file = beside(path, ".json")
+    file = sibling_file(path, ".json")
     notes = {**_kept(file), **checked}
     notes = {key: value for key, value in notes.items() if key not in checked or value not in ("", None, 0.0)}
     try:

@@ -1,4 +1,4 @@
-"""The image of a card: a file beside the model, or one inside of its metadata. Nothing outside of the model folders
+"""The image of a card: a file next to the model, or one inside of its metadata. Nothing outside of the model folders
 is ever read."""
 
 import base64
@@ -12,10 +12,11 @@ from pathlib import Path
 
 from PIL import Image
 
+from modules.adapters.catalogue import EMBEDDED
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import UnknownNameError
 from modules.model_folders import Near, inside
-from modules.models.layouts.diffusers_folder import beside
+from modules.models.layouts.diffusers_folder import sibling_file
 
 MEDIA_TYPES = {
     ".png": "image/png",
@@ -27,9 +28,6 @@ MEDIA_TYPES = {
 }
 ENDINGS = (*(f".preview{suffix}" for suffix in MEDIA_TYPES), *MEDIA_TYPES)
 """What follows the model's name. One that was chosen on the page (`.preview.png`) goes before all others."""
-
-EMBEDDED = ("ssmd_cover_images", "modelspec.thumbnail")
-"""Metadata that holds images: a JSON list of base64 texts, and a data URI."""
 
 _FORMATS = {"PNG": "image/png", "JPEG": "image/jpeg", "WEBP": "image/webp", "GIF": "image/gif"}
 _UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
@@ -44,7 +42,7 @@ class Preview:
 
 
 def find_preview(near: Near) -> os.DirEntry[str] | None:
-    """The preview file beside a model file."""
+    """The preview file next to a model file."""
     return near.find(*ENDINGS)
 
 
@@ -72,7 +70,7 @@ def embedded_preview(metadata: Mapping[str, str]) -> Preview | None:
 
 def write_preview(path: Path, png: bytes) -> Path:
     """Make this PNG the preview of a model file: NAME.preview.png, replaced in one step. Raises `OutputError`."""
-    file = beside(path, ".preview.png")
+    file = sibling_file(path, ".preview.png")
     try:
         write_atomic(file, png)
     except OSError as error:

@@ -1,6 +1,6 @@
 """The architecture of a latent diffusion model, read from a YAML in the original LDM form (OmegaConf).
 
-One YAML describes a family (`configs/`); a `NAME.yaml` beside `NAME.safetensors` describes that one file and wins.
+One YAML describes a family (`configs/`); a `NAME.yaml` next to `NAME.safetensors` describes that one file and wins.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ CONDITIONER = "conditioner_config"
 
 @dataclass(frozen=True)
 class UNetArchitecture:
-    """Sizes of the denoising network. Levels are counted from the finest resolution.
+    """Sizes of the denoiser. Levels are counted from the finest resolution.
 
     `down_depths` says for each level, and `up_depths` for each level from the coarsest up, how many transformer blocks
     follow each of its residual blocks; 0 means no attention. Without `middle_depth` the middle is one residual block.
@@ -100,7 +100,7 @@ class LatentFormat:
 
 @dataclass(frozen=True)
 class LdmArchitecture:
-    """Everything a YAML says about a model. `unet` is None where the network is a transformer: its tensors tell."""
+    """Everything a YAML says about a model. `unet` is None where the denoiser is a transformer: its tensors tell."""
 
     unet: UNetArchitecture | None
     vae: VaeArchitecture
@@ -114,7 +114,7 @@ class LdmArchitecture:
     def unet_sizes(self) -> UNetArchitecture:
         """Of a model that has a UNet; raises `CheckpointError` for one that has none."""
         if self.unet is None:
-            raise CheckpointError("this needs a model with a UNet, and this one's network is a transformer.")
+            raise CheckpointError("this needs a model with a UNet, and this one's denoiser is a transformer.")
         return self.unet
 
 

@@ -12,7 +12,7 @@ Extra = Tensor | tuple[Tensor, ...]
 
 @dataclass(frozen=True, eq=False)
 class DenoiserContext:
-    """What a denoiser is given beside the noisy latents and the timestep, in rows of the batch.
+    """What a denoiser is given alongside the noisy latents and the timestep, in rows of the batch.
 
     `crossattn` [N,tokens,width] is attended to; `vector` [N,V] is added to the time embedding, in families that have
     one; `image` [N,C,h,w] is put behind the latents on the channel axis (inpainting models); `extra` is passed to the

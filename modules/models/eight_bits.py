@@ -1,7 +1,7 @@
-"""What the 8-bit tensors of checkpoint files are: which formats, which scales beside them, which markers around them.
+"""What the 8-bit tensors of checkpoint files are: which formats, which scales next to them, which markers around them.
 
 Three ways are understood, and all are read as they are: bare e4m3fn or e5m2 weights (the reference UI's fp8, cast);
-`NAME.scale_weight` beside a weight (ComfyUI's first form, and ours); and `NAME.weight_scale` with the format named by
+`NAME.scale_weight` next to a weight (ComfyUI's first form, and ours); and `NAME.weight_scale` with the format named by
 the JSON in `NAME.comfy_quant` or in the metadata's `_quantization_metadata` (ComfyUI's later form; its pull request
 10498, and QUANTIZATION.md there).
 """
@@ -17,7 +17,7 @@ from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.formats.rowwise import E5M2_ROW
 from modules.models.reading.tensor_source import TensorSource
 
-SCALE_NAMES = ("scale_weight", "weight_scale")  # beside "weight", in files that others and we write
+SCALE_NAMES = ("scale_weight", "weight_scale")  # next to "weight", in files that others and we write
 MARKER = ".comfy_quant"
 DECLARATIONS_KEY = "_quantization_metadata"
 LEFT_OVER = ("scale_input", "input_scale", "scaled_fp8", MARKER)  # for fp8 multiplication; markers

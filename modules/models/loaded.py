@@ -1,4 +1,4 @@
-"""A model in memory: its networks, its latent format, and the three things processing asks of it."""
+"""A model in memory: its components, its latent format, and the three things processing asks of it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,8 +47,8 @@ class LoadedModel:
     switch_seconds: float = 0.0  # until it was ready the last time
     streaming: StreamHandle | None = None  # None: all weights lie on the device
     vae_info: VaeInfo | None = None  # the file that the VAE came from; None: the checkpoint
-    tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses in place of the VAE
-    adapters: Any = None  # what applies networks to this model (`processing.networks` puts these here)
+    tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses instead of the VAE
+    adapters: Any = None  # what applies adapters to this model (`processing.engine` puts it here)
     hypernetworks: Any = None
     modules: tuple[nn.Module, ...] = field(init=False)
     _grey: Tensor | None = field(init=False, default=None, repr=False)
@@ -85,7 +85,7 @@ class LoadedModel:
 
     @property
     def parameters(self) -> int:
-        """Number of weights in all networks."""
+        """Number of weights in all components."""
         return sum(p.numel() for module in self.modules for p in module.parameters())
 
     @property
@@ -113,6 +113,16 @@ class LoadedModel:
         return 1 << (self.architecture.vae.levels - 1)
 
     @property
+    def size_multiple_px(self) -> int:
+        """Pixels that the sides of its images are multiples of."""
+        return self.downscale * self.family.latent_multiple
+
+    def latent_size(self, size_px: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) in latent units of images of `size_px` (width, height), cut down to what can be computed."""
+        width, height = (side // self.size_multiple_px * self.family.latent_multiple for side in size_px)
+        return height, width
+
+    @property
     def latent_channels(self) -> int:
         """Channels of a latent."""
         return self.architecture.vae.latent_channels
@@ -123,10 +133,15 @@ class LoadedModel:
         instruct-pix2pix, else 0."""
         return self.family.input_sizes(self.unet).channels - self.latent_channels
 
-    def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
-        """The network's raw prediction (eps, v or a flow).
+    @property
+    def edits_images(self) -> bool:
+        """Whether it is an instruct-pix2pix model, which sees the latent of a whole image."""
+        return self.image_channels == self.latent_channels
 
-        `x` [B,C,h,w] as the network wants it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
+    def predict(self, x: Tensor, timesteps: Tensor, context: Tensor | DenoiserContext) -> Tensor:
+        """The denoiser's raw prediction (eps, v or a flow).
+
+        `x` [B,C,h,w] as the denoiser takes it, `timesteps` [B] (fractions allowed), `context` of as many rows, or its
         `crossattn` [B,tokens,width] alone. Computes as the plan says, returns x's dtype.
         """
         if isinstance(context, Tensor):
@@ -165,6 +180,11 @@ class LoadedModel:
         """Images [B,3,H,W] in -1..1 to the mean of their scaled latents, float32; see `decode`."""
         tiny = self.tiny_vae.encoder
         return self.encode_moments(images)[0] if tiny is None else self.run_tiny(tiny, images)
+
+    def encode_unscaled(self, images: Tensor) -> Tensor:
+        """`encode`, before latents are scaled: what editing models are shown of an image."""
+        latent_format = self.architecture.latent
+        return self.encode(images) / latent_format.scale_factor + latent_format.shift
 
     def run_tiny(self, tiny: TinyHalf, x: Tensor) -> Tensor:
         """What `tiny` makes of latents or images, where and in the dtype in which the VAE would run."""

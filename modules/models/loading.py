@@ -12,8 +12,7 @@ import torch
 from modules.errors import CheckpointError
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.families.family import Component, ModelFamily
-from modules.models.families.ldm.parts import ZERO_SNR_KEY
-from modules.models.families.registry import FAMILIES
+from modules.models.families.registry import detect_family
 from modules.models.layouts.diffusers_config import refined
 from modules.models.layouts.header_sizes import sized_by_header
 from modules.models.layouts.open_clip_layout import open_checkpoint
@@ -24,7 +23,6 @@ from modules.models.reading.filling import FillReport, Placement, fill, finish_b
 from modules.models.reading.matching import Assignment, assign_tensors
 from modules.models.reading.offloading import ModelRest
 from modules.models.reading.tensor_source import TensorSource
-from modules.models.reading.unknown_file import describe_unknown
 from modules.models.vae.files import VaeInfo
 from modules.models.vae.source import VaeSource
 
@@ -52,9 +50,9 @@ def load_model(
     `choose_plan` is told the family and says where, in which formats and dtypes. With `vae` the VAE comes from that
     file, and what the checkpoint has of one is not read.
 
-    The architecture comes from the YAML beside the file, else `default_yaml`, else from the file's own tensors and the
+    The architecture comes from the YAML next to the file, else `default_yaml`, else from the file's own tensors and the
     family's constants in `configs_dir` (in a folder of the diffusers layout: what its settings say of them). What only
-    a run of the network tells is remembered in `facts`.
+    a run of the model tells is remembered in `facts`.
     Raises `CheckpointError` for files that are damaged, incomplete, of an unknown family, or at odds with their YAML.
     """
     began = time.monotonic()
@@ -133,7 +131,7 @@ def load_model(
     )
     if architecture.prediction_type == PROBE:
         found = "v_prediction" if predicts_v(model) else "epsilon"
-        log.info("%s: the network predicts %s, as one run of it shows.", info.name, found)
+        log.info("%s: the model predicts %s, as one run of it shows.", info.name, found)
         model.architecture = predicting(architecture, family, found)
         if facts is not None:
             facts.remember(info.path, PREDICTION, found)
@@ -144,11 +142,12 @@ def load_model(
 def predicts_v(model: LoadedModel) -> bool:
     """Whether the UNet predicts v and not eps.
 
-    At the last timestep x is almost pure noise. A network that predicts eps gives x back, one that predicts v gives
+    At the last timestep x is almost pure noise. A model that predicts eps gives x back, one that predicts v gives
     -x0, which for an even input lies far below it.
     """
     x = torch.full((1, model.latent_channels, PROBE_SIDE, PROBE_SIDE), 0.5, device=model.device)
-    context = torch.full((1, 77, model.architecture.unet_sizes.context_width), 0.5, device=model.device)
+    tokens, width = model.family.context_tokens, model.architecture.unet_sizes.context_width
+    context = torch.full((1, tokens, width), 0.5, device=model.device)
     prediction = model.predict(x, torch.tensor([LAST_TIMESTEP], device=model.device), context)
     return float((prediction - x).mean()) < V_BELOW
 
@@ -183,18 +182,6 @@ def _fill_from(
     return assignments, report
 
 
-def detect_family(file: TensorSource) -> ModelFamily:
-    """The family whose names and shapes the header has; raises `CheckpointError` that lists the known ones."""
-    for _, family in FAMILIES.items():
-        if family.detects(file.entries):
-            return family
-    known = ", ".join(family.label for _, family in FAMILIES.items())
-    raise CheckpointError(
-        f"{file.path.name}: of no known model family: {describe_unknown(file.entries)}. Known: {known}. "
-        "Choose a full checkpoint: one file, or a folder in the diffusers layout."
-    )
-
-
 def architecture_of(
     file: TensorSource,
     info: CheckpointInfo,
@@ -202,7 +189,7 @@ def architecture_of(
     configs_dir: Path,
     default_yaml: Path | None = None,
 ) -> LdmArchitecture:
-    """From the YAML beside the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
+    """From the YAML next to the file, else from `default_yaml`; else the family's, with the sizes of the file's tensors
     and what its names and metadata say of the prediction. `prediction_type` may be `PROBE`."""
     own = info.config_path or default_yaml
     if own is not None:
@@ -210,7 +197,7 @@ def architecture_of(
     known = sized_by_header(file.entries, read_architecture(configs_dir / family.config_name))
     if info.is_folder:
         known = refined(info.path, known)
-    schedule = replace(known.noise_schedule, zero_terminal_snr=ZERO_SNR_KEY in file.entries)
+    schedule = replace(known.noise_schedule, zero_terminal_snr=family.has_zero_snr(file.entries))
     prediction = family.prediction_type(file.entries, file.metadata) or known.prediction_type
     known = known if info.is_folder else predicting(known, family, prediction)  # a folder says its own size
     return replace(known, noise_schedule=schedule, prediction_type=prediction)

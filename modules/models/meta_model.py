@@ -1,12 +1,13 @@
-"""A model known by its file's header alone: the networks without weights, and what the weights would take."""
+"""A model known by its file's header alone: the components without weights, and what the weights would take."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +17,9 @@ from modules.memory.streaming.offload_storage import SMALL_BYTES
 from modules.memory.streaming.source import RamSource, Source
 from modules.models.architecture import LdmArchitecture
 from modules.models.families.family import Component, ModelFamily
+from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loading import architecture_of, detect_family
+from modules.models.loading import architecture_of
 from modules.models.precision import PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.reading.filling import SMALLEST_TABLE_BYTES
@@ -25,11 +27,13 @@ from modules.models.reading.tensor_file import TensorEntry
 from modules.models.stream_layout import StreamLayout
 
 SCALE_BYTES = 4
+FEW_BLOCKS = 2
+"""Of equal blocks one after the other so many tell what all take: the second works while the first output is there."""
 
 
 @dataclass(frozen=True)
 class MetaModel:
-    """The networks of a checkpoint on the meta device, and the file's tensors by their names there."""
+    """The components of a checkpoint on the meta device, and the file's tensors by their names there."""
 
     info: CheckpointInfo
     family: ModelFamily
@@ -43,13 +47,18 @@ class MetaModel:
     )
 
     def module(self, component: str) -> nn.Module:
-        """The network of that name."""
+        """The component of that name."""
         return next(item.module for item in self.components if item.name == component)
 
     @property
     def downscale(self) -> int:
         """Pixels a latent stands for, along one side."""
         return 1 << (self.architecture.vae.levels - 1)
+
+    @property
+    def size_multiple_px(self) -> int:
+        """Pixels that the sides of its images are multiples of."""
+        return self.downscale * self.family.latent_multiple
 
     @cached_property
     def max_tensor_bytes(self) -> int:
@@ -86,10 +95,10 @@ class MetaModel:
                 found[key] = tensor.numel() * (rest.itemsize if tensor.is_floating_point() else tensor.element_size())
         return found
 
-    def resident_bytes(self, plan: PrecisionPlan, stage: str) -> int:
-        """Bytes of weights on the device in a stage ("text", "denoise", "decode" ...); less than all where weights
-        are streamed: what is too small for it, and of the networks at work all, or twice (the next is on its way) their
-        largest block or layer."""
+    def resident_bytes(self, plan: PrecisionPlan, computes: Callable[[str], bool]) -> int:
+        """Bytes of weights on the device while the components compute of which `computes` says so; less than all where
+        weights are streamed: what is too small for it, and of the components at work all, or twice (the next is in
+        transfer) their largest block or layer."""
         weights = self.weights(plan)
         everything = sum(sum(sizes.values()) for sizes in weights.values())
         if plan.streaming is None:
@@ -98,7 +107,7 @@ class MetaModel:
         for name in weights:
             stays, groups = self._groups(plan, plan.streaming, name)
             total += stays
-            if _works(stage, name):
+            if computes(name):
                 beside = 1 if plan.streaming.level_of(name) is Level.COMPONENT else 2
                 total += min(sum(groups), beside * max(groups, default=0))
         return min(total, everything)
@@ -171,10 +180,19 @@ def build_meta_model(
         return MetaModel(info, family, architecture, components, dict(file.entries), file.has_offsets)
 
 
-def _works(stage: str, component: str) -> bool:
-    """Whether a component computes in a stage; all do while adapters are applied and the model loads."""
-    if stage in ("adapters", "load"):
-        return True
-    if stage == "text":
-        return component.startswith("text_encoder")
-    return component == ("unet" if stage.startswith("denoise") else "vae")
+@contextmanager
+def few_blocks(unet: nn.Module) -> Iterator[None]:
+    """While open, each transformer of a UNet has `FEW_BLOCKS` of its equal blocks: SDXL then runs 22 for 70, with the
+    same peak of memory."""
+    whole: list[tuple[Any, nn.ModuleList]] = []
+    for module in unet.modules():
+        blocks = getattr(module, "transformer_blocks", None)
+        if type(module).__name__ == "Transformer2DModel" and isinstance(blocks, nn.ModuleList):
+            whole.append((module, blocks))
+    try:
+        for module, blocks in whole:
+            module.transformer_blocks = blocks[:FEW_BLOCKS]
+        yield
+    finally:
+        for module, blocks in whole:
+            module.transformer_blocks = blocks

@@ -16,8 +16,9 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class StreamLayout:
-    """`level` is that of the large networks. Weights rest in main memory, or `on_disk`: in the checkpoint file, and
-    what that does not hold as it is needed in `folder` (None: in main memory). `kept_bytes` stay on the device.
+    """`level` is that of the large components. Weights are stored in main memory, or `on_disk`: in the checkpoint
+    file, and what that does not hold as it is needed in `folder` (None: in main memory). `kept_bytes` stay on the
+    device.
     """
 
     level: Level
@@ -35,5 +36,5 @@ class StreamLayout:
     def label(self) -> str:
         """For people: "layers are streamed from disk"."""
         if self.level is Level.COMPONENT:
-            return f"{WORDS[self.level]}, the others rest {'on disk' if self.on_disk else 'in main memory'}"
+            return f"{WORDS[self.level]}, the others are {'on disk' if self.on_disk else 'in main memory'}"
         return f"{WORDS[self.level]} from {'disk' if self.on_disk else 'main memory'}"

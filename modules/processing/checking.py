@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.parameters import Choices
-from modules.processing.pipeline.upscaling import check_upscaler
+from modules.processing.pipeline.upscaling import check_image_upscaler, check_upscaler
 from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
+from modules.processing.start import FromImage
 from modules.prompting.composition import check_part_count
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 
@@ -23,6 +24,8 @@ def check_names(request: GenerationRequest, catalogue: CheckpointCatalogue, upsc
         check_part_count(request.hires.prompt)
     for name in _chosen(request, Choices.UPSCALERS):
         check_upscaler(name, upscalers)
+    if isinstance(request.start, FromImage):
+        check_image_upscaler(request.settings.upscaling.upscaler_for_img2img, upscalers)
     if request.checkpoint:
         catalogue.get(request.checkpoint)
     for name in _chosen(request, Choices.CHECKPOINTS):

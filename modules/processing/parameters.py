@@ -10,7 +10,7 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from enum import Enum, Flag, auto
+from enum import Enum, Flag, IntEnum, auto
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -39,6 +39,9 @@ class Section(Enum):
     SEED_EXTRAS = auto()
     HIRES = auto()
     REFINER = auto()
+    IMAGE = auto()  # how an image is started from
+    MASK = auto()
+    OUTPAINT = auto()
 
 
 class Choices(Enum):
@@ -72,7 +75,11 @@ class Slider:
 @dataclass(frozen=True, kw_only=True)
 class Control:
     """How the form shows a parameter. In `elem_id`, `{tab}` stands for txt2img or img2img. Controls with the same
-    `line` of a section stand beside each other."""
+    `line` of a section stand beside each other.
+
+    `labels` are the words for the members of an enum in their order, or for False and True; the choice is shown as
+    radio buttons then. `value` is what the form begins with, where that is not the default.
+    """
 
     elem_id: str
     label: str
@@ -82,6 +89,8 @@ class Control:
     slider: Slider | None = None
     text_lines: int = 1
     placeholder: str = ""
+    labels: tuple[str, ...] = ()
+    value: object = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +122,7 @@ class ParameterAxis:
     """The axis of an X/Y/Z plot."""
 
     label: str
-    shows_label: bool = True  # above a column, beside the value
+    shows_label: bool = True  # above a column, next to the value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +166,11 @@ class Parameter:
         """Whether any text is allowed, not only the names of a list."""
         return self.type is str and self.choices is None
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Of an enum or a flag: how form and infotext call the value of each number; empty for others."""
+        return self.control.labels if self.control else ()
+
     def elem_id(self, tab: str) -> str:
         """The id of the control on a tab of the page; empty without a control."""
         return self.control.elem_id.format(tab=tab) if self.control else ""
@@ -165,7 +179,7 @@ class Parameter:
         """Raise `InvalidValueError` for a value that no model could serve."""
         if self.is_text and isinstance(value, str):
             _check_text(self.message_name, value)
-        if self.low is None or self.high is None:
+        if self.low is None or self.high is None or (value is None and self.is_optional):
             return
         if not (isinstance(value, int | float) and math.isfinite(value) and self.low <= value <= self.high):
             raise InvalidValueError(f"{self.message_name} is {value!r}; allowed is {self.low} to {self.high}.")
@@ -186,6 +200,8 @@ class Parameter:
             value = self.api_null if self.api_default is None else self.api_default
         if self.type is tuple:
             return tuple(value)
+        if self.words:
+            return self._numbered(value)
         return max(value, self.low) if self.is_clamped and self.low is not None else value
 
     def from_text(self, text: InfotextValue) -> Any:
@@ -194,9 +210,31 @@ class Parameter:
             return None
         return number(str(text)) if self.type is float else self._typed(text)
 
+    def shown(self, value: Any) -> Any:
+        """A value as form and infotext show it."""
+        return self.words[int(value)] if self.words else value
+
+    def _place(self, word: str) -> int:
+        """The number of a word, in any case; raises `InvalidValueError` that lists the words."""
+        lowered = [known.lower() for known in self.words]
+        if word.lower() not in lowered:
+            raise InvalidValueError(f"{self.message_name} is {word!r}; allowed are {', '.join(self.words)}.")
+        return lowered.index(word.lower())
+
+    def _numbered(self, number: int) -> Any:
+        """The enum or flag of a number; raises `InvalidValueError` for one that it does not have."""
+        if issubclass(self.type, IntEnum) and number not in [member.value for member in self.type]:
+            allowed = ", ".join(str(member.value) for member in self.type)
+            raise InvalidValueError(f"{self.api or self.key} is {number}; allowed are {allowed}.")
+        return self.type(number)
+
     def _typed(self, value: Any) -> Any:
         if self.type is tuple:
             return tuple(value)
+        if self.words and isinstance(value, str):
+            return self._numbered(self._place(value))
+        if self.type is bool and isinstance(value, str):
+            return value.strip().lower() == "true"
         if self.type is float and isinstance(value, int | float):
             return value  # 7 stays 7, as it is written into the image
         return self.type(value)
@@ -247,7 +285,7 @@ def infotext_fields(owner: Any, rows: Iterable[Parameter]) -> dict[str, object]:
     for row in rows:
         if row.infotext is None or row.infotext.written is None or not row.infotext.written(owner):
             continue
-        value = getattr(owner, row.name)
+        value = row.shown(getattr(owner, row.name))
         key, _, side = row.infotext.key.rpartition("-")
         if side == "1":
             found[key] = value
@@ -266,7 +304,7 @@ def pasted_fields(parsed: Mapping[str, InfotextValue], rows: Iterable[Parameter]
             text = parsed[row.infotext.key]
             try:
                 values[row.name] = row.from_text(text)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, InvalidValueError):
                 continue  # pasted text may come from anywhere; the rest of it is still good
     return values
 

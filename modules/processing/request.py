@@ -7,7 +7,7 @@ Settings are read once at the edge and travel inside the request, so a job keeps
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -24,7 +24,7 @@ from modules.processing.parameters import (
     check_values,
     rows_of,
 )
-from modules.processing.start import FromImage, FromNoise, RequestStart, SourceImage
+from modules.processing.start import IMAGE_PARAMETERS, FromImage, FromNoise, RequestStart, SourceImage
 from modules.settings.values import Settings
 
 MIN_SIDE_PX = 16
@@ -550,8 +550,23 @@ class GenerationRequest:
 
     @property
     def size_px(self) -> tuple[int, int]:
-        """Width and height of the image that is made: the asked ones cut down to multiples of 8."""
-        return self.width // 8 * 8, self.height // 8 * 8
+        """Width and height of the image that is made: the asked ones cut down to multiples of 8, and what the canvas
+        has more than them when outpainting. `cut_to` has those for models that take fewer sizes."""
+        more = self._grown_px
+        return self.width // 8 * 8 + more[0], self.height // 8 * 8 + more[1]
+
+    def cut_to(self, multiple_px: int) -> "GenerationRequest":
+        """The same for a model whose images have sides that are multiples of `multiple_px`."""
+        width, height = (max(side // multiple_px, 1) * multiple_px for side in self.size_px)
+        more = self._grown_px
+        return (
+            self if (width, height) == self.size_px else replace(self, width=width - more[0], height=height - more[1])
+        )
+
+    @property
+    def _grown_px(self) -> tuple[int, int]:
+        """By how much outpainting grows the canvas."""
+        return self.start.grown_px if isinstance(self.start, FromImage) else (0, 0)
 
     @property
     def resizes_seed(self) -> bool:
@@ -562,7 +577,9 @@ class GenerationRequest:
 REQUEST_ROWS = rows_of(GenerationRequest)
 HIRES_ROWS = rows_of(HiresRequest, HIRES_PREFIX)
 PARAMETERS = (*REQUEST_ROWS, *HIRES_ROWS)
-"""The table."""
+"""The table of txt2img."""
+IMG2IMG_PARAMETERS = (*(row for row in REQUEST_ROWS if Tab.IMG2IMG in row.tabs), *IMAGE_PARAMETERS)
+"""The table of img2img."""
 
 
 def tab_of(request: GenerationRequest) -> str:

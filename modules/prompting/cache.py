@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterUse:
-    """One LoRA-family network in effect: its file's hash and all its multipliers."""
+    """One LoRA-family adapter in effect: its file's hash and all its multipliers."""
 
     name: str
     file_hash: str
@@ -29,7 +29,7 @@ class AdapterUse:
 class ResultIdentity:
     """Everything an encoded prompt depends on. Two results with equal identities are the same, bit for bit.
 
-    What is not here must not influence the encoding. `prompts` are the texts after styles, comments and network tags;
+    What is not here must not influence the encoding. `prompts` are the texts after styles, comments and adapter tags;
     `role` tells positive from negative prompts, which are encoded by different rules.
     """
 

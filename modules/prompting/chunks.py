@@ -61,7 +61,7 @@ class PromptChunk:
 
 @dataclass(frozen=True)
 class TokenCount:
-    """For the counter beside the prompt: `count`/`limit`."""
+    """For the counter next to the prompt: `count`/`limit`."""
 
     count: int
     limit: int

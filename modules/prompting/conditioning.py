@@ -82,14 +82,6 @@ class PromptEncoder:
 
     conditioner: TextConditioner
 
-    def encode_prompt(self, prompt: str, timing: Timing) -> ComposedConditioning:
-        """One positive prompt."""
-        return self.encode_prompts([prompt], timing)[0]
-
-    def encode_negative(self, prompt: str, timing: Timing) -> ScheduledConditioning:
-        """One negative prompt, in which AND is a word like any other."""
-        return self.encode_negatives([prompt], timing)[0]
-
     def encode_prompts(self, prompts: Sequence[str], timing: Timing) -> list[ComposedConditioning]:
         """The positive prompts of a job, all texts in one pass and equal ones once."""
         compositions = [split_composition(prompt) for prompt in prompts]

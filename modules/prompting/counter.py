@@ -1,4 +1,4 @@
-"""The token counter beside the prompt: "n/75" while the user types."""
+"""The token counter next to the prompt: "n/75" while the user types."""
 
 from collections.abc import Callable
 

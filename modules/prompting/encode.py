@@ -76,24 +76,18 @@ class TextOptions:
     old_emphasis: bool = False  # see old_emphasis.py
 
 
-def encode_group(
-    tower: TextTower, texts: Sequence[str], options: TextOptions, counts: Sequence[int] | None = None
-) -> Encoded:
-    """Encode the texts of one prompt's schedule together: `hidden` [texts, tokens, D], `pooled` of the first chunk.
-
-    Shorter texts are filled up with empty chunks, and emphasis restores one mean for all, each text weighing as often
-    as `counts` says: see `apply_emphasis`.
-    """
-    return encode_groups(tower, [texts], options, None if counts is None else [counts])[0]
-
-
 def encode_groups(
     tower: TextTower,
     groups: Sequence[Sequence[str]],
     options: TextOptions,
     counts: Sequence[Sequence[int]] | None = None,
 ) -> list[Encoded]:
-    """`encode_group` for several schedules with one pass through the encoder; equal chunks are encoded once."""
+    """Encode the texts of several prompts' schedules, each together: `hidden` [texts, tokens, D], `pooled` of the first
+    chunk. There is one pass through the encoder, and equal chunks are encoded once.
+
+    Shorter texts are filled up with empty chunks, and emphasis restores one mean for all texts of a group, each
+    weighing as often as `counts` says: see `apply_emphasis`.
+    """
     empty = empty_chunk(tower.tokenizer, tower.pad_id)
     chunked = {
         text: chunks_of(tower.tokenizer, text, options, tower.embeddings, tower.pad_id)

@@ -1,4 +1,4 @@
-"""`<lora:name:0.8>` and its like: taken out of the prompt, kept as tags for whoever knows that kind of network."""
+"""`<lora:name:0.8>` and its like: taken out of the prompt, kept as tags for whoever knows that kind of adapter."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""CLIP's byte-pair vocabulary, from the data file beside this module."""
+"""CLIP's byte-pair vocabulary, from the data file next to this module."""
 
 import gzip
 import zlib

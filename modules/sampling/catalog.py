@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from modules.registry import Registry
 
 if TYPE_CHECKING:
-    from modules.sampling.schedules import SigmaFunction
     from modules.sampling.types import Sampler
 
 
 class Family(Enum):
-    """How a sampler walks, which decides the schedule it gets and how sigma becomes a timestep of the network.
+    """What a sampler steps over, which decides the schedule it gets and how sigma becomes a timestep of the model.
 
     SIGMA:    k-diffusion's way: sigmas from a schedule type, fractional timesteps.
     TIMESTEP: the DDPM way: integer timesteps (UniPC: fractional ones), variance preserving inside; ignores the
@@ -55,7 +54,7 @@ class SamplerSpec:
     """One sampler: its names, where its function lies, and what the caller has to know about it.
 
     `default_scheduler` is the schedule that Automatic means for it; None: the model's own, uniform in timesteps.
-    `second_order`: the network is called about twice a step, which counts in prompt schedules and progress.
+    `second_order`: the model is called about twice a step, which counts in prompt schedules and progress.
     `uses_ensd`: the eta noise seed delta is part of the image's parameters.
     `brownian_noise`: its noise comes from a Brownian tree. `takes`: the sigma churn options it listens to.
     `renoises`: it adds noise whatever eta and the options say.
@@ -125,10 +124,10 @@ class ScheduleSpec:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The schedule's function, see `schedules.SigmaFunction`."""
+        """The schedule's function: from a `schedules.SigmaRequest` to sigmas."""
         if self.target is None:
             raise ValueError(f"schedule {self.label!r} has no function of its own: the sampler decides")
-        function: SigmaFunction = _load(self.target)
+        function: Callable[..., Any] = _load(self.target)
         return function
 
 
@@ -297,18 +296,6 @@ def split_legacy_name(name: str) -> tuple[str, str]:
                 if name.lower().endswith(f" {ending.lower()}") and head in SAMPLERS:
                     return SAMPLERS.canonical(head), schedule.label
     return SAMPLERS.canonical(name), "Automatic"
-
-
-def resolve_names(sampler: str, scheduler: str | None) -> tuple[SamplerSpec, ScheduleSpec]:
-    """The entries that a request's two names mean; a schedule in the sampler's name wins over `scheduler`.
-
-    None and "" mean Automatic. A schedule that Automatic would pick anyway collapses to Automatic. Raises
-    `UnknownNameError` for a sampler or schedule that does not exist.
-    """
-    name, from_name = split_legacy_name(sampler)
-    schedule = SCHEDULES.get(from_name if from_name != "Automatic" else scheduler or "Automatic")
-    spec = SAMPLERS.get(name)
-    return spec, SCHEDULES.get("Automatic") if schedule.name == spec.default_scheduler else schedule
 
 
 def effective_schedule(sampler: SamplerSpec, schedule: ScheduleSpec) -> ScheduleSpec:

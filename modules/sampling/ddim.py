@@ -43,7 +43,7 @@ def sample_ddim_cfgpp(
     `GuidedDenoise`; raises TypeError otherwise.
     """
     if not isinstance(denoise, GuidedDenoise):
-        raise TypeError("DDIM CFG++ needs a denoiser with `uncond_denoised()`: it walks along the unconditional noise")
+        raise TypeError("DDIM CFG++ needs a denoiser with `uncond_denoised()`: it steps along the unconditional noise")
     guided = denoise
     return _walk(denoise, x, sigmas, options, noise, on_step, lambda _: guided.uncond_denoised())
 

@@ -1,6 +1,6 @@
-"""Wrappers that make a `Denoise` (variance exploding, predicts x0) from a network as it was trained.
+"""Wrappers that make a `Denoise` (variance exploding, predicts x0) from a model as it was trained.
 
-The network sees `x / sqrt(sigma^2 + 1)` (variance preserving) and a timestep [B] fp32, and predicts noise (eps) or
+The model sees `x / sqrt(sigma^2 + 1)` (variance preserving) and a timestep [B] fp32, and predicts noise (eps) or
 velocity (v); flow models are in `flow`. Guidance is another wrapper, made by processing around or inside these.
 """
 
@@ -24,7 +24,7 @@ TimeMap: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Prediction(Enum):
-    """What the network was trained to predict."""
+    """What the model was trained to predict."""
 
     EPS = "eps"
     V = "v"
@@ -32,7 +32,7 @@ class Prediction(Enum):
 
 
 def eps_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
-    """Denoise from a noise-predicting network: `x - sigma * eps(x / sqrt(sigma^2 + 1), t)`.
+    """Denoise from a noise-predicting model: `x - sigma * eps(x / sqrt(sigma^2 + 1), t)`.
 
     `time_map` turns sigma [B] into t [B]; the default is the schedule's own, linear in log sigma.
     """
@@ -46,7 +46,7 @@ def eps_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMa
 
 
 def v_denoise(denoiser: Denoiser, schedule: DiscreteSchedule, time_map: TimeMap | None = None) -> Denoise:
-    """Denoise from a velocity-predicting network (Salimans and Ho 2022, arXiv:2202.00512):
+    """Denoise from a velocity-predicting model (Salimans and Ho 2022, arXiv:2202.00512):
     `x / (sigma^2 + 1) - sigma / sqrt(sigma^2 + 1) * v(x / sqrt(sigma^2 + 1), t)`."""
     to_t = time_map or schedule.sigma_to_t
 

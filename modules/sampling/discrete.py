@@ -1,4 +1,4 @@
-"""Noise levels of a network that was trained on discrete timesteps: alphas_cumprod, sigmas and the way between.
+"""Noise levels of a model that was trained on discrete timesteps: alphas_cumprod, sigmas and the way between.
 
 Pure functions change alphas_cumprod (zero terminal SNR, fp16 downcast); `DiscreteSchedule` and `LcmSchedule` turn
 them into sigmas. `SigmaMap` is what schedules and denoisers need of either.
@@ -45,7 +45,7 @@ def downcast_alphas_cumprod(alphas_cumprod: Tensor) -> Tensor:
 
 
 class SigmaMap(Protocol):
-    """Sigmas of a network's timesteps, in ascending order, and the maps between sigma and timestep."""
+    """Sigmas of a model's timesteps, in ascending order, and the maps between sigma and timestep."""
 
     @property
     def sigmas(self) -> Tensor: ...
@@ -110,7 +110,7 @@ class DiscreteSchedule:
     def vp_sigma_to_t(self, sigma: Tensor) -> Tensor:
         """Timesteps of sigmas [B], linear in log alpha as the DPM-Solver and UniPC papers' noise schedule has it.
 
-        A result within a thousandth of a trained timestep is that timestep: DDIM and PLMS call the network at whole
+        A result within a thousandth of a trained timestep is that timestep: DDIM and PLMS call the model at whole
         numbers exactly. Computed in fp64; fp32 on the device of `sigma`.
         """
         wanted = -0.5 * np.log1p(np.square(sigma.cpu().double().numpy()))
@@ -177,7 +177,7 @@ def interpolate_index(value: Tensor, ascending: Tensor) -> Tensor:
     """Fractional index at which `ascending` [T], read as a piecewise linear curve, takes each value; clamped.
 
     On the CPU numpy does it, to the same bits: each of its calls takes a quarter of the time of torch's, and this is
-    called for every evaluation of the network.
+    called for every evaluation of the model.
     """
     if value.device.type == "cpu" and value.dtype == ascending.dtype:
         return torch.from_numpy(_interpolate_index_numpy(value.numpy(), ascending.numpy()))

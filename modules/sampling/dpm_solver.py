@@ -81,7 +81,7 @@ def sample_dpm_fast(
 ) -> Tensor:
     """DPM-Solver-fast (appendix D.2): third-order steps, with the remainder of the calls in a lower one.
 
-    As many calls of the network as the schedule has steps, evenly spaced in log sigma.
+    As many model calls as the schedule has steps, evenly spaced in log sigma.
     """
     calls = len(sigmas) - 1
     t_end, t_start = _range(x, sigmas, options)
@@ -103,7 +103,7 @@ def sample_dpm_fast(
 
 
 def _step_of_order(denoise: Denoise, start: _Start, t_next: Tensor, order: int) -> Tensor:
-    """One singlestep solver step with `order` calls of the network, the first made already."""
+    """One singlestep solver step with `order` model calls, the first made already."""
     if order == 1:
         return _first_order(start, t_next)
     if order == 2:
@@ -120,7 +120,7 @@ def _range(x: Tensor, sigmas: Tensor, options: SamplerOptions) -> tuple[Tensor, 
 
 
 def _split_step(t: Tensor, t_next: Tensor, t_end: Tensor, eta: float) -> tuple[Tensor, Tensor]:
-    """An ancestral step in t: where to walk to, and the deviation of the noise that leads back to `t_next`."""
+    """An ancestral step in t: where to step to, and the deviation of the noise that leads back to `t_next`."""
     if not eta:
         return t_next, torch.zeros_like(t_next)
     pairs = zip(_sigma(t).flatten().tolist(), _sigma(t_next).flatten().tolist(), strict=True)
@@ -150,7 +150,7 @@ def sample_dpm_adaptive(
     """DPM-Solver-23 with adaptive steps (appendix C). The number of steps asked for means nothing.
 
     Each image of a batch has its own step size and draws noise only for its own steps, so it is the same image as
-    alone; images that are done wait for the others. Raises `NumericalError` where the network returns NaN.
+    alone; images that are done wait for the others. Raises `NumericalError` where the model returns NaN.
     """
     t_end, t_start = _range(x, sigmas, options)
     eta = eta_or(options, 1.0)
@@ -179,19 +179,19 @@ def sample_dpm_adaptive(
 
 
 def _low_and_high_order(denoise: Denoise, start: _Start, t_next: Tensor) -> tuple[Tensor, Tensor]:
-    """The second- and third-order result of the same step; they share their calls of the network."""
+    """The second- and third-order result of the same step; they share their model calls."""
     eps_r1 = _noise_at_fraction(denoise, start, t_next, 1 / 3)
     eps_r2 = _noise_at_second_fraction(denoise, start, t_next, eps_r1, 1 / 3, 2 / 3)
     return _second_order(start, t_next, eps_r1, 1 / 3), _third_order(start, t_next, eps_r2, 2 / 3)
 
 
 def _errors(x_low: Tensor, x_high: Tensor, x_low_last: Tensor) -> list[float]:
-    """Root mean square difference of the two orders in units of the tolerance, one an image."""
+    """Root mean square difference of the two orders in units of the tolerance, one per image."""
     scale = torch.clamp(RELATIVE_TOLERANCE * torch.maximum(x_low.abs(), x_low_last.abs()), min=ABSOLUTE_TOLERANCE)
     errors: list[float] = ((x_low - x_high) / scale).square().flatten(1).mean(1).sqrt().tolist()
     if not all(math.isfinite(error) for error in errors):
         raise NumericalError(
-            "DPM adaptive got NaN or infinity from the network, so no step size is small enough. "
+            "DPM adaptive got NaN or infinity from the model, so no step size is small enough. "
             "Try full precision for the model, or another sampler."
         )
     return errors

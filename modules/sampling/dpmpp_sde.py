@@ -31,7 +31,7 @@ def _midpoints(sigmas: Tensor) -> tuple[list[float], list[float]]:
 def sample_dpmpp_sde(
     denoise: Denoise, x: Tensor, sigmas: Tensor, options: SamplerOptions, noise: StepNoise, on_step: OnStep
 ) -> Tensor:
-    """Two stochastic half steps with the prediction at the midpoint (r = 1/2): second order, two calls a step."""
+    """Two stochastic half steps with the prediction at the midpoint (r = 1/2): second order, two calls per step."""
     eta = eta_or(options, 1.0)
     levels, middles = _midpoints(sigmas)
     exact = sigmas.tolist()

@@ -1,4 +1,4 @@
-"""Euler and Euler ancestral: one call of the network a step."""
+"""Euler and Euler ancestral: one model call per step."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A flow model sees `x = (1 - sigma) * x0 + sigma * noise` with sigma between 0 and 1, and predicts the velocity
 `noise - x0`. So `denoised = x - sigma * v`, and `(x - denoised) / sigma` is the derivative of x by sigma: samplers
-that add no noise walk there as they do in variance-exploding scaling, because it is the same equation. Those that do
-add some need to know how much of x0 is left; they walk over `x / (1 - sigma) = x0 + s * noise`, with
+that add no noise sample there as they do in variance-exploding scaling, because it is the same equation. Those that do
+add some need to know how much of x0 is left; they sample over `x / (1 - sigma) = x0 + s * noise`, with
 `s = sigma / (1 - sigma)`, where all of it is.
 """
 
@@ -19,7 +19,7 @@ from modules.sampling.catalog import EtaSource, SamplerSpec
 from modules.sampling.discrete import DiscreteSchedule, interpolate_index, interpolate_value, nearest_index
 from modules.sampling.types import Denoise, SamplerOptions
 
-TRAINED_TIMESTEPS = 1000.0  # what the network's time of 1 is called
+TRAINED_TIMESTEPS = 1000.0  # what the model's time of 1 is called
 UNSTEADY = frozenset({"DPM2 a"})  # its midpoint is far from the beginning of a step that ends below
 
 
@@ -66,10 +66,10 @@ NoiseLevels = DiscreteSchedule | FlowSchedule
 
 
 def trained_timesteps(spec: SamplerSpec, levels: NoiseLevels) -> DiscreteSchedule:
-    """The timesteps for a sampler that walks over them; raises `InvalidValueError` for a model that has none."""
+    """The timesteps for a sampler that uses them; raises `InvalidValueError` for a model that has none."""
     if isinstance(levels, FlowSchedule):
         raise InvalidValueError(
-            f"The sampler {spec.name} walks over the timesteps of models that predict noise, and this one predicts a "
+            f"The sampler {spec.name} steps over the timesteps of models that predict noise, and this one predicts a "
             "flow (Stable Diffusion 3). Choose Euler, DPM++ 2M or another sampler that follows the schedule type."
         )
     return levels
@@ -102,7 +102,7 @@ def adds_noise(spec: SamplerSpec, options: SamplerOptions) -> bool:
 
 
 def flow_denoise(denoiser: Denoise, sigma_scale: float = TRAINED_TIMESTEPS) -> Denoise:
-    """Denoise from a network that predicts the velocity: `x - sigma * v(x, 1000 sigma)`."""
+    """Denoise from a model that predicts the velocity: `x - sigma * v(x, 1000 sigma)`."""
 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         s = sigma.to(x.device, x.dtype, non_blocking=True).reshape(-1, *[1] * (x.ndim - 1))

@@ -1,4 +1,4 @@
-"""Heun, DPM2 and DPM2 ancestral: second order, two calls of the network a step."""
+"""Heun, DPM2 and DPM2 ancestral: second order, two model calls per step."""
 
 from __future__ import annotations
 

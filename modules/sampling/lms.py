@@ -1,4 +1,4 @@
-"""LMS: a linear multistep method that needs one call of the network a step."""
+"""LMS: a linear multistep method that needs one model call per step."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def place_centred(noise: Tensor, canvas: Tensor) -> Tensor:
 class NoiseRequest:
     """Which noise a batch starts from.
 
-    `shape` is (channels, height, width) in latent units. `seeds` and `subseeds` have one entry an image;
+    `shape` is (channels, height, width) in latent units. `seeds` and `subseeds` have one entry per image;
     `subseed_strength` 0 to 1 mixes towards the subseed's noise. `seed_resize_from` is (height, width) in latent
     units of the image whose composition is wanted back, or None. `eta_noise_seed_delta` (ENSD) is added to the
     seeds of all noise after the first.

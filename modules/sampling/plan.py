@@ -32,13 +32,13 @@ from modules.sampling.types import Denoise, OnStep, SamplerOptions, StepNoise
 
 @dataclass(frozen=True, eq=False)
 class SamplingRun:
-    """One walk of one sampler, ready to run.
+    """One sampling run, ready to run.
 
-    `sigmas` are what it walks over; `all_sigmas` the whole schedule, from which img2img may have taken the tail (a
-    Brownian tree spans it). Latents that go in and come out are in the network's latent units: `start` and
+    `sigmas` are its sigmas; `all_sigmas` the whole schedule, from which img2img may have taken the tail (a
+    Brownian tree spans it). Latents that go in and come out are in the model's latent units: `start` and
     `start_from` return what `run` wants: `x0 + sigma * noise`, or for a flow model `(1 - sigma) * x0 + sigma * noise`.
 
-    `explodes`: the model is a flow model, and the walk is in the former scaling all the same (see `flow`).
+    `explodes`: the model is a flow model, and the run is in the former scaling all the same (see `flow`).
     """
 
     spec: SamplerSpec
@@ -84,7 +84,7 @@ def txt2img_run(
     options: SamplerOptions | None = None,
     sgm_noise_multiplier: bool = False,
 ) -> SamplingRun:
-    """A walk from pure noise. `sgm_noise_multiplier` scales it by sqrt(1 + sigma^2) as SGM does, not by sigma.
+    """A sampling run from pure noise. `sgm_noise_multiplier` scales it by sqrt(1 + sigma^2) as SGM does, not by sigma.
 
     The timestep family always has the former: its first x is unit noise in variance preserving scaling.
     """
@@ -110,7 +110,7 @@ def img2img_run(
     schedule_options: ScheduleOptions | None = None,
     options: SamplerOptions | None = None,
 ) -> SamplingRun:
-    """A walk down the tail of a schedule, from a noised image; `steps` and `t_enc` come from `img2img_steps`.
+    """A sampling run over the tail of a schedule, from a noised image; `steps` and `t_enc` come from `img2img_steps`.
 
     The sigma family takes t_enc + 1 steps. The timestep family noises to the timestep above its first one and takes
     t_enc - 1 steps (UniPC: t_enc).
@@ -129,7 +129,7 @@ def img2img_run(
 def _plan_flow(
     spec: SamplerSpec, sigmas: Tensor, all_sigmas: Tensor, model: FlowSchedule, options: SamplerOptions
 ) -> SamplingRun:
-    """A walk with a flow model, in its own scaling or, where noise is added on the way, in the exploding one.
+    """A sampling run with a flow model, in its own scaling or, where noise is added on the way, in the exploding one.
 
     Pure noise has unit variance in the model's own scaling, so that the SGM noise multiplier changes nothing.
     """
@@ -173,7 +173,3 @@ def img2img_steps(steps: int, denoising_strength: float, fix_steps: bool) -> tup
     if not fix_steps:
         return steps, int(strength * steps)
     return (int(steps / strength) if denoising_strength > 0 else 0), steps - 1
-
-
-def no_report(_: object) -> None:
-    """An `OnStep` for callers that do not care."""

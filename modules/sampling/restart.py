@@ -26,10 +26,10 @@ def karras_levels(steps: int, sigma_min: float, sigma_max: float) -> list[float]
 
 
 def restart_run(levels: list[float]) -> list[tuple[float, float]]:
-    """The (sigma, next sigma) pairs to walk. A pair that begins above where the last ended asks for noise first.
+    """The (sigma, next sigma) pairs to sample over. A pair that begins above where the last ended asks for noise first.
 
     From 20 steps on, some of the steps are saved for going from sigma 0.1 back to 2 and down again: 9 of them once,
-    or from 36 steps on a quarter of them twice. The main walk is then a Karras schedule over the same range.
+    or from 36 steps on a quarter of them twice. The main run is then a Karras schedule over the same range.
     """
     steps = len(levels) - 1
     if steps < MIN_STEPS:

@@ -6,9 +6,7 @@ All work on the CPU in fp32 unless they say otherwise, so that a schedule is the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -71,9 +69,6 @@ class SigmaRequest:
     model: SigmaMap
     rho: float
     options: ScheduleOptions
-
-
-SigmaFunction: TypeAlias = Callable[[SigmaRequest], Tensor]
 
 
 def append_zero(sigmas: Tensor) -> Tensor:
@@ -176,7 +171,7 @@ def build_sigmas(
     options: ScheduleOptions | None = None,
     uni_pc_skip_type: str = "time_uniform",
 ) -> Tensor:
-    """The sigmas [n + 1] (fp32, CPU, descending) that a sampler walks over for `steps` steps.
+    """The sigmas [n + 1] (fp32, CPU, descending) that a sampler gets for `steps` steps.
 
     n is `steps` and the last sigma 0, but for these: the DDIM schedule may have more steps; KL Optimal ends at
     sigma_min; DDIM, DDIM CFG++ and PLMS have the sigmas of their n + 1 timesteps (ending at timestep 1, so n is

@@ -46,7 +46,7 @@ class Progress:
 
 
 def ancestral_step(sigma_from: float, sigma_to: float, eta: float) -> tuple[float, float]:
-    """Split a step into (sigma_down, sigma_up): walk down to the one, add noise of the other, arrive at `sigma_to`.
+    """Split a step into (sigma_down, sigma_up): step down to the one, add noise of the other, arrive at `sigma_to`.
 
     With eta 0 there is no noise; with eta 1 it is the ancestral sampling of Song et al. 2021 (arXiv:2011.13456).
     """

@@ -25,7 +25,7 @@ def ddim_timesteps(steps: int, trained: int = 1000) -> Tensor:
 
 
 def timestep_sigmas(spec: SamplerSpec, steps: int, model: DiscreteSchedule, skip_type: str) -> Tensor:
-    """Sigmas (fp32, descending) of a whole walk of a sampler of the timestep family."""
+    """Sigmas (fp32, descending) of a whole sampling run of the timestep family."""
     timesteps = ddim_timesteps(steps, len(model.sigmas))
     if spec.name == "UniPC":
         return uni_pc_sigmas(len(timesteps), model, skip_type, start=1.0)
@@ -33,7 +33,7 @@ def timestep_sigmas(spec: SamplerSpec, steps: int, model: DiscreteSchedule, skip
 
 
 def tail_sigmas(spec: SamplerSpec, steps: int, t_enc: int, model: DiscreteSchedule, skip_type: str) -> Tensor:
-    """Sigmas of the last `t_enc` timesteps of a walk, for img2img; empty where there is nothing to do.
+    """Sigmas of the last `t_enc` timesteps of a sampling run, for img2img; empty where there is nothing to do.
 
     UniPC takes `t_enc` steps from just above its first timestep.
     """
@@ -46,7 +46,7 @@ def tail_sigmas(spec: SamplerSpec, steps: int, t_enc: int, model: DiscreteSchedu
 
 
 def noising_timestep(steps: int, t_enc: int, trained: int = 1000) -> int:
-    """The timestep up to which img2img noises its image: one above those it then walks down."""
+    """The timestep up to which img2img noises its image: one above those it then steps down."""
     timesteps = ddim_timesteps(steps, trained)
     return int(timesteps[min(t_enc, len(timesteps) - 1)].item())
 

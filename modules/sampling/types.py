@@ -1,7 +1,7 @@
-"""The types that travel between processing and the samplers; the registries are re-exported from `catalog`.
+"""The types that travel between processing and the samplers.
 
 Everything is in variance-exploding scaling: `x = x0 + sigma * noise`, with sigma between about 0.03 and 14.6 for
-Stable Diffusion 1. A network that wants another scaling is wrapped (`denoisers`).
+Stable Diffusion 1. A model that wants another scaling is wrapped (`denoisers`).
 """
 
 from __future__ import annotations
@@ -14,32 +14,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from torch import Tensor
 
 from modules.errors import InvalidValueError
-from modules.sampling.catalog import (
-    SAMPLERS,
-    SCHEDULES,
-    EtaSource,
-    Family,
-    SamplerSpec,
-    ScheduleSpec,
-    split_legacy_name,
-)
-
-__all__ = [
-    "SAMPLERS",
-    "SCHEDULES",
-    "Denoise",
-    "EtaSource",
-    "Family",
-    "GuidedDenoise",
-    "OnStep",
-    "Sampler",
-    "SamplerOptions",
-    "SamplerSpec",
-    "ScheduleSpec",
-    "StepInfo",
-    "StepNoise",
-    "split_legacy_name",
-]
 
 # (x [B, C, H, W], sigma [B] fp32) -> denoised x0 [B, C, H, W]. Sigma may lie on the CPU while x does not: reading it
 # (for a timestep, for guidance limits) then does not wait for the device.
@@ -48,7 +22,7 @@ Denoise: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 @runtime_checkable
 class GuidedDenoise(Protocol):
-    """A `Denoise` that also tells what the network predicted without the prompt.
+    """A `Denoise` that also tells what the model predicted without the prompt.
 
     Samplers whose spec says `needs_uncond` (DDIM CFG++) ask for it after each call.
     """
@@ -62,7 +36,7 @@ class GuidedDenoise(Protocol):
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a sampler tells at each step: `x` is the latent that went into the network at `sigma`, `denoised` the
+    """What a sampler tells at each step: `x` is the latent that went into the model at `sigma`, `denoised` the
     guided prediction made from it (a preview). `index` counts from 0; `total` may grow for DPM adaptive."""
 
     index: int

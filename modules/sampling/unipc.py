@@ -1,4 +1,4 @@
-"""UniPC: a predictor and a corrector of the same form, one call of the network a step.
+"""UniPC: a predictor and a corrector of the same form, one model call per step.
 
 Zhao et al. 2023, arXiv:2302.04867, in the x0-predicting multistep form. Scaling as in `ddim`: with
 `x = x_vp / alpha` the paper's alpha disappears and `lambda = -log(sigma)`. All numbers about the grid are fp64.
@@ -134,7 +134,7 @@ def _move(
 def sample_unipc(
     denoise: Denoise, x: Tensor, sigmas: Tensor, options: SamplerOptions, noise: StepNoise, on_step: OnStep
 ) -> Tensor:
-    """Multistep UniPC (algorithms 5 and 6): predict, call the network, correct; the last step only predicts.
+    """Multistep UniPC (algorithms 5 and 6): predict, call the model, correct; the last step only predicts.
 
     The order grows from 1 to `uni_pc_order` and, with `uni_pc_lower_order_final`, falls again at the end.
     """

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from modules.errors import InvalidValueError
 from modules.model_cards.cards import CardPage
-from modules.scripts.loading import loading_now
+from modules.scripts.program import Program
 
 if TYPE_CHECKING:
-    from modules.processing.engine.tag_types import AdapterJob
+    from modules.processing.engine.adapters import AdapterJob
     from modules.prompting.extra_networks import PromptTag
-    from modules.scripts.program import Program
 
 log = logging.getLogger(__name__)
 OURS = ("hypernet",)  # kinds that no extension can take
 _WORD = re.compile(r"\w+")
 
-MakePage = Callable[["Program"], CardPage]
+MakePage = Callable[[Program], CardPage]
 """Builds a page of cards when the program is there."""
 
 
@@ -92,17 +91,3 @@ class ExtraNetworks:
                 continue
             found[page.id] = page
         return tuple(found.values())
-
-
-def register_extra_network(extra_network: ExtraNetwork) -> None:
-    """Have this object called for its tags. At the top level of a script's file; raises `InvalidValueError` at any
-    other time, and for a name that is taken."""
-    loading = loading_now("register_extra_network")
-    loading.adapters.add_kind(extra_network, loading.extension)
-
-
-def register_page(make: MakePage) -> None:
-    """Add a page of cards, built by `make(program)` when the program is there. At the top level of a script's file;
-    raises `InvalidValueError` at any other time."""
-    loading = loading_now("register_page")
-    loading.adapters.add_page(make, loading.extension)

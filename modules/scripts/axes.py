@@ -12,12 +12,14 @@ from io import StringIO
 from typing import Any
 
 from modules.errors import InvalidValueError
-from modules.processing.parameters import Choices, Parameter
+from modules.processing.parameters import Choices, Parameter, Tab
 from modules.processing.request import PARAMETERS
+from modules.processing.start import IMAGE_PARAMETERS
 from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.scripts.loading import loading_now
 from modules.scripts.processing import StableDiffusionProcessing as Job
+from modules.scripts.processing import StableDiffusionProcessingImg2Img as Img2ImgJob
 from modules.scripts.program import Program, one_of
 from modules.settings.definitions import SETTINGS
 
@@ -137,6 +139,15 @@ def _field(name: str) -> Apply:
     return apply
 
 
+def _field_of_img2img(label: str, name: str) -> Apply:
+    def apply(p: Job, value: Any, values: Sequence[Any]) -> None:
+        if not isinstance(p, Img2ImgJob):
+            raise InvalidValueError(f"{label}: this job starts from no image. Choose another axis, or use img2img.")
+        setattr(p, name, value)
+
+    return apply
+
+
 def override(key: str) -> Apply:
     """Puts the value into a setting, for this image."""
 
@@ -227,7 +238,8 @@ def parameter_axis(row: Parameter) -> Axis:
     """The axis over a parameter: its names where it has a list of them, else numbers, switches or texts."""
     assert row.axis is not None, f"{row.key} has no axis"
     label = row.axis.label
-    axis = Axis(label, str, _field(row.api), shows_label=row.axis.shows_label)
+    apply = _field(row.api) if Tab.TXT2IMG in row.tabs else _field_of_img2img(label, row.api)
+    axis = Axis(label, str, apply, shows_label=row.axis.shows_label)
     match row.choices:
         case Choices.SAMPLERS | Choices.SCHEDULES:
             names = list(SAMPLERS) if row.choices is Choices.SAMPLERS else [spec.label for _, spec in SCHEDULES.items()]
@@ -275,13 +287,13 @@ MENU = (
     *("Token merging ratio", "Token merging ratio high-res", "Always discard next-to-last sigma"),
     *("SGM noise multiplier", "RNG source", "Emphasis", "FP8 mode", "FP8 format", "FP8 skip", "FP8 text encoder"),
     *("Compute dtype", "Compute mode", "Cross attention optimization", "VAE type for encode", "VAE type for decode"),
-    "Size",
+    *("Size", "Image CFG Scale", "Initial noise multiplier", "Cond. Image Mask Weight"),
 )
 """The order of the list, because callers of the API choose an axis by its number. New ones come behind."""
 
 
 def _register() -> None:
-    of_parameters = [parameter_axis(row) for row in PARAMETERS if row.axis is not None]
+    of_parameters = [parameter_axis(row) for row in (*PARAMETERS, *IMAGE_PARAMETERS) if row.axis is not None]
     of_settings = [
         setting_axis("Negative Guidance minimum sigma", "s_min_uncond"),
         setting_axis("Sigma Churn", "s_churn"),
@@ -294,6 +306,7 @@ def _register() -> None:
         setting_axis("Beta schedule alpha", "beta_dist_alpha"),
         setting_axis("Beta schedule beta", "beta_dist_beta"),
         setting_axis("Eta", "eta_ancestral"),
+        setting_axis("Cond. Image Mask Weight", "inpainting_mask_weight"),
         setting_axis("Clip skip", "CLIP_stop_at_last_layers"),
         setting_axis("Extra noise", "img2img_extra_noise"),
         setting_axis("UniPC Order", "uni_pc_order", cost=0.5),

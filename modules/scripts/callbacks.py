@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from modules.scripts.loading import loading_now
-
 if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
@@ -27,6 +25,8 @@ class Moment(StrEnum):
     APP_STARTED = "app_started"  # (the Gradio page or None, the FastAPI app)
     MODEL_LOADED = "model_loaded"  # (LoadedModel)
     BEFORE_UI = "before_ui"  # ()
+    BEFORE_COMPONENT = "before_component"  # (None, elem_id=, label=); a control of a form is about to be built
+    AFTER_COMPONENT = "after_component"  # (the component, elem_id=, label=)
     UI_TABS = "ui_tabs"  # () -> [(Blocks, title, id)]
     UI_SETTINGS = "ui_settings"  # (SettingsGroup); while the program starts
     INFOTEXT_PASTED = "infotext_pasted"  # (infotext, its fields, which may be changed)
@@ -42,9 +42,9 @@ class Moment(StrEnum):
 
 @dataclass
 class CFGDenoiserParams:
-    """Before an evaluation of the network; tensors may be replaced by others of their shapes.
+    """Before an evaluation of the model; tensors may be replaced by others of their shapes.
 
-    `image_cond` is what an inpainting model sees beside the latents, `vector` what is added to the time embedding;
+    `image_cond` is what an inpainting model sees alongside the latents, `vector` what is added to the time embedding;
     None for other models.
     """
 
@@ -140,18 +140,12 @@ class Callbacks:
         """Take away all that a file registered (it could not be loaded to its end)."""
         self._registered = [entry for entry in self._registered if entry.extension != extension]
 
-    def call(self, moment: Moment, *args: Any) -> list[Any]:
+    def call(self, moment: Moment, *args: Any, **facts: Any) -> list[Any]:
         """Call those of a moment; what they return. One that fails is logged by name, the others are called."""
         results = []
         for entry in self.at(moment):
             try:
-                results.append(entry.function(*args))
+                results.append(entry.function(*args, **facts))
             except Exception:  # somebody else's code must not cost the program
                 log.exception("The callback %s of %s failed.", moment.value, entry.label)
         return results
-
-
-def register(moment: Moment, function: Callable[..., Any], name: str | None = None) -> None:
-    """Register a callback of the extension that is being loaded; raises `InvalidValueError` at any other time."""
-    loading = loading_now(f"on_{moment.value}")
-    loading.callbacks.add(Registered(moment, function, loading.extension, name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
@@ -16,6 +16,9 @@ from modules.processing.pipeline.hooks import (
     FileToSave,
     Grid,
     GuidanceHooks,
+    MaskBlend,
+    MaskedStart,
+    Overlay,
     PassStart,
 )
 from modules.processing.request import GenerationRequest
@@ -29,8 +32,15 @@ from modules.scripts.callbacks import (
     ImageSaveParams,
     Moment,
 )
-from modules.scripts.processing import StableDiffusionProcessing
-from modules.scripts.script import PostprocessBatchListArgs, PostprocessImageArgs, PostSampleArgs, Script
+from modules.scripts.processing import StableDiffusionProcessing, StableDiffusionProcessingImg2Img
+from modules.scripts.script import (
+    MaskBlendArgs,
+    PostprocessBatchListArgs,
+    PostprocessImageArgs,
+    PostProcessMaskOverlayArgs,
+    PostSampleArgs,
+    Script,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +98,7 @@ class ScriptRunner:
 
 
 class JobHooks:
-    """The moments of one run of txt2img, for the job `p`."""
+    """The moments of one run, for the job `p`."""
 
     def __init__(self, script_runner: ScriptRunner, p: StableDiffusionProcessing) -> None:
         self._script_runner = script_runner
@@ -97,6 +107,7 @@ class JobHooks:
         self.guidance: GuidanceHooks | None = (
             _GuidanceCallbacks(script_runner) if script_runner.listens(*model_calls) else None
         )
+        self.wants_mask_blends = script_runner.overrides("on_mask_blend")
         self.wants_whole_batches = script_runner.overrides("postprocess_batch", "postprocess_batch_list")
 
     def before_batch(self, batch: BatchDraft) -> None:
@@ -132,6 +143,24 @@ class JobHooks:
             "process_before_every_sampling", self._p, x=start.x, noise=start.noise, c=start.cond, uc=start.uncond
         )
 
+    def masked(self, start: MaskedStart) -> None:
+        p = cast(StableDiffusionProcessingImg2Img, self._p)
+        p.init_latent, p.nmask, p.mask = start.latents, start.painted, 1.0 - start.painted
+        count = len(start.latents) if start.overlays else 0
+        p.overlay_images = [start.overlays[index % len(start.overlays)] for index in range(count)]
+        p.mask_for_overlay = start.overlay_mask
+        if start.area is not None:
+            left, top, right, bottom = start.area
+            p.paste_to = (left, top, right - left, bottom - top)
+
+    def mask_blend(self, blend: MaskBlend) -> None:
+        denoiser = None if blend.sigma is None else self  # only tells the last blend from the others
+        args = MaskBlendArgs(
+            blend.current, blend.painted, blend.initial, 1.0 - blend.painted, blend.blended, denoiser, blend.sigma
+        )
+        self._script_runner.call("on_mask_blend", self._p, args)
+        blend.blended = args.blended_latent
+
     def extra_noise(self, noise: ExtraNoise) -> None:
         params = ExtraNoiseParams(noise.noise, noise.x, noise.xi)
         self._script_runner.tell(Moment.EXTRA_NOISE, params)
@@ -154,6 +183,18 @@ class JobHooks:
     def image(self, image: Image.Image, index: int) -> Image.Image:
         args = PostprocessImageArgs(image, index)
         self._script_runner.call("postprocess_image", self._p, args)
+        return args.image
+
+    def overlay(self, overlay: Overlay) -> None:
+        """A script may also have replaced the overlays at the job."""
+        own = cast(StableDiffusionProcessingImg2Img, self._p).overlay_images
+        image = own[overlay.index % len(own)] if own and overlay.image is not None else overlay.image
+        args = PostProcessMaskOverlayArgs(overlay.index, overlay.mask, image)
+        self._script_runner.call("postprocess_maskoverlay", self._p, args)
+        overlay.mask, overlay.image = args.mask_for_overlay, args.overlay_image
+
+    def composited(self, image: Image.Image, index: int) -> Image.Image:
+        args = PostprocessImageArgs(image, index)
         self._script_runner.call("postprocess_image_after_composite", self._p, args)
         return args.image
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.scripts.adapters import ExtraNetworks
-from modules.scripts.callbacks import Callbacks
+from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.loading import Loading, while_loading
 from modules.scripts.pasting import PastedFields
 from modules.scripts.program import Program
-from modules.scripts.script import Script
+from modules.scripts.script import OnComponent, Script
 
 log = logging.getLogger(__name__)
 
@@ -51,29 +51,56 @@ class ScriptLibrary:
 
     @property
     def selectable(self) -> list[Script]:
-        """Those for the dropdown."""
-        return [script for script in self.scripts if not script.is_alwayson and script.show(False)]
+        """Those for the dropdown of a tab."""
+        return [script for script in self.scripts if not script.is_alwayson and _tabs_of(script)]
 
     @property
     def alwayson(self) -> list[Script]:
-        """Those that take part in every job."""
+        """Those that take part in every job of a tab."""
         return [script for script in self.scripts if script.is_alwayson]
 
-    def find(self, title: str) -> Script:
-        """The selectable script of this title, in any case; raises `UnknownNameError`."""
-        for script in self.selectable:
+    def selectable_of(self, is_img2img: bool) -> list[Script]:
+        """Those for the dropdown of img2img, or of txt2img."""
+        return [script for script in self.scripts if script.is_on(is_img2img) and not script.takes_part(is_img2img)]
+
+    def alwayson_of(self, is_img2img: bool) -> list[Script]:
+        """Those that take part in every job of img2img, or of txt2img."""
+        return [script for script in self.scripts if script.takes_part(is_img2img)]
+
+    def find(self, title: str, is_img2img: bool = False) -> Script:
+        """The selectable script of this title, in any case; raises `UnknownNameError`, and `InvalidValueError` for one
+        that is on the other tab."""
+        here = self.selectable_of(is_img2img)
+        for script in here:
             if script.title().lower() == title.lower():
                 return script
-        raise UnknownNameError.of("script", title, [script.title() for script in self.selectable])
+        if any(script.title().lower() == title.lower() for script in self.selectable):
+            tabs = ("img2img", "txt2img") if is_img2img else ("txt2img", "img2img")
+            raise InvalidValueError(f"The script {title!r} is not for {tabs[0]}, only for {tabs[1]}.")
+        raise UnknownNameError.of("script", title, [script.title() for script in here])
 
-    def find_alwayson(self, title: str) -> Script:
+    def find_alwayson(self, title: str, is_img2img: bool = False) -> Script:
         """The always-on script of this title, in any case; raises `UnknownNameError`, or says that it is selectable."""
-        for script in self.alwayson:
+        for script in self.alwayson_of(is_img2img):
             if script.title().lower() == title.lower():
                 return script
         if any(script.title().lower() == title.lower() for script in self.selectable):
             raise InvalidValueError(f"{title!r} is a selectable script: name it in script_name.")
-        raise UnknownNameError.of("always-on script", title, [script.title() for script in self.alwayson])
+        known = [script.title() for script in self.alwayson_of(is_img2img)]
+        raise UnknownNameError.of("always-on script", title, known)
+
+    def component(self, component: Any, elem_id: str, label: str) -> None:
+        """Tell scripts and callbacks of a control of a form: before it is built (`component` is None) and after."""
+        after = component is not None
+        facts = {"elem_id": elem_id, "label": label}
+        self.callbacks.call(Moment.AFTER_COMPONENT if after else Moment.BEFORE_COMPONENT, component, **facts)
+        for script in self.scripts:
+            try:
+                (script.after_component if after else script.before_component)(component, **facts)
+                for callback in script.component_callbacks(elem_id, after):
+                    callback(OnComponent(component))
+            except Exception:  # somebody else's code must not cost the page
+                log.exception("%s failed at the control %s.", script.title(), elem_id)
 
     def _load_file(self, file: Path, extension: str) -> None:
         label = f"{extension}/{file.name}"
@@ -105,12 +132,16 @@ class ScriptLibrary:
         self.scripts += found
 
 
+def _tabs_of(script: Script) -> list[bool]:
+    return [is_img2img for is_img2img in (False, True) if script.is_on(is_img2img)]
+
+
 def components_of(script: Script) -> list[Any]:
     """The script's components, built once outside of any page: for their defaults and limits."""
     if script.built is None:
         with ThreadPoolExecutor(1) as thread:
             script.built = thread.submit(lambda: asyncio.run(_build(script))).result()
-        script.pasted = PastedFields.of(script, script.built)
+        script.pasted = PastedFields.of(script.title(), script.built, script.infotext_fields)
     return script.built
 
 
@@ -119,7 +150,7 @@ async def _build(script: Script) -> list[Any]:
     import gradio as gr
 
     with gr.Blocks(analytics_enabled=False):
-        return list(script.ui(False) or [])
+        return list(script.ui(not script.is_on(False)) or [])
 
 
 def default_args(script: Script) -> list[Any]:
@@ -128,7 +159,7 @@ def default_args(script: Script) -> list[Any]:
 
 
 def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments of a caller, defaults in place of those left out; raises `InvalidValueError` for too many."""
+    """Arguments of a caller, defaults instead of those left out; raises `InvalidValueError` for too many."""
     defaults = default_args(script)
     if len(args) > len(defaults):
         raise InvalidValueError(f"{script.title()} takes {len(defaults)} arguments, {len(args)} were given.")
@@ -136,7 +167,7 @@ def filled_args(script: Script, args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Arguments by their labels on the page, in any case, defaults in place of the others; of several components with
+    """Arguments by their labels on the page, in any case, defaults instead of the others; of several components with
     one label the first is meant. Raises `UnknownNameError` for a label that there is not."""
     args = default_args(script)
     labels = [str(getattr(component, "label", "") or "") for component in components_of(script)]
@@ -149,7 +180,7 @@ def named_args(script: Script, given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The script's arguments as an infotext has them, defaults in place of the others; None where it says nothing."""
+    """The script's arguments as an infotext has them, defaults instead of the others; None where it says nothing."""
     components = components_of(script)
     values = script.pasted.values(parsed) if script.pasted is not None else {}
     if not values:
@@ -162,12 +193,12 @@ def pasted_args(script: Script, parsed: Mapping[str, Any]) -> tuple[Any, ...] | 
     return tuple(args)
 
 
-def script_info(script: Script) -> dict[str, Any]:
-    """What `/sdapi/v1/script-info` says of a script."""
+def script_info(script: Script, is_img2img: bool = False) -> dict[str, Any]:
+    """What `/sdapi/v1/script-info` says of a script on a tab."""
     return {
         "name": script.title().lower(),
-        "is_alwayson": script.is_alwayson,
-        "is_img2img": False,
+        "is_alwayson": script.takes_part(is_img2img),
+        "is_img2img": is_img2img,
         "args": [
             {
                 "label": getattr(component, "label", "") or "",

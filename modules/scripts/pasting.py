@@ -7,14 +7,14 @@ an infotext field or a function of all fields.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from modules.scripts.script import InfotextFields, Script
+from typing import Any, TypeAlias
 
 log = logging.getLogger(__name__)
+
+InfotextFields: TypeAlias = Sequence[tuple[Any, str | Callable[[Mapping[str, Any]], Any]]]
+"""What a script sets: a component, and the name of an infotext's field or a function of all fields."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class PastedFields:
     sources: InfotextFields
 
     @classmethod
-    def of(cls, script: Script, components: Sequence[Any]) -> PastedFields:
+    def of(cls, title: str, components: Sequence[Any], sources: InfotextFields | None) -> PastedFields:
         """Right after `ui`, which has set the script's `infotext_fields`."""
-        return cls(script.title(), tuple(components), tuple(script.infotext_fields or ()))
+        return cls(title, tuple(components), tuple(sources or ()))
 
     @property
     def places(self) -> list[int]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from PIL import Image
 
 from modules.processing.parameters import Parameter, rows_of
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
 from modules.prompting.styles import StyleBook
 
+Job = TypeVar("Job", bound="StableDiffusionProcessing")
 Make = Callable[["StableDiffusionProcessing"], "Processed"]
 """Makes the images of a job, as it is now."""
 
@@ -85,8 +87,8 @@ class StableDiffusionProcessing:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a job has no {name!r}; known: {', '.join(sorted(vars(self)))}")
 
-    def __copy__(self) -> StableDiffusionProcessing:
-        tied = object.__new__(StableDiffusionProcessing)
+    def __copy__(self) -> Self:
+        tied = object.__new__(type(self))
         tied.__dict__.update(self.__dict__)
         tied.override_settings = dict(self.override_settings)
         tied.extra_generation_params = dict(self.extra_generation_params)
@@ -131,6 +133,15 @@ class StableDiffusionProcessing:
                 processed.generated[index], self.to_request(), processed.result
             )
 
+    def save_samples(self, processed: Processed) -> None:
+        """Save the images that have no file yet, if the settings and the job as it was asked for say so: for scripts
+        that put an image together of parts that are not saved."""
+        if not (self._request.save_images and self.settings.saving.samples_save) or self._save_grid is None:
+            return
+        for index, image in enumerate(processed.generated):
+            if image.path is None and image.kind is ImageRole.SAMPLE:
+                processed.generated[index] = self._save_grid(image, self.to_request(), processed.result)
+
     @property
     def settings(self) -> Any:
         """The job's settings, overrides included."""
@@ -145,6 +156,7 @@ class StableDiffusionProcessing:
         return replace(
             self._request,
             **values,
+            start=self._start(),
             hires=HiresRequest(**hires) if hires is not None else None,
             checkpoint=checkpoint,
             settings=self.settings,
@@ -154,6 +166,87 @@ class StableDiffusionProcessing:
             script=None,
         )
 
+    def _start(self) -> RequestStart:
+        return self._request.start
+
+
+class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
+    """A job that starts from `init_images`, under `image_mask` where that is set; while sampling, `latent_mask` takes
+    its place. Masks and latents of a running batch (`init_latent`, `nmask`, `mask`,
+    `overlay_images`, `mask_for_overlay`, `paste_to`) are there from the first `process_before_every_sampling` on."""
+
+    denoising_strength: float
+    resize_mode: int
+    mask_blur_x: int
+    mask_blur_y: int
+    mask_round: bool
+    inpainting_fill: int
+    inpaint_full_res: bool
+    inpaint_full_res_padding: int
+    inpainting_mask_invert: int
+
+    def __init__(self, request: GenerationRequest, make: Make, *more: Any) -> None:
+        super().__init__(request, make, *more)
+        assert isinstance(request.start, FromImage)
+        start = request.start
+        self.init_images: list[Image.Image] = [source.image for source in start.images]
+        self.image_mask: Image.Image | None = start.mask.image.image if start.mask else None
+        latent = start.mask.latent if start.mask else None
+        self.latent_mask: Image.Image | None = latent.image if latent else None
+        given = (*start.images, *([start.mask.image] if start.mask else []), *([latent] if latent else []))
+        self._known = {id(source.image): source for source in given}
+        self._take(start, IMAGE_ROWS)
+        self._take(start.mask or Mask(image=start.images[0]), MASK_ROWS)
+        self.init_latent: Any = None
+        self.nmask: Any = None
+        self.mask: Any = None
+        self.overlay_images: list[Image.Image] = []
+        self.mask_for_overlay: Image.Image | None = None
+        self.paste_to: tuple[int, int, int, int] | None = None  # left, top, width, height
+
+    def __copy__(self) -> Self:
+        tied = super().__copy__()
+        tied.init_images = list(self.init_images)
+        return tied
+
+    @property
+    def mask_blur(self) -> int | None:
+        """The blur of both directions; None where they differ. Setting it sets both."""
+        return self.mask_blur_x if self.mask_blur_x == self.mask_blur_y else None
+
+    @mask_blur.setter
+    def mask_blur(self, value: int) -> None:
+        self.mask_blur_x = self.mask_blur_y = value
+
+    def _start(self) -> RequestStart:
+        mask = None
+        if self.image_mask is not None:
+            values = {row.name: _member(row, getattr(self, row.api)) for row in MASK_ROWS if row.api}
+            latent = self._source(self.latent_mask) if self.latent_mask is not None else None
+            mask = Mask(image=self._source(self.image_mask), latent=latent, **values)
+        values = {row.name: _member(row, getattr(self, row.api)) for row in IMAGE_ROWS if row.api}
+        return FromImage(images=tuple(self._source(image) for image in self.init_images), mask=mask, **values)
+
+    def _source(self, image: Image.Image) -> SourceImage:
+        """An image with its hash, taken once for those that the job began with."""
+        return self._known.get(id(image)) or SourceImage.of(image)
+
+
+def _member(row: Parameter, value: Any) -> Any:
+    """What a script wrote, as the row's own type: 1 and True are members of an enum or a flag."""
+    return row.from_api(int(value)) if row.words else value
+
+
+def job_of(
+    request: GenerationRequest,
+    make: Make,
+    save_grid: SaveGrid | None = None,
+    read_styles: Callable[[], StyleBook] = lambda: StyleBook(()),
+) -> StableDiffusionProcessing:
+    """A request as scripts see it."""
+    made = StableDiffusionProcessingImg2Img if isinstance(request.start, FromImage) else StableDiffusionProcessing
+    return made(request, make, save_grid, read_styles)
+
 
 class Processed:
     """Images of a job with their infotexts; grids first."""
@@ -161,6 +254,20 @@ class Processed:
     def __init__(self, result: Result) -> None:
         self.generated: list[GeneratedImage] = list(result.images)
         self.result = result
+
+    @classmethod
+    def joined(cls, runs: Sequence[Processed]) -> Processed:
+        """The images, notices and the end of several runs as one; at least one is needed."""
+        notices = dict.fromkeys(note for run in runs for note in run.result.notices)
+        interrupted = any(run.interrupted for run in runs)
+        whole = cls(replace(runs[0].result, notices=tuple(notices), interrupted=interrupted))
+        whole.generated = [image for run in runs for image in run.generated]
+        return whole
+
+    def put_grid(self, grid: Image.Image) -> None:
+        """Put a grid of the images in front of them; it has the infotext of the first."""
+        first = self.generated[0]
+        self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, kind=ImageRole.GRID))
 
     @property
     def images(self) -> list[Image.Image]:
@@ -189,7 +296,7 @@ def process_images(p: StableDiffusionProcessing) -> Processed:
     return p._make(p)
 
 
-def copy_of(p: StableDiffusionProcessing) -> StableDiffusionProcessing:
+def copy_of(p: Job) -> Job:
     """An independent copy, for changing one thing at a time."""
     return copy.copy(p)
 

@@ -4,12 +4,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from modules.errors import InvalidValueError
-from modules.processing.engine.adapters import Adapters
+from modules.processing.engine.adapter_files import AdapterFiles
+from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
 from modules.prompting.styles import StyleBook
-from modules.scripts.loading import loading_now
+from modules.settings.values import Settings
 
 Names = Callable[[], list[str]]
+
+
+Enlarge = Callable[[Image.Image, str, tuple[int, int], Settings], Image.Image]
+"""(image, name of an upscaler, width and height in pixels, settings) -> the image in that size."""
+
+
+def _stretched(image: Image.Image, name: str, size_px: tuple[int, int], settings: Settings) -> Image.Image:
+    """The upscalers that need no file."""
+    return upscale_image(image, PIXEL_UPSCALERS.canonical(name), *size_px)
+
+
+def _without_files() -> list[str]:
+    return list(PIXEL_UPSCALERS)
 
 
 def _none() -> list[str]:
@@ -24,16 +40,12 @@ class Program:
     checkpoint: Callable[[str], str] = str  # the title of a name, title or hash; raises `UnknownNameError`
     vaes: Names = _none  # as the setting sd_vae takes them: Automatic, None, file names
     upscalers: Names = _none  # for hires fix, latent modes included
+    pixel_upscalers: Names = _without_files  # without latent modes; "None" first
+    enlarge: Enlarge = _stretched  # an image by one of these; raises `UnknownNameError`
     loras: Names = _none
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
-    adapters: Callable[[], Adapters] = Adapters  # what finds, reads and applies LoRA files and their like
+    adapters: Callable[[], AdapterFiles] = AdapterFiles  # what finds, reads and applies LoRA files and their like
     folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
-
-
-def program_now() -> Program:
-    """The program that loads the extension's file, to be kept for what the file registers. At the top level of the
-    file; raises `InvalidValueError` at any other time."""
-    return loading_now("program_now").program
 
 
 def one_of(kind: str, text: str, names: list[str]) -> str:

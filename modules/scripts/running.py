@@ -18,9 +18,10 @@ from modules.processing.record.made import Made, made_in
 from modules.processing.record.output import Output, name_context
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest
+from modules.processing.start import FromImage
 from modules.scripts.hooks import JobHooks, ScriptRunner
 from modules.scripts.library import ScriptLibrary
-from modules.scripts.processing import Processed, StableDiffusionProcessing
+from modules.scripts.processing import Processed, StableDiffusionProcessing, job_of
 from modules.scripts.script import Script
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def run_with_scripts(
     job. `made`: images of an earlier try, by keys `RUN/KEY`. Raises what `generate` raises."""
     from modules.processing.pipeline.generate import generate
 
+    is_img2img = isinstance(request.start, FromImage)
     cells = _Cells(events)
-    script_runner = ScriptRunner(library.alwayson, library.callbacks, request)
+    script_runner = ScriptRunner(library.alwayson_of(is_img2img), library.callbacks, request)
     notices = script_runner.notices
 
     def make(job: StableDiffusionProcessing) -> Processed:
@@ -75,10 +77,10 @@ def run_with_scripts(
             notices.append(problem)
         return saved
 
-    p = StableDiffusionProcessing(request, make, save_grid, library.program.styles)
+    p = job_of(request, make, save_grid, library.program.styles)
     processed = None
     if request.script:
-        script = library.find(request.script)
+        script = library.find(request.script, is_img2img)
         expected = getattr(script, "expected_cells", None)
         if expected is not None:
             cells.count = max(1, expected(p, *request.script_args))

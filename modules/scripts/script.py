@@ -6,20 +6,18 @@ of the components that `ui` returned, in their order; facts of a batch come as k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from modules.scripts.program import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from PIL import Image
     from torch import Tensor
 
-    from modules.scripts.pasting import PastedFields
+    from modules.scripts.pasting import InfotextFields, PastedFields
     from modules.scripts.processing import Processed, StableDiffusionProcessing
-
-    InfotextFields: TypeAlias = Sequence[tuple[Any, str | Callable[[Mapping[str, Any]], Any]]]
 
 AlwaysVisible = object()
 """What `Script.show` returns for a script that takes part in every job."""
@@ -53,8 +51,36 @@ class Script:
         """Build and return Gradio components."""
         return []
 
+    def before_component(self, component: Any, **kwargs: Any) -> None:
+        """A control of a form is about to be built where the layout is open now: what is built here stands before it.
+        `component` is None, `elem_id` and `label` are given."""
+
+    def after_component(self, component: Any, **kwargs: Any) -> None:
+        """A control of a form was built; `elem_id` and `label` are given."""
+
+    def on_before_component(self, callback: Callable[[OnComponent], None], *, elem_id: str) -> None:
+        """Have `callback` called before the control with this id is built. To be called in `__init__` or `show`."""
+        self._on_components("_before_by_id", elem_id, callback)
+
+    def on_after_component(self, callback: Callable[[OnComponent], None], *, elem_id: str) -> None:
+        """As above, after it was built."""
+        self._on_components("_after_by_id", elem_id, callback)
+
+    def _on_components(self, name: str, elem_id: str, callback: Callable[[OnComponent], None]) -> None:
+        """`show` may be called again and again; the same function is registered once."""
+        found = self.__dict__.setdefault(name, {}).setdefault(elem_id, [])
+        if callback not in found:
+            found.append(callback)
+
+    def component_callbacks(self, elem_id: str, after: bool) -> Sequence[Callable[[OnComponent], None]]:
+        """What was registered for a control."""
+        found: dict[str, list[Callable[[OnComponent], None]]] = self.__dict__.get(
+            "_after_by_id" if after else "_before_by_id", {}
+        )
+        return tuple(found.get(elem_id, ()))
+
     def run(self, p: StableDiffusionProcessing, *args: Any) -> Processed | None:
-        """Make the images of a job in place of the program; None: the program makes them with `p` as it is now."""
+        """Make the images of a job instead of the program; None: the program makes them with `p` as it is now."""
         return None
 
     def setup(self, p: StableDiffusionProcessing, *args: Any) -> None:
@@ -79,6 +105,9 @@ class Script:
     def process_before_every_sampling(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
         """Before each pass: `x` and `noise` [B,C,h,w], which may be changed in place, `c` and `uc`, the prompts."""
 
+    def on_mask_blend(self, p: StableDiffusionProcessing, mba: MaskBlendArgs, *args: Any) -> None:
+        """Inpainting: at each model call and once at the end; `mba.blended_latent` may be replaced."""
+
     def before_hr(self, p: StableDiffusionProcessing, *args: Any) -> None:
         """The first pass of hires fix is over, the second comes."""
 
@@ -96,18 +125,38 @@ class Script:
     def postprocess_image(self, p: StableDiffusionProcessing, pp: PostprocessImageArgs, *args: Any) -> None:
         """For each finished image, before it is saved; `pp.image` may be replaced."""
 
+    def postprocess_maskoverlay(
+        self, p: StableDiffusionProcessing, ppmo: PostProcessMaskOverlayArgs, *args: Any
+    ) -> None:
+        """Before what a mask keeps is put over an image; `ppmo.overlay_image` may be replaced."""
+
     def postprocess_image_after_composite(
         self, p: StableDiffusionProcessing, pp: PostprocessImageArgs, *args: Any
     ) -> None:
-        """After that; `pp.image` may be replaced."""
+        """With what a mask keeps over it; `pp.image` may be replaced."""
 
     def postprocess(self, p: StableDiffusionProcessing, processed: Processed, *args: Any) -> None:
         """After the job; images may be added to `processed`."""
 
     @property
     def is_alwayson(self) -> bool:
-        """Whether it takes part in every txt2img job."""
-        return self.show(False) is AlwaysVisible
+        """Whether it takes part in every job of a tab that it is on."""
+        return any(self.takes_part(is_img2img) for is_img2img in (False, True))
+
+    def takes_part(self, is_img2img: bool) -> bool:
+        """Whether it takes part in every job of img2img, or of txt2img."""
+        return self.show(is_img2img) is AlwaysVisible
+
+    def is_on(self, is_img2img: bool) -> bool:
+        """Whether it is on the tab img2img, or txt2img."""
+        return bool(self.show(is_img2img))
+
+
+class OnComponent:
+    """A control of a form; None before it is built."""
+
+    def __init__(self, component: Any) -> None:
+        self.component = component
 
 
 class PostSampleArgs:
@@ -115,6 +164,40 @@ class PostSampleArgs:
 
     def __init__(self, samples: Tensor) -> None:
         self.samples = samples
+
+
+class MaskBlendArgs:
+    """The kept part of an image is about to be put back into `current_latent` [B,C,h,w]: `blended_latent` may be
+    replaced. `nmask` [C,h,w] is 1 where the image is painted anew and `mask` where it is kept, `init_latent` is clean;
+    `sigma` [B] is None at the last blend, where `is_final_blend` is True."""
+
+    def __init__(
+        self,
+        current_latent: Tensor,
+        nmask: Tensor,
+        init_latent: Tensor,
+        mask: Tensor,
+        blended_latent: Tensor,
+        denoiser: Any = None,
+        sigma: Tensor | None = None,
+    ) -> None:
+        self.current_latent = current_latent
+        self.nmask = nmask
+        self.init_latent = init_latent
+        self.mask = mask
+        self.blended_latent = blended_latent
+        self.denoiser = denoiser
+        self.is_final_blend = denoiser is None
+        self.sigma = sigma
+
+
+class PostProcessMaskOverlayArgs:
+    """What a mask keeps of an image (RGBA, None where nothing is put back); `index` counts within its batch."""
+
+    def __init__(self, index: int, mask_for_overlay: Image.Image | None, overlay_image: Image.Image | None) -> None:
+        self.index = index
+        self.mask_for_overlay = mask_for_overlay
+        self.overlay_image = overlay_image
 
 
 class PostprocessBatchListArgs:

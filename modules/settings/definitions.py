@@ -28,9 +28,9 @@ from modules.settings.sections.stable_diffusion import (
     VaeSettings,
 )
 from modules.settings.sections.system import ApiSettings, HiddenSettings, SystemSettings
-from modules.settings.setting import Kind, Section, Setting, SettingValue
+from modules.settings.setting import Section, Setting, SettingType, SettingValue
 
-__all__ = ["DIRECTORY_KEYS", "SETTINGS", "Kind", "Section", "Setting", "SettingValue", "visible_sections"]
+__all__ = ["DIRECTORY_KEYS", "SETTINGS", "Section", "Setting", "SettingType", "SettingValue", "visible_sections"]
 
 G = TypeVar("G", bound=SettingsGroup)
 

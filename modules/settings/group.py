@@ -12,7 +12,7 @@ attribute is the setting's key in config.json and in the API.
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Generic, Never, Self, TypedDict, TypeVar, Unpack, overload
 
-from modules.settings.setting import Kind, Section, Setting, SettingValue
+from modules.settings.setting import Section, Setting, SettingType, SettingValue
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -30,7 +30,7 @@ class Extras(TypedDict, total=False):
 
 
 class NumberExtras(Extras, total=False):
-    """What only numbers carry beside `Extras`."""
+    """What only numbers carry alongside `Extras`."""
 
     minimum: float
     maximum: float
@@ -60,7 +60,7 @@ class SettingAttribute(Generic[V_co]):
     def __init__(
         self,
         read: Callable[[SettingValue], V_co],
-        kind: Kind,
+        type: SettingType,
         label: str,
         default: SettingValue,
         choices: tuple[str, ...] | str | None = None,
@@ -68,7 +68,7 @@ class SettingAttribute(Generic[V_co]):
     ) -> None:
         self._read = read
         self._define: Callable[[str, Section], Setting] = lambda key, section: Setting(
-            key=key, section=section, kind=kind, label=label, default=default, choices=choices, **extras
+            key=key, section=section, type=type, label=label, default=default, choices=choices, **extras
         )
 
     def __set_name__(self, group: type[SettingsGroup], name: str) -> None:
@@ -106,41 +106,41 @@ class SettingAttribute(Generic[V_co]):
 
 def flag(label: str, default: bool, **extras: Unpack[Extras]) -> SettingAttribute[bool]:
     """On or off."""
-    return SettingAttribute(_as_bool, Kind.BOOL, label, default, **extras)
+    return SettingAttribute(_as_bool, SettingType.BOOL, label, default, **extras)
 
 
 def whole(label: str, default: int, **extras: Unpack[NumberExtras]) -> SettingAttribute[int]:
     """A whole number."""
-    return SettingAttribute(_as_int, Kind.INT, label, default, **extras)
+    return SettingAttribute(_as_int, SettingType.INT, label, default, **extras)
 
 
 def number(label: str, default: float, **extras: Unpack[NumberExtras]) -> SettingAttribute[float]:
     """A number."""
-    return SettingAttribute(_as_float, Kind.FLOAT, label, default, **extras)
+    return SettingAttribute(_as_float, SettingType.FLOAT, label, default, **extras)
 
 
 def text(label: str, default: str, **extras: Unpack[Extras]) -> SettingAttribute[str]:
     """Any text."""
-    return SettingAttribute(_as_text, Kind.TEXT, label, default, **extras)
+    return SettingAttribute(_as_text, SettingType.TEXT, label, default, **extras)
 
 
 def color(label: str, default: str, **extras: Unpack[Extras]) -> SettingAttribute[str]:
     """A colour as "#rrggbb"."""
-    return SettingAttribute(_as_text, Kind.COLOR, label, default, **extras)
+    return SettingAttribute(_as_text, SettingType.COLOR, label, default, **extras)
 
 
 def choice(
     label: str, default: str | None, choices: tuple[str, ...] | str, **extras: Unpack[Extras]
 ) -> SettingAttribute[str]:
     """One of `choices`, or of what a provider such as "checkpoints" offers. Null reads as an empty text."""
-    return SettingAttribute(_as_text, Kind.CHOICE, label, default, choices, **extras)
+    return SettingAttribute(_as_text, SettingType.CHOICE, label, default, choices, **extras)
 
 
 def many(
     label: str, default: tuple[str, ...], choices: tuple[str, ...] | str | None = None, **extras: Unpack[Extras]
 ) -> SettingAttribute[tuple[str, ...]]:
     """A list of `choices` (see `choice`), or of free texts where `choices` is None."""
-    return SettingAttribute(_as_texts, Kind.LIST, label, default, choices, **extras)
+    return SettingAttribute(_as_texts, SettingType.LIST, label, default, choices, **extras)
 
 
 def kept(section: Section, defaults: Mapping[str, SettingValue]) -> tuple[Setting, ...]:
@@ -150,7 +150,7 @@ def kept(section: Section, defaults: Mapping[str, SettingValue]) -> tuple[Settin
             key=key,
             label=key,
             default=default,
-            kind=_kind_of(default),
+            type=_type_of(default),
             section=section,
             hidden=True,
             optional=default is None,
@@ -159,17 +159,17 @@ def kept(section: Section, defaults: Mapping[str, SettingValue]) -> tuple[Settin
     )
 
 
-def _kind_of(default: SettingValue) -> Kind:
+def _type_of(default: SettingValue) -> SettingType:
     match default:
         case bool():
-            return Kind.BOOL
+            return SettingType.BOOL
         case int() | float():
             # Numbers are kept as they come: without an effect there is no reason to refuse 0.5 for 0.
-            return Kind.FLOAT
+            return SettingType.FLOAT
         case tuple():
-            return Kind.LIST
+            return SettingType.LIST
         case _:
-            return Kind.TEXT
+            return SettingType.TEXT
 
 
 def _as_bool(value: SettingValue) -> bool:

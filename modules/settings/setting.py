@@ -7,16 +7,16 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import TypeAlias
 
-from modules.texts import why_not_storable
-
 SettingValue: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 """Immutable on purpose: a running job keeps the values it began with. Lists of JSON become tuples."""
 
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a UTF-16 pair. JSON can write it (`"\\ud800"`), and Python reads it, but no file or reply can hold it."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 
-class Kind(StrEnum):
+class SettingType(StrEnum):
     """The type of a setting's value, which is also what the page draws for it."""
 
     BOOL = "bool"
@@ -50,7 +50,7 @@ class Setting:
     key: str
     label: str
     default: SettingValue
-    kind: Kind
+    type: SettingType
     section: Section
     choices: tuple[str, ...] | str | None = None
     minimum: float | None = None
@@ -75,14 +75,14 @@ class Setting:
         """
         if value is None and self.optional:
             return None
-        match self.kind:
-            case Kind.BOOL:
+        match self.type:
+            case SettingType.BOOL:
                 return self._check_bool(value)
-            case Kind.INT | Kind.FLOAT:
+            case SettingType.INT | SettingType.FLOAT:
                 return self._check_number(value)
-            case Kind.LIST:
+            case SettingType.LIST:
                 return self._check_list(value)
-            case Kind.COLOR:
+            case SettingType.COLOR:
                 return self._check_color(value)
             case _:
                 return self._check_text(value)
@@ -90,11 +90,11 @@ class Setting:
     def from_text(self, text: str) -> SettingValue:
         """The value that an infotext writes as `text`. Raises ValueError as `check` does."""
         stripped = text.strip()
-        if self.kind is Kind.BOOL:
+        if self.type is SettingType.BOOL:
             if stripped.lower() not in ("true", "false"):
                 raise self._bad(text, "True or False")
             return stripped.lower() == "true"
-        if self.kind in (Kind.INT, Kind.FLOAT):
+        if self.type in (SettingType.INT, SettingType.FLOAT):
             try:
                 number = float(stripped)
             except ValueError as error:
@@ -113,7 +113,7 @@ class Setting:
         return value
 
     def _check_number(self, value: object) -> int | float:
-        whole = self.kind is Kind.INT
+        whole = self.type is SettingType.INT
         allowed = f"a {'whole ' if whole else ''}number{self._range_text()}"
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self._bad(value, allowed)
@@ -165,3 +165,11 @@ class Setting:
         if len(text) != 7 or len(digits) != 6 or not all(c in "0123456789abcdefABCDEF" for c in digits):
             raise self._bad(value, 'a colour such as "#ffffff"')
         return text
+
+
+def why_not_storable(text: str) -> str | None:
+    """What keeps a text out of files and paths, as the end of "it holds ..."; None for one that can be stored."""
+    if "\0" in text:
+        return f"a null character at position {text.index(chr(0))}"
+    lone = LONE_SURROGATE.search(text)
+    return f"half of a surrogate pair (\\u{ord(lone.group()):04x}) at position {lone.start()}" if lone else None

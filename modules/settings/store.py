@@ -1,4 +1,5 @@
-"""config.json: read once at start, written atomically at each change, never lost."""
+"""config.json: read once at start, written atomically at each change, never lost. Keys of old versions get their new
+names, and no value stops the start."""
 
 import json
 import threading
@@ -7,9 +8,8 @@ from pathlib import Path
 
 from modules.atomic_files import keep_aside, output_error, write_atomic
 from modules.errors import OutputError
-from modules.settings.stored import migrate, read_stored
-from modules.settings.values import Settings
-from modules.texts import whole_text, whole_texts
+from modules.settings.setting import LONE_SURROGATE, SettingValue
+from modules.settings.values import Settings, as_json, exact_setting
 
 OnChange = Callable[[Settings, frozenset[str]], None]
 """Called after a change was stored, with the new settings and the keys whose values changed."""
@@ -116,3 +116,60 @@ class SettingsStore:
         except OSError as error:
             raise output_error(f"A copy of the damaged {self.path.name}", self.path.parent, error) from error
         return f"{self.path.name} could not be read: {reason}. It was kept as {aside.name}; the defaults are used."
+
+
+def read_stored(stored: Mapping[str, object]) -> tuple[Settings, tuple[str, ...]]:
+    """Settings from a stored file, and a notice for each value that could not be used (its default is)."""
+    values: dict[str, SettingValue] = {}
+    foreign: dict[str, object] = {}
+    notices: list[str] = []
+    for key, value in stored.items():
+        setting = exact_setting(key)
+        if setting is None:
+            foreign[key] = value
+            continue
+        try:
+            values[key] = setting.check(value)
+        except ValueError as error:
+            notices.append(f"{error}. The default {as_json(setting.default)!r} is used.")
+    return Settings(values, foreign), tuple(notices)
+
+
+def migrate(stored: Mapping[str, object]) -> dict[str, object]:
+    """A copy of `stored` with renamed keys under their new names. A new key that is present wins over the old one."""
+    values = dict(stored)
+    quicksettings = values.pop("quicksettings", None)
+    if isinstance(quicksettings, str):
+        values.setdefault("quicksettings_list", _split_names(quicksettings))
+    reorder = values.pop("ui_reorder", None)
+    if isinstance(reorder, str):
+        values.setdefault("ui_reorder_list", _split_names(reorder))
+    vae_as_default = values.pop("sd_vae_as_default", None)
+    if isinstance(vae_as_default, bool):
+        # The old switch said the opposite: the chosen VAE was only a default for models without their own.
+        values.setdefault("sd_vae_overrides_per_model_preferences", not vae_as_default)
+    attention = values.get("cross_attention_optimization")
+    if isinstance(attention, str):
+        # The reference UI keeps the title: "sdp - scaled dot product".
+        values["cross_attention_optimization"] = attention.split(" - ")[0]
+    return values
+
+
+def _split_names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def whole_text(text: str) -> str:
+    """The text with U+FFFD, the replacement character, instead of each lone surrogate."""
+    return LONE_SURROGATE.sub("\ufffd", text)
+
+
+def whole_texts(value: object) -> object:
+    """`whole_text` for every text in JSON data, keys included; everything else as it is."""
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, list):
+        return [whole_texts(item) for item in value]
+    if isinstance(value, dict):
+        return {whole_text(str(key)): whole_texts(item) for key, item in value.items()}
+    return value

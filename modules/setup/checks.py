@@ -10,11 +10,11 @@ CHECKS: dict[str, tuple[str, ...]] = {
     "ruff check": ("ruff", "check", "."),
     "ruff format": ("ruff", "format", "--check", "."),
     "mypy": ("mypy",),
-    "pytest": ("pytest",),
+    "pytest": ("pytest", "-p", "hypothesispytest"),
 }
 # One process for each core; each file of tests in one of them, in the order of tests/conftest.py. More than four
 # processes would need more memory than they save time.
-SIDE_BY_SIDE = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+SIDE_BY_SIDE = ("-p", "xdist", "-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -28,7 +28,8 @@ def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: M
 
     def run(name: str) -> None:
         say(f"== {name}")
-        done = subprocess.run(commands[name], cwd=root, env=dict(environ), stdin=subprocess.DEVNULL)
+        own = tests_environ(environ) if name == "pytest" else dict(environ)
+        done = subprocess.run(commands[name], cwd=root, env=own, stdin=subprocess.DEVNULL)
         codes[name] = done.returncode
 
     run("ruff check")
@@ -50,6 +51,16 @@ def run_checks(python: Path, root: Path, pytest_words: Sequence[str], environ: M
     failed = [name for name in CHECKS if codes[name] != 0]
     say("== all checks passed" if not failed else f"== failed: {', '.join(failed)}")
     return codes[failed[0]] if failed else 0
+
+
+def tests_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the tests, in which each process starts sooner.
+
+    pytest loads the plugins that `CHECKS` and `SIDE_BY_SIDE` name, not all that are installed: Schemathesis' imports
+    300 modules for one test. What Python has compiled is kept for the next process.
+    """
+    kept = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def side_by_side(pytest_words: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The virtual environment beside `launch.py`: where its parts lie, whether it works, and making it."""
+"""The virtual environment next to `launch.py`: where its parts lie, whether it works, and making it."""
 
 import os
 import shutil

@@ -7,6 +7,7 @@ import torch
 
 from modules.errors import CheckpointError
 from modules.models.families.family import ModelFamily
+from modules.models.families.registry import FAMILIES
 from modules.models.layouts.diffusers_folder import stamp
 from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
@@ -37,9 +38,10 @@ def load_base(path: Path, configs_dir: Path, storage: str | None, device: torch.
     rules = storage_rules(storage) if storage else None
 
     def plan(family: ModelFamily) -> PrecisionPlan:
-        if family.label != "SD 1.x":
+        if family.lora_base is None:
+            trained = ", ".join(known.label for _, known in FAMILIES.items() if known.lora_base is not None)
             raise CheckpointError(
-                f"{path.name} is of the family {family.label}; LoRAs are trained for SD 1.x so far. "
+                f"{path.name} is of the family {family.label}; LoRAs are trained for {trained} so far. "
                 "Choose a checkpoint of that family."
             )
         return PrecisionPlan(

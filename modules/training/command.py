@@ -12,6 +12,7 @@ import torch
 
 from modules.adapters.adapter_file import read_adapter_file
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.model_cards.training_facts import version_of_family
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
 from modules.training.factors import take_over
@@ -33,7 +34,7 @@ AddCommands = Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], 
 
 
 def main(argv: Sequence[str], add_commands: AddCommands = lambda commands: None) -> int:
-    """Run the command; exit code 0, or 1 for errors. `add_commands` adds more commands beside `train`."""
+    """Run the command; exit code 0, or 1 for errors. `add_commands` adds more commands alongside `train`."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     log.setLevel(logging.INFO)
     arguments = _parser(add_commands).parse_args(argv)
@@ -53,10 +54,10 @@ def _parser(add_commands: AddCommands) -> argparse.ArgumentParser:
     train = commands.add_parser(
         "train", parents=[training_arguments()], help="train on a folder of images with captions"
     )
-    train.add_argument("folder", type=Path, help="images, and beside each a .txt with its captions, one per line")
+    train.add_argument("folder", type=Path, help="images, and next to each a .txt with its captions, one per line")
     train.add_argument("--output", type=Path, required=True, help="the .safetensors file to write")
     train.add_argument("--side", type=int, default=None, help="side of the images in pixels; the model's unless given")
-    train.add_argument("--trigger", default="", help="the word that calls it up, for the model card beside the file")
+    train.add_argument("--trigger", default="", help="the word that calls it up, for the model card next to the file")
     train.set_defaults(run=_train)
     add_commands(commands)
     return parser
@@ -72,7 +73,7 @@ def common_arguments() -> argparse.ArgumentParser:
 def training_arguments() -> argparse.ArgumentParser:
     """What every command that trains takes."""
     training = argparse.ArgumentParser(add_help=False, parents=[common_arguments()])
-    training.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for (SD 1.x)")
+    training.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for")
     training.add_argument("--start", type=Path, default=None, help="a LoRA of the same ranks to resume from")
     training.add_argument("--storage", default=None, help="keep the frozen weights in 8 bits: fp8_e4m3fn_row ...")
     training.add_argument("--device", default="cpu")
@@ -94,7 +95,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument(name, nargs="?", const="all", default=None, metavar="WHICH", help=text)
             continue
         if field.name == "checkpointing_offload":
-            text = "where the inputs of those blocks wait: ram (beside a GPU), or a folder on a disk"
+            text = "where the inputs of those blocks wait: ram (with a GPU), or a folder on a disk"
             group.add_argument(name, default=None, metavar="WHERE", help=text)
             continue
         whole = field.name in ("rank", "text_rank", "conv_rank", "steps", "batch", "warmup_steps", "seed")
@@ -120,7 +121,7 @@ def _train(arguments: argparse.Namespace) -> None:
         arguments, model, images, options, arguments.output, arguments.folder.resolve().name, arguments.trigger
     )
     if arguments.trigger:
-        write_card(arguments.output, "", arguments.trigger)
+        write_card(arguments.output, version_of_family(model.family.label), "", arguments.trigger)
     if arguments.preview_prompt:
         write_preview(arguments, model, arguments.output, arguments.preview_prompt, arguments.preview_seed or 1)
 
@@ -161,8 +162,10 @@ def train_and_write(
         log.warning("Stopped at step %d; what was learnt so far is written.", trainer.step)
     finally:
         trainer.close()
+    assert model.family.lora_base is not None, "load_base refuses such models"
     record = TrainingRecord(
         name=output.stem,
+        base=model.family.lora_base,
         base_name=arguments.checkpoint.name,
         base_hashes=file_hashes(arguments.checkpoint),
         side_px=images[0].image.width,
@@ -180,7 +183,7 @@ def train_and_write(
 
 
 def write_preview(arguments: argparse.Namespace, model: LoadedModel, output: Path, prompt: str, seed: int) -> None:
-    """Write an image made with the LoRA beside it, NAME.png."""
+    """Write an image made with the LoRA next to it, NAME.png."""
     renderer = PreviewRenderer(arguments.checkpoint, output.parent, CONFIGS, torch.device(arguments.device))
     try:
         drawing = PreviewSample(prompt=f"{prompt} <lora:{output.stem}:1>", seed=seed, side_px=model.default_size_px)

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
+from modules.models.families.family import LoraBase
 from modules.training.base_model import FileHashes
 from modules.training.factors import Factors
 from modules.training.options import LoraOptions, TrainingError
@@ -25,6 +26,7 @@ class TrainingRecord:
     """What a run was: for the file's metadata."""
 
     name: str
+    base: LoraBase
     base_name: str
     base_hashes: FileHashes
     side_px: int
@@ -65,7 +67,7 @@ def metadata_of(record: TrainingRecord) -> dict[str, str]:
         "ss_network_dim": options.rank,
         "ss_network_alpha": alpha,
         "ss_network_args": json.dumps({"conv_dim": options.conv_rank, "text_dim": options.text_rank}),
-        "ss_base_model_version": "sd_v1",
+        "ss_base_model_version": record.base.version,
         "ss_sd_model_name": record.base_name,
         "ss_sd_model_hash": record.base_hashes.old,
         "ss_new_sd_model_hash": record.base_hashes.sha256,
@@ -93,7 +95,7 @@ def metadata_of(record: TrainingRecord) -> dict[str, str]:
         "ss_tag_frequency": json.dumps({record.folder: tag_frequency(record.captions)}),
         "ss_dataset_dirs": json.dumps({record.folder: {"n_repeats": 1, "img_count": len(record.captions)}}),
         "modelspec.sai_model_spec": "1.0.0",
-        "modelspec.architecture": "stable-diffusion-v1/lora",
+        "modelspec.architecture": f"{record.base.architecture}/lora",
         "modelspec.implementation": "diffusers",
         "modelspec.title": record.name,
         "modelspec.date": record.finished.astimezone(UTC).isoformat(timespec="seconds"),

@@ -44,13 +44,13 @@ class LatentSet:
 
 
 def read_images(folder: Path, side_px: int) -> list[CaptionedImage]:
-    """Every image of `folder` with the captions in the .txt of its name, one a line.
+    """Every image of `folder` with the captions in the .txt of its name, one per line.
 
     Images are cut to a square around the middle and reduced to `side_px`; transparency becomes white. Raises
     `TrainingError` for a folder without images, images without captions, and files that are no images.
     """
     if not folder.is_dir():
-        raise TrainingError(f"{folder} is no folder. Name one with images and a .txt with the caption beside each.")
+        raise TrainingError(f"{folder} is no folder. Name one with images and a .txt with the caption next to each.")
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise TrainingError(f"{folder} holds no images (looked for {', '.join(SUFFIXES)}).")

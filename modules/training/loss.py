@@ -1,7 +1,8 @@
 """The loss of diffusion training: noise, timesteps, their weights, and the learning rate over the run.
 
-With SD1's schedule and classifier-free guidance, the colours of large areas are decided in the first steps, at the
-highest noise. There the plain eps loss is `SNR` times the error in the image, so a wrong background hardly counts.
+With the usual schedule of betas and classifier-free guidance, the colours of large areas are decided in the first
+steps, at the highest noise. There the plain eps loss is `SNR` times the error in the image, so a wrong background
+hardly counts.
 `weight_limit` above 1 weights as velocity prediction does, 1 / alpha_bar (Salimans and Ho 2022, arXiv:2202.00512), up
 to that limit; min-SNR bounds the weight at the other end (Hang et al. 2023, arXiv:2303.09556).
 """
@@ -27,7 +28,7 @@ def draw_timesteps(count: int, high_noise_share: float, generator: torch.Generat
 def draw_noise(shape: torch.Size, offset_noise: float, generator: torch.Generator) -> Tensor:
     """Unit normal noise [n, 4, h, w], with an offset per channel on half of the images.
 
-    Without it the mean of a noisy latent betrays the image's mean even at the last timestep (SD1's signal is not
+    Without it the mean of a noisy latent betrays the image's mean even at the last timestep (its signal is not
     zero there), and the model learns to read the background off it instead of from the prompt; in sampling there is
     nothing to read.
     """

@@ -1,4 +1,4 @@
-"""The files beside a LoRA: an image made with it, and a model card that says how it is used."""
+"""The files next to a LoRA: an image made with it, and a model card that says how it is used."""
 
 import json
 import tempfile
@@ -34,7 +34,7 @@ class PreviewSample:
 
 
 class PreviewRenderer:
-    """Draws through the program's own engine, without saving; `folder` is where networks are looked for."""
+    """Draws through the program's own engine, without saving; `folder` is where adapters are looked for."""
 
     def __init__(self, checkpoint: Path, folder: Path, configs_dir: Path, device: torch.device) -> None:
         self._scratch = tempfile.TemporaryDirectory()
@@ -71,11 +71,12 @@ class PreviewRenderer:
         self._scratch.cleanup()
 
 
-def card_of(description: str, activation: str) -> bytes:
-    """The JSON beside a LoRA, with the keys that the reference UI's editor writes."""
+def card_of(version: str, description: str, activation: str) -> bytes:
+    """The JSON next to a LoRA, with the keys that the reference UI's editor writes; `version` is one of
+    `model_cards.training_facts.VERSIONS`, or ""."""
     card = {
         "description": description,
-        "sd version": "SD1",
+        "sd version": version,
         "activation text": activation,
         "preferred weight": 1.0,
         "negative text": "",
@@ -84,6 +85,6 @@ def card_of(description: str, activation: str) -> bytes:
     return (json.dumps(card, indent=4) + "\n").encode()
 
 
-def write_card(lora: Path, description: str, activation: str) -> None:
-    """Write `NAME.json` beside `NAME.safetensors`. Raises OSError."""
-    write_atomic(lora.with_suffix(".json"), card_of(description, activation))
+def write_card(lora: Path, version: str, description: str, activation: str) -> None:
+    """Write `NAME.json` next to `NAME.safetensors`. Raises OSError."""
+    write_atomic(lora.with_suffix(".json"), card_of(version, description, activation))

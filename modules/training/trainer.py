@@ -22,7 +22,7 @@ REPORT_STEPS = 25
 
 
 class LoraTrainer:
-    """Factors beside a loaded model, and their optimizer. `close` takes them off the model."""
+    """Factors alongside a loaded model, and their optimizer. `close` takes them off the model."""
 
     def __init__(self, model: LoadedModel, options: LoraOptions) -> None:
         self.model = model

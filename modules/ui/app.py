@@ -13,26 +13,29 @@ from modules.api.auth import SessionUser
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
+from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.header import build_header
 from modules.ui.history_tab import build_history_tab
+from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.merger_tab import build_merger_tab
+from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.theme import build_theme
-from modules.ui.txt2img_tab import SCRIPT_IDS, build_txt2img_tab
+from modules.ui.txt2img_tab import build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
     *("core.js", "form.js", "attention.js", "progress.js", "gallery.js", "prompt_text.js", "prompt.js", "hotkeys.js"),
     "lightbox.js",
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("memory.js", "notices.js", "queue.js", "history.js", "start.js"),
+    *("canvas.js", "canvas_store.js", "img2img.js", "memory.js", "notices.js", "queue.js", "history.js", "start.js"),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "queue.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "queue.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -48,6 +51,8 @@ def build_page(services: Services) -> gr.Blocks:
         with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
                 images = build_txt2img_tab(services, page)
+            with gr.Tab("img2img", id="img2img", elem_id="tab_img2img", render_children=True):
+                build_img2img_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
                 build_png_info_tab(services, images, tabs)
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
@@ -86,15 +91,16 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         allowed_paths=[],
         max_file_size="256mb",
     )
+    page_app = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+    refuse_unknown_calls(page_app)
     if users:
-        app.state.session_user = _session_user(app)
+        app.state.session_user = _session_user(page_app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
 
 
-def _session_user(app: FastAPI) -> SessionUser:
-    """Who is logged in on the page mounted on `app`, from the cookie that its login form sets."""
-    page = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
+def _session_user(page: GradioApp) -> SessionUser:
+    """Who is logged in on the page, from the cookie that its login form sets."""
     names = (f"access-token-{page.cookie_id}", f"access-token-unsecure-{page.cookie_id}")
 
     def user_of(request: Request) -> str | None:
@@ -106,7 +112,11 @@ def _session_user(app: FastAPI) -> SessionUser:
 
 def _head(services: Services) -> str:
     """The page's scripts, inlined: no request leaves the page for them."""
-    known = {"tabs": [SCRIPT_IDS], "cards": list(services.cards.pages), "theme": services.flags.theme or ""}
+    known = {
+        "tabs": [txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS],
+        "cards": list(services.cards.pages),
+        "theme": services.flags.theme or "",
+    }
     forced = f"window.featherweightPage = {json.dumps(known)};"
     scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     return f'<meta name="viewport" content="width=device-width, initial-scale=1"><script>{forced}\n{scripts}</script>'

@@ -13,16 +13,16 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from modules.adapters.adapter_file import read_metadata
+from modules.adapters.catalogue import EMBEDDED
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
 from modules.images.encode import encode_image
 from modules.model_cards.cards import Card, CardLibrary, card_json
 from modules.model_cards.notes import write_notes
-from modules.model_cards.previews import EMBEDDED, Preview, embedded_preview, read_preview, write_preview
+from modules.model_cards.previews import Preview, embedded_preview, read_preview, write_preview
 from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags, version_of_family
 from modules.services import Services
 from modules.settings.values import Settings
-from modules.ui.job_images import image_of
 
 NO_CARD = "There is no card '0/ink.safetensors' on the page 'lora'. Refresh the cards."
 CARD: dict[str, Any] = {
@@ -155,7 +155,7 @@ def card_routes(services: Services) -> APIRouter:
 
     @routes.post("/notes", **documented(CARD, errors={404: NO_CARD, 507: "The notes ink.json could not be saved."}))
     def notes(body: NotesBody) -> dict[str, Any]:
-        """Change what is noted in NAME.json beside a file; answers the card as it is now."""
+        """Change what is noted in NAME.json next to a file; answers the card as it is now."""
         write_notes(card_of(body.page, body.key).file.path, body.changes)
         return changed(body.page, body.key)
 
@@ -163,7 +163,7 @@ def card_routes(services: Services) -> APIRouter:
     def replace_preview(body: PreviewBody) -> dict[str, Any]:
         """Make an image of a job the preview of a file; answers the card as it is now."""
         card = card_of(body.page, body.key)
-        image = image_of(services, body.id_task, body.index)
+        image = services.queue.get(body.id_task).image(body.index)
         write_preview(card.file.path, encode_image(image.image, "png", image.infotext))
         return changed(body.page, body.key)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import gradio as gr
 
-from modules.processing.parameters import Choices, Parameter, Section
+from modules.processing.parameters import UNSET, Choices, Parameter, Section, Tab
 from modules.processing.pipeline.upscaling import hires_upscalers
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.services import Services
-from modules.ui.form import ROWS
+from modules.ui.form import ROWS, TAB_NAMES
 
 Components = dict[str, gr.components.Component]
 
@@ -41,20 +41,22 @@ def choices_of(row: Parameter, services: Services) -> list[str]:
 class Controls:
     """Builds controls for one tab, each where the caller is in Gradio's layout; `form` has those that are built."""
 
-    def __init__(self, services: Services, tab: str) -> None:
+    def __init__(self, services: Services, tab: Tab) -> None:
         self.form: Components = {}
+        self.prefix = TAB_NAMES[tab]
         self._services = services
         self._tab = tab
 
     def build(self, *keys: str) -> None:
         """The controls of these parameters."""
         for key in keys:
-            self.form[key] = self._component(ROWS[key])
+            self.form[key] = self._told_of(ROWS[key])
 
     def build_rest(self, section: Section, lines: Collection[int] | None = None) -> None:
-        """The controls of a section that are not built yet, those of one line beside each other."""
+        """The controls of a section that are not built yet, those of one line side by side."""
         rows = [row for row in ROWS.values() if row.control is not None and row.control.section is section]
-        rows = [row for row in rows if row.key not in self.form and (lines is None or _line(row) in lines)]
+        rows = [row for row in rows if self._tab in row.tabs and row.key not in self.form]
+        rows = [row for row in rows if lines is None or _line(row) in lines]
         for _, beside in groupby(sorted(rows, key=_line), _line):
             keys = [row.key for row in beside]
             if len(keys) == 1:
@@ -63,21 +65,33 @@ class Controls:
             with gr.Row():
                 self.build(*keys)
 
+    def _told_of(self, row: Parameter) -> gr.components.Component:
+        """A control, of which scripts are told before and after."""
+        label = row.control.label if row.control else ""
+        self._services.scripts.component(None, row.elem_id(self.prefix), label)
+        component = self._component(row)
+        self._services.scripts.component(component, row.elem_id(self.prefix), label)
+        return component
+
     def _component(self, row: Parameter) -> gr.components.Component:
         control = row.control
         assert control is not None, f"{row.key} is not shown in a form"
-        common: dict[str, Any] = {"label": control.label, "elem_id": row.elem_id(self._tab)}
+        common: dict[str, Any] = {"label": control.label, "elem_id": row.elem_id(self.prefix)}
         if control.hint:
             common["info"] = control.hint
         if row.choices is not None:
             return self._dropdown(row, common)
+        value: Any = row.default if control.value is UNSET else control.value
+        if row.words:
+            # As plain numbers: that is what the browser sends back.
+            return gr.Radio([(word, place) for place, word in enumerate(row.words)], value=int(value), **common)
         if row.type is bool:
-            return gr.Checkbox(row.default, **common)
+            return gr.Checkbox(value, **common)
         if control.slider is not None:
             low, high, step = control.slider.lowest, control.slider.highest, control.slider.step
-            return gr.Slider(low, high, value=row.default, step=step, **common)
+            return gr.Slider(low, high, value=value, step=step, **common)
         if row.type in (int, float):
-            return gr.Number(value=row.default, precision=0 if row.type is int else None, **common)
+            return gr.Number(value=value, precision=0 if row.type is int else None, **common)
         return gr.Textbox(lines=control.text_lines, placeholder=control.placeholder or None, **common)
 
     def _dropdown(self, row: Parameter, common: dict[str, Any]) -> gr.components.Component:

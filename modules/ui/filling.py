@@ -40,7 +40,7 @@ class Filling:
 
 def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: Services) -> Filling:
     """The values of a pasted infotext without names that are not here: samplers, schedule types, upscalers,
-    checkpoints, VAEs and networks. `parsed` are the fields of the infotext; no values give no values."""
+    checkpoints, VAEs and adapters. `parsed` are the fields of the infotext; no values give no values."""
     if not values:
         return Filling({})
     kept, left_out = dict(values), []
@@ -105,7 +105,7 @@ def _same_name(name: str, choices: Sequence[str]) -> str | None:
 
 
 def _known_networks(prompt: str, services: Services) -> tuple[str, list[str]]:
-    adapters = services.engine.adapters
+    adapters = services.engine.adapters.files
     sentences = []
 
     def keep(tag: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""The values of the txt2img form as a request, and pasted parameters as values of the form. No Gradio in here."""
+"""The values of a form as a request, and pasted parameters as values of a form. No Gradio in here."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.processing.checking import check_names
-from modules.processing.parameters import Choices, Parameter, number
-from modules.processing.pasting import pasted_hires, pasted_values
+from modules.processing.parameters import Choices, Parameter, Tab, number
+from modules.processing.pasting import pasted_hires, pasted_mask, pasted_start, pasted_values
 from modules.processing.request import HIRES_ROWS, PARAMETERS, REQUEST_ROWS, GenerationRequest, HiresRequest
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, FromNoise, RequestStart, check_start
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SCHEDULES
 from modules.scripts.callbacks import Moment
@@ -16,12 +17,30 @@ from modules.services import Services
 from modules.settings.definitions import SETTINGS
 from modules.settings.setting import Setting
 
-ROWS = {row.key: row for row in PARAMETERS if row.control is not None}
-"""The parameters that the form shows, by the names of their fields."""
+ROWS = {row.key: row for row in (*PARAMETERS, *IMAGE_ROWS, *MASK_ROWS) if row.control is not None}
+"""The parameters that the forms show, by the names of their fields."""
 
-FIELDS = (*(row.key for row in REQUEST_ROWS if row.key in ROWS), "hires_enabled")
-FIELDS += (*(row.key for row in HIRES_ROWS if row.key in ROWS), "overrides")
-"""The form's fields in the order in which their values arrive."""
+TAB_NAMES = {Tab.TXT2IMG: "txt2img", Tab.IMG2IMG: "img2img"}
+"""What the tabs are called, and how the ids of their elements begin."""
+
+
+def _shown(rows: Iterable[Parameter], tab: Tab) -> tuple[str, ...]:
+    return tuple(row.key for row in rows if row.key in ROWS and tab in row.tabs)
+
+
+FIELDS = (*_shown(REQUEST_ROWS, Tab.TXT2IMG), "hires_enabled", *_shown(HIRES_ROWS, Tab.TXT2IMG), "overrides")
+"""The fields of the txt2img form in the order in which their values arrive."""
+
+IMAGE_FIELDS = (
+    *_shown((*REQUEST_ROWS, *IMAGE_ROWS, *MASK_ROWS), Tab.IMG2IMG),
+    *("mode", "sizing", "scale_by", "mask_alpha", "overrides"),
+)
+"""Those of the img2img form. `mode` is the sub tab with the image, `sizing` whether the size is given in pixels ("to")
+or by the factor `scale_by` ("by")."""
+
+NO_IMAGE = FromNoise()
+
+FIELDS_OF = {"txt2img": FIELDS, "img2img": IMAGE_FIELDS}
 
 NO_REFINER = ROWS["refiner_checkpoint"].nothing
 SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER = (
@@ -29,7 +48,7 @@ SAME_CHECKPOINT, SAME_SAMPLER, SAME_SCHEDULER = (
 )
 
 
-def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest:
+def request_of(form: Mapping[str, Any], services: Services, start: RequestStart = NO_IMAGE) -> GenerationRequest:
     """The request of a filled form; styles are applied, override settings go into the snapshot.
 
     Raises `FeatherweightError` with a sentence for the user.
@@ -43,12 +62,15 @@ def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest
     values["negative_prompt"] = book.apply_to_negative(values["negative_prompt"], styles)
     request = GenerationRequest(
         **values,
+        start=start,
         tiling=settings.stable_diffusion.tiling,
-        hires=_hires(form, book, styles) if form["hires_enabled"] else None,
+        hires=_hires(form, book, styles) if form.get("hires_enabled") else None,
         checkpoint=str(overrides["sd_model_checkpoint"]) if "sd_model_checkpoint" in overrides else None,
         override_settings=overrides,
         settings=settings,
     )
+    if isinstance(start, FromImage):
+        check_start(start, request.batch_size)
     check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
     return request
 
@@ -56,6 +78,12 @@ def request_of(form: Mapping[str, Any], services: Services) -> GenerationRequest
 def _values(form: Mapping[str, Any], rows: Iterable[Parameter]) -> dict[str, Any]:
     """What the form says of these parameters, by the names of the request's fields."""
     return {row.name: row.from_form(form[row.key]) for row in rows if row.control is not None}
+
+
+def start_values(form: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the img2img form says for `FromImage` and for its `Mask`, without the images. Raises ValueError."""
+    mask = _values(form, MASK_ROWS)
+    return _values(form, IMAGE_ROWS), {**mask, "blur_y": mask["blur_x"]}
 
 
 def _hires(form: Mapping[str, Any], book: StyleBook, styles: tuple[str, ...]) -> HiresRequest:
@@ -113,7 +141,7 @@ def pasted_fields(text: str, services: Services) -> dict[str, Any]:
 
 
 def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]:
-    """The form's values by the names of `FIELDS`, from what `pasted_fields` gave; empty where that is."""
+    """Values of the forms by the names of their fields, from what `pasted_fields` gave; empty where that is."""
     if not parsed:
         return {}
     current = services.settings.current
@@ -123,6 +151,9 @@ def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]
     hires = pasted_hires(parsed)
     values["hires_enabled"] = hires is not None
     values |= {row.key: hires[row.name] for row in HIRES_ROWS if hires and row.name in hires}
+    for rows, found_rows in ((IMAGE_ROWS, pasted_start(parsed)), (MASK_ROWS, pasted_mask(parsed))):
+        values |= {row.key: _in_form(row, found_rows[row.name]) for row in rows if row.name in found_rows}
+    values["sizing"] = "to"
     for row in ROWS.values():
         if row.choices is Choices.CHECKPOINTS:
             found = services.catalogue.find(values.get(row.key) or "")
@@ -132,7 +163,12 @@ def form_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]
     overrides = override_settings_from(parsed, current)
     values["overrides"] = [show_override(SETTINGS.get(key), value) for key, value in overrides.items()]
     _take_styles(values, current.infotext.infotext_styles, services)
-    return {name: value for name, value in values.items() if name in FIELDS}
+    return {name: value for name, value in values.items() if name in FIELDS or name in IMAGE_FIELDS}
+
+
+def _in_form(row: Parameter, value: Any) -> Any:
+    """A value as its control has it: radio buttons have plain numbers."""
+    return int(value) if row.words else value
 
 
 def sent_values(parsed: Mapping[str, Any], services: Services) -> dict[str, Any]:

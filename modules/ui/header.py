@@ -7,11 +7,10 @@ import gradio as gr
 from modules.errors import FeatherweightError
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
+from modules.settings.sections.optimizations import FP8_CHOICES
 from modules.ui.defaults import wanted_checkpoint
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.quicksettings import build_quicksettings
-from modules.ui.txt2img_tab import HIDDEN_EVENT
-
-FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
 
 
 def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:

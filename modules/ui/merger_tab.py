@@ -15,9 +15,9 @@ from modules.models.vae.files import BUILT_IN
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
 from modules.ui.header import checkpoint_choice
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.task_view import failure_box, task_bar
-from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 LOOK_EVERY_S = 1.0
 MODEL_FIELDS = (("primary", "Primary", "A"), ("secondary", "Secondary", "B"), ("tertiary", "Tertiary", "C"))

@@ -11,6 +11,8 @@ PAGE_SETTINGS = (
     *("keyedit_delimiters_whitespace", "keyedit_move", "disable_token_counters"),
     *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
     "sd_webui_modal_lightbox_icon_opacity",
+    *("img2img_editor_height", "img2img_sketch_default_brush_color", "img2img_inpaint_mask_brush_color"),
+    "img2img_inpaint_sketch_default_brush_color",
 )
 
 

@@ -10,8 +10,8 @@ from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
 from modules.services import Services
 from modules.ui.form import pasted_fields, sent_values
+from modules.ui.image_tab import HIDDEN_EVENT, ImageTab
 from modules.ui.messages import error_box, note_box
-from modules.ui.txt2img_tab import HIDDEN_EVENT, ImageTab
 
 
 def build_png_info_tab(services: Services, images: ImageTab, tabs: gr.Tabs) -> None:

@@ -14,10 +14,10 @@ from modules.processing.engine.precision import split_patterns
 from modules.services import Services
 from modules.ui.controls import shown_samplers
 from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.precision_view import outcome_view
 from modules.ui.task_view import failure_box, task_bar
-from modules.ui.txt2img_tab import HIDDEN_EVENT
 
 LOOK_EVERY_S = 1.0
 FORMAT_LABELS = {
@@ -32,7 +32,7 @@ FORMAT_LABELS = {
 }
 NOTHING_YET = (
     "Report: what a format would save and lose, in seconds. Compare: the same images in several formats, with "
-    "numbers. Save as: a smaller file. All of it runs beside the images and goes on when this page is closed."
+    "numbers. Save as: a smaller file. All of it runs next to the images and goes on when this page is closed."
 )
 Fields = list[gr.components.Component]
 

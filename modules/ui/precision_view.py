@@ -13,7 +13,7 @@ PARTS = {
     "vae": "VAE",
     "text_encoder": "Text encoder",
     "text_encoder_2": "Second text encoder",
-    "text_encoder_3": "T5",
+    "text_encoder_3": "Third text encoder",
 }
 
 

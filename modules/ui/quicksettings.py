@@ -1,4 +1,4 @@
-"""Settings at the top of every tab, beside the checkpoint and the precision: those that the user lists."""
+"""Settings at the top of every tab, next to the checkpoint and the precision: those that the user lists."""
 
 import logging
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import gradio as gr
 from modules.errors import FeatherweightError
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
-from modules.settings.setting import Kind, Setting
+from modules.settings.setting import Setting, SettingType
 from modules.settings.values import as_json
 from modules.ui.settings_form import component_of
 
@@ -47,16 +47,16 @@ def build_quicksettings(services: Services, page: gr.Blocks) -> None:
 def _build_field(services: Services, setting: Setting) -> None:
     field: Any = component_of(setting, as_json(services.settings.current[setting.key]), services, above=True)
     # Not while a text is typed or a slider is dragged: each change is written to disk.
-    if setting.kind in (Kind.INT, Kind.FLOAT):
+    if setting.type in (SettingType.INT, SettingType.FLOAT):
         moment = field.release if isinstance(field, gr.Slider) else field.blur
     else:
-        moment = field.blur if setting.kind is Kind.TEXT else field.input
+        moment = field.blur if setting.type is SettingType.TEXT else field.input
     moment(_storing(services, setting), inputs=[field], queue=False, show_progress="hidden")
 
 
 def _storing(services: Services, setting: Setting) -> Callable[[Any], None]:
     def store(value: Any) -> None:
-        if setting.kind is Kind.INT and isinstance(value, float) and value.is_integer():
+        if setting.type is SettingType.INT and isinstance(value, float) and value.is_integer():
             value = int(value)
         try:
             services.settings.update({setting.key: value})

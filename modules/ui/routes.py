@@ -35,16 +35,19 @@ from modules.processing.memory_estimate.words import plan_reply
 from modules.processing.pipeline.texts import text_options
 from modules.processing.record.output import name_context
 from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.processing.request import MAX_SIDE_PX, GenerationRequest
 from modules.prompting.chunks import Tokenizer
 from modules.prompting.counter import count_prompt
 from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
-from modules.ui.form import FIELDS, request_of
-from modules.ui.job_images import image_of, images_of
+from modules.ui.form import FIELDS_OF, request_of
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
+from modules.ui.start_form import mode_of, sized, stand_in
+from modules.ui.upload_routes import upload_routes
+from modules.ui.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +80,8 @@ class FormBody(BaseModel):
     """The values of a form by the names of its fields, as the page's script keeps them."""
 
     form: dict[str, Any]
+    tab: str = Field(default="txt2img", examples=["img2img"])
+    image_size: tuple[int, int] | None = Field(default=None, description="of the image that img2img starts from")
 
 
 class _Counting:
@@ -130,11 +135,12 @@ def page_routes(services: Services) -> APIRouter:
     def memory_estimate(body: FormBody) -> dict[str, Any]:
         """What the job in a form will need, as POST /sdapi/v1/plan says it; the form counts as Generate would read
         it, also the fields that the page has not shown."""
-        missing = [name for name in FIELDS if name not in body.form]
-        if missing:
-            raise InvalidValueError(f"The form lacks {', '.join(missing)}; reload the page.")
+        missing = [name for name in FIELDS_OF.get(body.tab, ()) if name not in body.form]
+        if missing or body.tab not in FIELDS_OF:
+            lacks = ", ".join(missing) or f"a tab (given: {body.tab!r})"
+            raise InvalidValueError(f"The form lacks {lacks}; reload the page.")
         try:
-            request = request_of(body.form, services)
+            request = _planned(body, services)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidValueError(f"A number in the form cannot be used: {error}.") from error
         found = services.estimator.plan(request)
@@ -149,7 +155,7 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/image", response_class=Response, responses=IMAGE_REPLIES)
     def image(id_task: str, index: int) -> Response:
         """One image as PNG with its infotext."""
-        found = image_of(services, id_task, index)
+        found = services.queue.get(id_task).image(index)
         name = found.path.stem if found.path else f"{found.seed}"
         headers = {
             "Cache-Control": "private, max-age=86400",
@@ -164,22 +170,33 @@ def page_routes(services: Services) -> APIRouter:
 
         All of the job's images where the setting `save_selected_only` is off.
         """
-        chosen = [image_of(services, body.id_task, body.index)]
         job = services.queue.get(body.id_task)
+        chosen = [job.image(body.index)]
         if not services.settings.current.saving.save_selected_only:
-            chosen = [image for image in images_of(job) if image.kind is ImageRole.SAMPLE]
+            chosen = [image for image in job.known_images() if image.kind is ImageRole.SAMPLE]
         paths = [str(_save_chosen(services, job, image)) for image in chosen]
         return {"path": ", ".join(paths)}
 
     @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
     def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
-        folder = _folder_of(services, image_of(services, body.id_task, body.index).path)
+        folder = _folder_of(services, services.queue.get(body.id_task).image(body.index).path)
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and _open(folder)}
 
     routes.include_router(card_routes(services))
+    routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
+
+
+def _planned(body: FormBody, services: Services) -> GenerationRequest:
+    """The request of a form whose images were not sent."""
+    if body.tab == "txt2img":
+        return request_of(body.form, services)
+    width, height = body.image_size or (int(body.form["width"]), int(body.form["height"]))
+    size_px = (min(max(width, 1), MAX_SIDE_PX), min(max(height, 1), MAX_SIDE_PX))
+    start = stand_in(body.form, size_px, is_masked=mode_of(body.form).has_mask)
+    return request_of(sized(body.form, size_px), services, start)
 
 
 def _folder_of(services: Services, path: Path | None) -> Path:

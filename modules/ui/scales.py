@@ -7,8 +7,9 @@ UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 
 def scales_line(model: ModelFacts) -> str:
-    """For example `SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB · cuda`; where weights are streamed it says so, and
-    how much of them stays on the device."""
+    """Family, number of parameters, format, bytes and device: `... · 1.07 B parameters · fp8 row · 1.1 GB · cuda`.
+
+    Where weights are streamed it says so, and how much of them stays on the device."""
     whole = model.stored_bytes + model.streamed_bytes
     parts = [model.family, f"{short_count(model.parameters)} parameters", model.storage, short_bytes(whole)]
     if model.streaming:
@@ -28,7 +29,7 @@ def scales_facts(model: ModelFacts) -> str:
 
 def pending_line(model: ModelFacts, fp8_storage: str, is_busy: bool) -> str:
     """What a chosen "FP8 weight" will change about the loaded model, and when; empty where it is as chosen, or where
-    that depends on the model ("Enable for SDXL")."""
+    that depends on the model."""
     is_quantized = model.storage.startswith(("fp8", "int8"))
     when = "after this job" if is_busy else "with the next job"
     if fp8_storage == "Disable" and is_quantized:

@@ -7,10 +7,12 @@ from typing import Any
 
 import gradio as gr
 
+from modules.processing.parameters import Tab
 from modules.processing.request import GenerationRequest
 from modules.scripts.pasting import PastedFields
-from modules.scripts.script import Script
+from modules.scripts.script import AlwaysVisible, Script
 from modules.services import Services
+from modules.ui.form import TAB_NAMES
 
 log = logging.getLogger(__name__)
 NO_SCRIPT = "None"
@@ -23,6 +25,7 @@ class ScriptFields:
     components: list[gr.components.Component]
     places: tuple[tuple[Script, int, int], ...]  # script, first and last + 1 of its components
     pasting: tuple[PastedFields, ...] = ()
+    is_img2img: bool = False
 
     def chosen(self, request: GenerationRequest, values: Sequence[Any]) -> GenerationRequest:
         """The request with the chosen script and all arguments; `values` are the components' values."""
@@ -30,7 +33,7 @@ class ScriptFields:
         alwayson = {}
         for script, begin, end in self.places:
             args = tuple(values[begin:end])
-            if script.is_alwayson:
+            if script.show(self.is_img2img) is AlwaysVisible:
                 alwayson[script.title()] = args
             elif script.title() == title:
                 request = replace(request, script=title, script_args=args)
@@ -50,20 +53,25 @@ class ScriptFields:
         return updates
 
 
-def build_scripts(services: Services) -> ScriptFields:
-    """Build into the layout that is open now. A script whose fields cannot be built is left out, by name in the log."""
+def build_scripts(services: Services, tab: Tab) -> ScriptFields:
+    """Build those of a tab into the layout that is open now. A script whose fields cannot be built is left out, by name
+    in the log."""
     places: list[tuple[Script, int, int]] = []
     components: list[Any] = []
     pasting: list[PastedFields] = []
-    for script in services.scripts.alwayson:
+    is_img2img = tab is Tab.IMG2IMG
+    selectable = services.scripts.selectable_of(is_img2img)
+    for script in services.scripts.alwayson_of(is_img2img):
         with gr.Accordion(script.title(), open=False):
-            _add(script, components, places, pasting, offset=1)
-    titles = [script.title() for script in services.scripts.selectable]
-    dropdown = gr.Dropdown([NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id="txt2img_script_list")
+            _add(script, is_img2img, components, places, pasting)
+    titles = [script.title() for script in selectable]
+    dropdown = gr.Dropdown(
+        [NO_SCRIPT, *titles], value=NO_SCRIPT, label="Script", elem_id=f"{TAB_NAMES[tab]}_script_list"
+    )
     groups = []
-    for script in services.scripts.selectable:
+    for script in selectable:
         with gr.Column(visible=False, elem_classes=["fw-script"]) as group:
-            _add(script, components, places, pasting, offset=1)
+            _add(script, is_img2img, components, places, pasting)
         groups.append(group)
 
     def show(title: str) -> Any:
@@ -72,7 +80,7 @@ def build_scripts(services: Services) -> ScriptFields:
 
     if groups:
         dropdown.change(show, inputs=[dropdown], outputs=groups, queue=False, api_visibility="private")
-    return ScriptFields([dropdown, *components], tuple(places), tuple(pasting))
+    return ScriptFields([dropdown, *components], tuple(places), tuple(pasting), is_img2img)
 
 
 def _update(value: Any) -> Any:
@@ -82,18 +90,18 @@ def _update(value: Any) -> Any:
 
 def _add(
     script: Script,
+    is_img2img: bool,
     components: list[Any],
     places: list[tuple[Script, int, int]],
     pasting: list[PastedFields],
-    offset: int,
 ) -> None:
     try:
-        built = list(script.ui(False) or [])
-        fields = PastedFields.of(script, built)
+        built = list(script.ui(is_img2img) or [])
+        fields = PastedFields.of(script.title(), built, script.infotext_fields)
     except Exception:  # somebody else's code must not cost the page
         log.exception("The fields of the script %s (%s) could not be built.", script.title(), script.filename)
         return
-    begin = len(components) + offset
+    begin = len(components) + 1  # behind the dropdown
     components.extend(built)
     places.append((script, begin, begin + len(built)))
     pasting.append(fields)

@@ -6,10 +6,11 @@ from typing import Any
 import gradio as gr
 
 from modules.images.infotext import FIELD_ORDER
+from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
 from modules.settings.definitions import visible_sections
-from modules.settings.setting import Kind, Setting
+from modules.settings.setting import Setting, SettingType
 from modules.settings.values import Settings, as_json
 
 
@@ -22,6 +23,8 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
     """The choices of a setting; those of a provider are looked up now."""
     if setting.choices == "checkpoints":
         return [info.title for info in services.catalogue.entries]
+    if setting.choices == "upscalers":
+        return [*PIXEL_UPSCALERS, *services.engine.upscalers.catalogue.names]
     if setting.choices == "vaes":
         return services.engine.vaes.choices()
     if setting.choices == "samplers":
@@ -47,20 +50,20 @@ def component_of(setting: Setting, value: Any, services: Services, above: bool =
         common["min_width"] = 180
     elif setting.hint:
         common["info"] = setting.hint
-    if setting.kind is Kind.BOOL:
+    if setting.type is SettingType.BOOL:
         return gr.Checkbox(**common)
-    if setting.kind is Kind.COLOR:
+    if setting.type is SettingType.COLOR:
         return gr.ColorPicker(**common)
-    if setting.kind is Kind.CHOICE:
+    if setting.type is SettingType.CHOICE:
         if isinstance(setting.choices, tuple) and len(setting.choices) <= 4:
             return gr.Radio(choices=choices_of(setting, services), **common)
         return gr.Dropdown(choices=choices_of(setting, services), allow_custom_value=True, **common)
-    if setting.kind is Kind.LIST:
+    if setting.type is SettingType.LIST:
         return gr.Dropdown(choices=choices_of(setting, services), multiselect=True, allow_custom_value=True, **common)
-    if setting.kind in (Kind.INT, Kind.FLOAT):
+    if setting.type in (SettingType.INT, SettingType.FLOAT):
         if setting.minimum is not None and setting.maximum is not None and setting.step is not None:
             return gr.Slider(minimum=setting.minimum, maximum=setting.maximum, step=setting.step, **common)
-        return gr.Number(precision=0 if setting.kind is Kind.INT else None, **common)
+        return gr.Number(precision=0 if setting.type is SettingType.INT else None, **common)
     return gr.Textbox(**common)
 
 
@@ -79,9 +82,9 @@ def changed_values(values: Sequence[Any], current: Settings) -> dict[str, Any]:
     """What the form's values change; an emptied number keeps its value."""
     changes: dict[str, Any] = {}
     for setting, value in zip(visible_settings(), values, strict=True):
-        if value is None and setting.kind in (Kind.INT, Kind.FLOAT):
+        if value is None and setting.type in (SettingType.INT, SettingType.FLOAT):
             continue
-        if setting.kind is Kind.INT and isinstance(value, float) and value.is_integer():
+        if setting.type is SettingType.INT and isinstance(value, float) and value.is_integer():
             value = int(value)
         if value != as_json(current[setting.key]):
             changes[setting.key] = value

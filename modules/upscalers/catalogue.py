@@ -16,7 +16,7 @@ _SCALE = re.compile(r"(?<![a-zA-Z0-9])(?:([2-8])x|x([2-8]))(?![a-z0-9])|^([2-8])
 
 @dataclass(frozen=True)
 class UpscalerInfo:
-    """One file. `scale` is what its name says, for lists; the network in it knows better."""
+    """One file. `scale` is what its name says, for lists; the model in the file is what counts."""
 
     name: str
     path: Path

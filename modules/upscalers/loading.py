@@ -1,4 +1,4 @@
-"""An upscaler file to a network: weights are read as weights only, spandrel finds out the architecture."""
+"""From an upscaler file to a model: weights are read as weights only, spandrel finds out the architecture."""
 
 import pickle
 import struct
@@ -31,7 +31,7 @@ class PixelModel(Protocol):
 
 
 def load_upscaler(path: Path, device: torch.device) -> PixelModel:
-    """The network of a file, in fp32 on `device`. Raises `CheckpointError` that names the file."""
+    """The model of a file, in fp32 on `device`. Raises `CheckpointError` that names the file."""
     weights = read_weights(path)
     spandrel = import_spandrel()
     try:
@@ -47,7 +47,7 @@ def load_upscaler(path: Path, device: torch.device) -> PixelModel:
         3,
     ):
         raise CheckpointError(
-            f"{path.name} holds a network of architecture {loaded.architecture.name}, which does not turn one "
+            f"{path.name} holds a model of architecture {loaded.architecture.name}, which does not turn one "
             "colour image into another. Choose another upscaler."
         )
     loaded.eval().float()

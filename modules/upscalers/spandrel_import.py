@@ -1,6 +1,6 @@
 """Importing spandrel without torchvision.
 
-spandrel asks for torchvision, of which only two networks (LaMa, RestoreFormer) use anything, and neither makes
+spandrel asks for torchvision, of which only two architectures (LaMa, RestoreFormer) use anything, and neither makes
 images larger. A placeholder is in `sys.modules` while spandrel is imported and is missing afterwards: other packages
 decide by its presence what they can do.
 """
@@ -47,6 +47,6 @@ def _stand_in() -> dict[str, ModuleType]:
 
 def _missing(name: str) -> type:
     def fail(self: object, *_: object) -> None:
-        raise CheckpointError(f"This network needs torchvision ({name}), which is not installed. Choose another file.")
+        raise CheckpointError(f"This model needs torchvision ({name}), which is not installed. Choose another file.")
 
     return type(name, (), {"__init__": fail})

@@ -1,4 +1,4 @@
-"""A large image through a network in overlapping squares, which fade into each other.
+"""A large image through a model in overlapping squares, which fade into each other.
 
 The squares stand and fade as in the reference UI, so that the same file gives the same image.
 """
@@ -59,7 +59,7 @@ def _starts(length: int, tiling: Tiling) -> tuple[list[int], int]:
 def _run(model: PixelModel, square: Pixels, device: torch.device) -> Pixels:
     """[h,w,3] RGB to [scale*h,scale*w,3] RGB.
 
-    The network sees blue first, and values are rounded down: so the reference UI does it.
+    The model sees blue first, and values are rounded down: so the reference UI does it.
     """
     planes = torch.from_numpy(np.ascontiguousarray(square[:, :, ::-1])).permute(2, 0, 1)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Upscaler files at work: finds, loads, runs them, and keeps the network that was used last.
+"""Upscaler files at work: finds, loads, runs them, and keeps the model that was used last.
 
 Torch is imported on first use, so that a page can be served before.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_PASSES = 3  # a network of scale 1 or 2 must end somewhere
+MAX_PASSES = 3  # a model of scale 1 or 2 must end somewhere
 
 OnTile = Callable[[int, int], None]
 
@@ -39,7 +39,7 @@ class _Loaded:
 
 
 class Upscalers:
-    """Holds at most one network. `find_device` maps a program part ("esrgan", "swinir" ...) to its device."""
+    """Holds at most one model. `find_device` maps a program part ("esrgan", "swinir" ...) to its device."""
 
     def __init__(self, catalogue: UpscalerCatalogue, find_device: Callable[[str], torch.device]) -> None:
         self.catalogue = catalogue
@@ -56,7 +56,7 @@ class Upscalers:
         on_tile: OnTile,
         limits: UpscalerLimits | None = None,
     ) -> Image.Image:
-        """The image in exactly `size_px` (width, height): through the network until it is large enough, then Lanczos.
+        """The image in exactly `size_px` (width, height): through the model until it is large enough, then Lanczos.
 
         `on_tile(index, count)` comes before each tile and may raise to stop. `limits` hold it to less memory than the
         settings ask for. Raises `UnknownNameError`, and `CheckpointError` that names a file which cannot be used; when
@@ -81,7 +81,7 @@ class Upscalers:
         return image if image.size == size_px else image.resize(size_px, Image.Resampling.LANCZOS)
 
     def release(self) -> None:
-        """Let go of the network."""
+        """Let go of the model."""
         with self._lock:
             self._loaded = None
 

@@ -185,7 +185,7 @@ def _diffusion(arguments: argparse.Namespace) -> None:
 def _export(arguments: argparse.Namespace) -> None:
     model = load_model(arguments.start)
     trainer = Trainer(model, DiffusionOptions())
-    trainer.resume(arguments.folder / "diffusion.pt")  # puts the moving average into the networks
+    trainer.resume(arguments.folder / "diffusion.pt")  # puts the moving average into the components
     decoder = arguments.folder / DECODER_STATE
     if decoder.is_file():
         DecoderTuner(model.vae, DecoderOptions()).resume(decoder)

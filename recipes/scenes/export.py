@@ -1,4 +1,4 @@
-"""Writes the trained networks back into one file in the original SD1 layout, fp16, with its YAML beside it."""
+"""Writes the trained components back into one file in the original SD1 layout, fp16, with its YAML next to it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +33,7 @@ def original_tensors(keymap: KeyMap, state: Mapping[str, Tensor]) -> dict[str, T
 
 
 def original_state(model: SceneModel) -> dict[str, Tensor]:
-    """All tensors of the checkpoint: three networks, and the schedule that old loaders look for."""
+    """All tensors of the checkpoint: three components, and the schedule that old loaders look for."""
     unet, vae = model.unet.config, model.vae.config
     attention = frozenset(i for i, kind in enumerate(unet.down_block_types) if "CrossAttn" in kind)
     layout = UNetLayout(len(unet.block_out_channels), unet.layers_per_block, attention)
@@ -48,7 +48,7 @@ def original_state(model: SceneModel) -> dict[str, Tensor]:
 def export(model: SceneModel, start: Path, target: Path, factors: Factors) -> None:
     """Write `target` (.safetensors) and its YAML, atomically.
 
-    The networks' names and shapes must be those of `start`, whose YAML is taken over with the preview's factors
+    The components' names and shapes must be those of `start`, whose YAML is taken over with the preview's factors
     added; raises ValueError where they differ.
     """
     state = original_state(model)

@@ -1,4 +1,4 @@
-"""The three networks of the small model, read from a file in the original SD1 layout, and its noise schedule."""
+"""The three components of the small model, read from a file in the original SD1 layout, and its noise schedule."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class SceneModel:
 
 
 def load_model(path: Path) -> SceneModel:
-    """Read `path` (.safetensors) and the YAML of the same name beside it.
+    """Read `path` (.safetensors) and the YAML of the same name next to it.
 
     Raises CheckpointError where either file is missing.
     """

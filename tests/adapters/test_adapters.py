@@ -13,8 +13,7 @@ from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import AdapterError, digests_of, read_adapter_file, split_key
-from modules.adapters.algorithms import read_adapter
+from modules.adapters.adapter_file import AdapterError, digests_of, read_adapter, read_adapter_file, split_key
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.embeddings import EmbeddingStore, read_embedding
@@ -67,7 +66,7 @@ def test_a_pickle_of_tensors_is_read(tmp_path: Path) -> None:
         ({"a.lora_up.weight": torch.full((4, 2), float("nan")), "a.lora_down.weight": torch.ones(2, 4)}, "NaN"),
         ({"a.lora_up.weight": torch.ones(4, 0), "a.lora_down.weight": torch.ones(0, 4)}, "rank 0"),
         ({"a.something": torch.ones(4)}, "no known kind"),
-        ({"bundle_emb.x.string_to_param.*": torch.ones(1, 4)}, "no network in it"),
+        ({"bundle_emb.x.string_to_param.*": torch.ones(1, 4)}, "no adapter in it"),
     ],
 )
 def test_files_that_cannot_be_used(tensors: dict[str, Tensor], said: str, tmp_path: Path) -> None:

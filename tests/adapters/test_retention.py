@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from modules.adapters.adapter_file import AdapterFile, read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Retention, Use
 from modules.adapters.targets import TargetTable
-from modules.processing.engine.adapters import EffectKept, _weak
-from tests.extensions import adapters_of
+from modules.processing.engine.adapter_files import AdapterFiles, EffectKept, _weak
 
 CPU = torch.device("cpu")
 SIDE = 32
@@ -113,7 +112,7 @@ def test_exact_loses_nothing_and_follows_names(files: dict[str, AdapterFile]) ->
 
 def test_the_effect_kept_is_noted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_file(lora(1, 0.01), tmp_path / "style.safetensors")
-    adapters = adapters_of(tmp_path)
+    adapters = AdapterFiles((tmp_path,))
     (info,) = adapters.catalogue.entries
     retention = Retention(0.998, 0.01, (), (("style", 0.998),))
     with caplog.at_level(logging.INFO):

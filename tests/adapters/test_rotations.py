@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from modules.adapters.algorithms import read_adapter
+from modules.adapters.adapter_file import read_adapter
 
 Matrix = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
-from modules.processing.engine.adapters import EffectKept
+from modules.processing.engine.adapter_files import EffectKept
 from modules.processing.request import GenerationRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
@@ -162,7 +162,7 @@ def test_a_checkpoint_is_chosen(client: TestClient, services: Services) -> None:
 
 
 def test_loras_say_how_much_of_them_arrived(client: TestClient, services: Services) -> None:
-    adapters = services.engine.adapters
+    adapters = services.engine.adapters.files
     ink = next(info for info in adapters.catalogue.entries if info.name == "ink")
     adapters.effect_kept[ink.path] = EffectKept(0.998, "merge into fp8", 0.02, (("mid.to_q", 0.9),))
     found = {item["name"]: item["retention"] for item in client.get("/sdapi/v1/loras").json()}
@@ -171,7 +171,7 @@ def test_loras_say_how_much_of_them_arrived(client: TestClient, services: Servic
 
 
 def test_a_renamed_lora_of_an_infotext_is_found_by_its_hash(services: Services) -> None:
-    catalogue = services.engine.adapters.catalogue
+    catalogue = services.engine.adapters.files.catalogue
     ink = next(info for info in catalogue.entries if info.name == "ink")
     digest = catalogue.digests(ink).tensors[:12]
     text = f"a cat <lora:quill:0.5>\nSteps: 2, Sampler: Euler, Seed: 1, Size: 64x64, Lora hashes: quill: {digest}"

@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import struct
+import zlib
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 
 from modules.api.requests import request_from
 from modules.api.schemas import Img2ImgBody
+from modules.processing.pipeline.starts.prepared import prepare
 from modules.processing.request import request_from_json, request_to_json, tab_of
 from modules.processing.start import FromImage, MaskedContent
 from modules.services import Services
@@ -26,6 +29,19 @@ def base64_of(image: Image.Image, kind: str = "PNG") -> str:
 RED = base64_of(Image.new("RGB", (64, 64), "red"))
 BLACK = base64_of(Image.new("L", (64, 64)))
 WHITE = base64_of(Image.new("L", (64, 64), 255))
+
+
+def declared(width: int, height: int) -> str:
+    """A PNG of a few bytes that says it has this size: a decompression bomb."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b""))
+    parts = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode()
+
+
+HUGE = declared(30_000, 30_000)
 
 
 def body(**changes: Any) -> dict[str, Any]:
@@ -47,6 +63,12 @@ def start_of(services: Services, **changes: Any) -> FromImage:
         ({"init_images": [base64.b64encode(b"not an image").decode()]}, 422, "init_images[0] is no image file"),
         ({"init_images": [RED[: len(RED) // 2]]}, 422, "damaged or cut off"),
         ({"init_images": ["http://127.0.0.1/a.png"]}, 422, "images are not fetched"),
+        ({"mask": "https://127.0.0.1/a.png"}, 422, "mask is an address; images are not fetched"),
+        ({"latent_mask": WHITE}, 422, "give the mask itself in mask"),
+        ({"mask": WHITE, "latent_mask": "!!"}, 422, "latent_mask is no base64 text"),
+        ({"override_settings": {"upscaler_for_img2img": "Bicubic9"}}, 404, "Unknown upscaler for img2img 'Bicubic9'"),
+        ({"init_images": [HUGE]}, 422, "init_images[0] is too large: 30000x30000; allowed are 179 megapixels"),
+        ({"mask": HUGE}, 422, "mask is too large"),
         ({"init_images": [RED, RED]}, 422, "2 images to start from and 1 to make"),
         ({"mask": BLACK}, 422, "The mask is empty"),
         ({"mask": WHITE, "inpainting_mask_invert": 1}, 422, "The mask is empty"),
@@ -105,3 +127,68 @@ def test_a_waiting_job_keeps_its_images_in_the_record(services: Services) -> Non
     request = request_from(Img2ImgBody.model_validate(body(mask=WHITE)), services)
     assert request_from_json(json.loads(json.dumps(request_to_json(request)))) == request
     assert tab_of(request) == "img2img"
+
+
+def test_a_side_of_30000_pixels_is_read_where_the_image_is_not_too_large(services: Services) -> None:
+    start = start_of(services, init_images=[base64_of(Image.new("L", (30_000, 8)))])
+    assert start.images[0].image.size == (30_000, 8)
+
+
+def test_of_an_animation_the_first_frame_is_taken(services: Services) -> None:
+    frames = [Image.new("RGB", (16, 16), color) for color in ("red", "blue")]
+    for kind in ("GIF", "PNG", "WEBP"):
+        file = io.BytesIO()
+        frames[0].save(file, kind, save_all=True, append_images=frames[1:])
+        start = start_of(services, init_images=[base64.b64encode(file.getvalue()).decode()])
+        red, green, blue = start.images[0].image.convert("RGB").getpixel((3, 3))  # type: ignore[misc]
+        assert red > 240 and green < 16 and blue < 16, kind
+
+
+def test_a_mask_of_another_size_is_stretched_over_the_image(services: Services) -> None:
+    """Left half white, in a quarter of the image's size."""
+    small = Image.new("L", (16, 16))
+    small.paste(255, (0, 0, 8, 16))
+    start = start_of(services, mask=base64_of(small), mask_blur=0, inpaint_full_res=False)
+    prepared = prepare(start, (64, 64), services.settings.current)
+    assert prepared.mask is not None and prepared.mask.size == (64, 64)
+    row = [prepared.mask.getpixel((x, 32)) for x in (0, 16, 47, 63)]
+    assert row[:2] == [255, 255] and row[2:] == [0, 0]
+    whole = start_of(services, mask=base64_of(small), mask_blur=0)
+    found = prepare(whole, (64, 64), services.settings.current)
+    assert found.area is not None and found.area.left == 0 and 28 <= found.area.right <= 64
+
+
+def test_transparent_images_lie_on_the_background_color(services: Services) -> None:
+    image = Image.new("RGBA", (64, 64), (255, 0, 0, 0))
+    start = start_of(services, init_images=[base64_of(image)])
+    settings = services.settings.current.changed(img2img_background_color="#00ff00")
+    assert prepare(start, (64, 64), settings).images[0].getpixel((9, 9)) == (0, 255, 0)
+
+
+def test_a_latent_mask_is_kept_in_the_record(services: Services) -> None:
+    request = request_from(Img2ImgBody.model_validate(body(mask=WHITE, latent_mask=BLACK)), services)
+    assert isinstance(request.start, FromImage) and request.start.mask is not None
+    assert request.start.mask.latent is not None and request.start.mask.latent != request.start.mask.image
+    assert request_from_json(json.loads(json.dumps(request_to_json(request)))) == request
+
+
+def test_masks_are_returned_behind_the_image(client: TestClient) -> None:
+    settings = {"return_mask": True, "return_mask_composite": True}
+    reply = client.post("/sdapi/v1/img2img", json=body(mask=WHITE, override_settings=settings)).json()
+    images = [Image.open(io.BytesIO(base64.b64decode(text))) for text in reply["images"]]
+    assert [image.mode for image in images] == ["RGB", "RGB", "RGBA"]
+    assert images[1].getextrema() == ((255, 255),) * 3
+    assert len(json.loads(reply["info"])["infotexts"]) == 3
+
+
+def test_an_infotext_fills_what_the_caller_leaves_out(client: TestClient, services: Services) -> None:
+    text = (
+        "a cat\nSteps: 2, Sampler: Euler, Seed: 5, Size: 64x64, Denoising strength: 0.25, Mask blur: 2, "
+        "Masked content: latent nothing, Resize mode: Crop and resize, Init image sha256: 0123456789ab, "
+        "Mask sha256: ab0123456789"
+    )
+    start = start_of(services, infotext=text, mask=WHITE, inpainting_fill=1)
+    assert start.mask is not None and start.mask.blur == 2 and start.mask.fill is MaskedContent.ORIGINAL
+    assert (start.denoising_strength, start.resize_mode, start.mask.full_resolution) == (0.25, 1, False)
+    reply = client.post("/sdapi/v1/img2img", json={"infotext": text})
+    assert reply.status_code == 404 and "The init image 0123456789ab is not here" in reply.json()["errors"]

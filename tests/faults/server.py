@@ -1,10 +1,6 @@
-"""A real server in a process of its own whose model computes nothing: to be killed, stopped and started again.
-
-The processes are forked from one that has imported the program, so that a start takes a moment.
-"""
+"""A real server in a process of its own whose model computes nothing: to be killed, stopped and started again."""
 
 import json
-import multiprocessing
 import os
 import socket
 import sys
@@ -16,9 +12,9 @@ from typing import Any
 
 from PIL import Image
 
+from tests.forked import forked
 from tests.recordings import TINY
 
-PRELOADED = ["webui", "modules.api.app", "modules.api.guard", "tests.fakes"]
 STEP_S = 0.01
 
 
@@ -36,9 +32,7 @@ class TinyServer:
         self.log = data.with_suffix(f".{self.port}.log")
         own = ["--nowebui", "--port", str(self.port), "--data-dir", str(data), "--ckpt", str(TINY)]
         flags = [*own, "--skip-load-model-at-start", "--use-cpu", "all", *words]
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        self._process = context.Process(target=serve, args=(flags, str(self.log)), daemon=True)
+        self._process = forked().Process(target=serve, args=(flags, str(self.log)), daemon=True)
         self.log.touch()
         self._process.start()
 
@@ -80,7 +74,8 @@ class TinyServer:
     def exit_code(self, timeout_s: float) -> int | None:
         """Wait for the end; None when it did not come."""
         self._process.join(timeout_s)
-        return self._process.exitcode
+        code: int | None = self._process.exitcode
+        return code
 
 
 def serve(flags: list[str], log: str) -> None:

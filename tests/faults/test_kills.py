@@ -1,85 +1,30 @@
 """kill -9, signals and second servers: no image is lost, none is made twice, and every job is done in the end.
 
-Ten kills by default, a hundred with FEATHERWEIGHT_THOROUGH=1 in the environment.
+A few kills here, a hundred in `benchmarks.faults`.
 """
 
-import os
-import random
 import signal
-import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import pytest
-from PIL import Image
 
+from tests.faults.kills import BODY, asked, kill_at_random, submit
 from tests.faults.server import Refused, TinyServer
 
-KILLS = 100 if os.environ.get("FEATHERWEIGHT_THOROUGH") else 10
-BODY: dict[str, Any] = {"width": 64, "height": 64, "steps": 3, "n_iter": 3, "save_images": True, "send_images": False}
-GONE = (OSError, HTTPException, Refused)
-
-
-def submit(server: TinyServer, task_id: str, **changed: object) -> bool:
-    """Submit and wait; whether the answer came."""
-    try:
-        server.ask("/sdapi/v1/txt2img", {**BODY, "prompt": task_id, "force_task_id": task_id, **changed})
-    except GONE:
-        return False
-    return True
+KILLS = 5
+JOBS = 4
 
 
 def test_kills_at_random_moments_lose_nothing_and_make_nothing_twice(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    draw = random.Random(5)
-    accepted: set[str] = set()
-    for round_number in range(KILLS):
-        server = TinyServer(data)
-        server.wait_until_up()
-        tasks = [f"{round_number}-{number}" for number in range(2)]
-        with ThreadPoolExecutor(len(tasks)) as clients:
-            for task in tasks:
-                clients.submit(submit, server, task)
-            time.sleep(draw.uniform(0.02, 0.4))
-            accepted |= set(server.ask("/internal/pending-tasks")["tasks"])
-            server.kill()
-    server = TinyServer(data)
-    server.wait_until_up()
-    until = time.monotonic() + 60
-    while server.ask("/internal/pending-tasks")["size"] and time.monotonic() < until:
-        time.sleep(0.05)
-    server.kill()
-    states = {row[0]: row[1] for row in asked(data, "SELECT task_id, status FROM jobs")}
-    assert accepted and accepted <= set(states)
-    assert set(states.values()) == {"done"}
-    made = asked(data, IMAGES)
-    keys = [(task_id, key) for task_id, _, key in made]
-    assert sorted(keys) == sorted((task, f"0/{number}/0") for task in states for number in range(BODY["n_iter"]))
-    files = set((data / "outputs").rglob("*.png"))
-    assert {Path(path) for _, path, _ in made} == files, "each image once, on the disk and in the record"
-    for path in files:
-        with Image.open(path) as image:
-            image.load()  # and is whole
+    found = kill_at_random(data, KILLS, JOBS)
+    assert found.is_whole, found
+    assert found.jobs == JOBS and found.images == JOBS * BODY["n_iter"]
     assert not list((data / "outputs").rglob("*.tmp"))
-
-
-IMAGES = (
-    "SELECT task_id, json_extract(image.value, '$.path'), json_extract(image.value, '$.key') FROM jobs, "
-    "json_each(jobs.outcome, '$.images') AS image"
-)
-
-
-def asked(data: Path, question: str) -> list[tuple[str, ...]]:
-    """What the record says."""
-    with sqlite3.connect(data / "jobs.sqlite") as database:
-        found = database.execute(question).fetchall()
-    database.close()
-    return found
 
 
 @pytest.fixture

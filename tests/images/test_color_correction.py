@@ -5,6 +5,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.images.color_correction import color_target, corrected
+from tests.recordings import REFERENCE, cases
+
+IN_LAB = {  # by OpenCV 5.0, in 8 bits
+    (0, 0, 0): (0, 128, 128),
+    (255, 255, 255): (255, 128, 128),
+    (255, 0, 0): (136, 208, 195),
+    (0, 255, 0): (224, 42, 211),
+    (0, 0, 255): (82, 207, 20),
+    (12, 200, 77): (181, 61, 177),
+    (3, 1, 9): (2, 128, 126),
+    (130, 90, 20): (106, 138, 172),
+    (66, 66, 66): (71, 128, 128),
+    (250, 240, 13): (237, 112, 218),
+}
 
 
 def noise(seed: int, low: int = 0, high: int = 256) -> Image.Image:
@@ -30,3 +44,17 @@ def test_colors_move_to_the_target_and_light_stays() -> None:
     means = np.asarray(result).reshape(-1, 3).mean(axis=0)
     assert means[0] > means[1] + 20 and means[0] > means[2] + 20
     assert np.abs(luminosity(result) - luminosity(grey)).max() < 2
+
+
+def test_colors_in_lab_are_those_of_opencv() -> None:
+    pixels = Image.fromarray(np.array([list(IN_LAB)], dtype=np.uint8))
+    assert [tuple(pixel) for pixel in color_target(pixels)[0].tolist()] == list(IN_LAB.values())
+
+
+def test_the_recorded_correction_is_made_again() -> None:
+    """The same request was recorded with and without it."""
+    images = {case["id"]: REFERENCE / case["images"][0]["file"] for case in cases() if case.get("images")}
+    uncorrected = Image.open(images["img2img/sampler-euler"]).convert("RGB")
+    target = color_target(Image.open(REFERENCE / "inputs" / "init64.png"))
+    recorded = np.asarray(Image.open(images["img2img/color-correction"]).convert("RGB")).astype(int)
+    assert np.abs(np.asarray(corrected(uncorrected, target)) - recorded).max() <= 2

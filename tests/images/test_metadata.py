@@ -11,8 +11,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from modules.errors import InvalidValueError
 from modules.images.encode import encode_image
-from modules.images.metadata import exif_bytes, fits_jpeg, read_metadata
-from modules.images.user_comment import decode_user_comment, encode_user_comment
+from modules.images.metadata import decode_user_comment, encode_user_comment, exif_bytes, fits_jpeg, read_metadata
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 CASES: list[dict[str, Any]] = json.loads((REFERENCE / "cases.json").read_text(encoding="utf-8"))["cases"]

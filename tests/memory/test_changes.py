@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from modules.memory.changes import AllBranches, Branches, Budget, DecodedChanges, SideBranch
 from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
 from modules.memory.layer import read_weight, stored_state, stored_tensors
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
+from tests.memory.storing import apply_storage
 
 RANK = 3
 FEW, MANY = 2, 400  # tokens, or pixels along a side

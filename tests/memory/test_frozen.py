@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory.layer import stored_state
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
+from tests.memory.storing import apply_storage
 
 LAYERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(64, 96), (2, 5, 64)),

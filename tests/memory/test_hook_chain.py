@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory.hook_chain import HookHandle, HookOrder, has_foreign_forward, hooks_of, register_hook
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
+from tests.memory.storing import apply_storage
 
 
 def noting(name: str, seen: list[str]) -> Callable[..., Any]:
@@ -22,7 +23,7 @@ def noting(name: str, seen: list[str]) -> Callable[..., Any]:
     return hook
 
 
-NAMES = ("COMPUTE", "WEIGHTS", "RECOMPUTE")
+NAMES = ("ADAPTER", "COMPUTE", "RECOMPUTE")
 
 
 @pytest.mark.parametrize("order", list(permutations(NAMES)))
@@ -33,20 +34,20 @@ def test_the_order_of_calls_is_that_of_the_layering(order: tuple[str, ...], remo
     expected = layer(x)
     patches = {name: register_hook(layer, noting(name, seen), HookOrder[name]) for name in order}
     assert torch.equal(layer(x), expected)
-    assert seen == ["RECOMPUTE", "WEIGHTS", "COMPUTE"]
+    assert seen == ["RECOMPUTE", "COMPUTE", "ADAPTER"]
     for index in removal:
         patches[NAMES[index]].remove()
         patches[NAMES[index]].remove()
         del patches[NAMES[index]]
         seen.clear()
         assert torch.equal(layer(x), expected)
-        assert seen == [name for name in ("RECOMPUTE", "WEIGHTS", "COMPUTE") if name in patches]
+        assert seen == [name for name in ("RECOMPUTE", "COMPUTE", "ADAPTER") if name in patches]
     assert "forward" not in layer.__dict__ and not hooks_of(layer)
 
 
 def test_equals_lie_around_each_other() -> None:
     layer, seen = nn.Linear(3, 3), list[str]()
-    patches = [register_hook(layer, noting(str(i), seen), HookOrder.WEIGHTS) for i in range(3)]
+    patches = [register_hook(layer, noting(str(i), seen), HookOrder.COMPUTE) for i in range(3)]
     layer(torch.zeros(1, 3))
     assert seen == ["2", "1", "0"]
     assert hooks_of(layer) == patches
@@ -84,13 +85,13 @@ def test_a_copy_has_a_pile_of_its_own() -> None:
 def test_the_class_may_change_meanwhile() -> None:
     model = nn.Sequential(nn.Linear(64, 64))
     x = torch.randn(2, 64)
-    patch: HookHandle = register_hook(model[0], noting("", []), HookOrder.WEIGHTS)
+    patch: HookHandle = register_hook(model[0], noting("", []), HookOrder.COMPUTE)
     plain = model(x)
     apply_storage(model, StorageRules("fp8_e4m3fn_row"), torch.float32)
     stored = model(x)
     patch.remove()
     assert torch.equal(model(x), stored)
-    patch = register_hook(model[0], noting("", []), HookOrder.WEIGHTS)
+    patch = register_hook(model[0], noting("", []), HookOrder.COMPUTE)
     assert not torch.equal(plain, stored)
     patch.remove()
     assert "forward" not in model[0].__dict__

@@ -12,7 +12,8 @@ from modules.memory.layer import stored_state
 from modules.memory.moving import move
 from modules.memory.query_slices import in_slices
 from modules.memory.row_table import RowTable, look_up_in_file
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
+from tests.memory.storing import apply_storage
 
 CPU = torch.device("cpu")
 

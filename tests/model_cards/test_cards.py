@@ -22,7 +22,7 @@ from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import embedded_preview, read_preview, write_preview
 from modules.model_cards.training_facts import training_facts, training_tags, version_of, version_of_family
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
-from modules.processing.engine.adapters import Adapters
+from modules.processing.engine.adapter_files import AdapterFiles
 from modules.prompting.extra_networks import extract_tags
 from modules.settings.values import Settings
 from tests.extensions import lora_page
@@ -56,7 +56,7 @@ def library(folder: Path) -> CardLibrary:
             embedding_page(folder / "emb"),
             hypernetwork_page(folder / "hyper", AdapterCatalogue((folder / "hyper",), (".pt",))),
             checkpoint_page((folder / "ckpt",), checkpoints),
-            lora_page(Adapters((loras,)), loras),
+            lora_page(AdapterFiles((loras,)), loras),
         )
     )
 
@@ -110,7 +110,7 @@ def test_every_card_names_exactly_its_file(tmp_path: Path) -> None:
         adapter(folder / "a (b) [c], ü.safetensors", {"number": "6"}),
         adapter(folder / "plain.safetensors", {"ss_output_name": "one > two", "number": "7"}),
     ]
-    adapters = Adapters((folder,))
+    adapters = AdapterFiles((folder,))
     catalogue = adapters.catalogue
     cards = CardLibrary((lora_page(adapters, folder),))
     by_path = {card.file.path: card_json(cards.page("lora"), card, SETTINGS) for card in cards.cards("lora", SETTINGS)}

@@ -1,10 +1,10 @@
-"""Run as a process of its own: load a checkpoint with a bound on the memory, and say what is in memory then."""
+"""For a process of its own: load a checkpoint with a bound on the memory, and say what is in memory then."""
 
 import gc
-import json
 import resource
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -43,8 +43,8 @@ def data_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
 
 
-def main(small: Path, path: Path, limit_bytes: int, ways: list[str]) -> None:
-    """Run a tiny model in each way, bound the memory, then run the large one in each."""
+def limited(small: Path, path: Path, limit_bytes: int, ways: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Run a tiny model in each way, bound the memory, then run the large one in each: `facts` by way."""
     torch.set_num_threads(1)
     small.mkdir()
     tiny = write_family(small, "sd1")
@@ -57,22 +57,18 @@ def main(small: Path, path: Path, limit_bytes: int, ways: list[str]) -> None:
             bound = min(bound, data_bytes() + limit_bytes)
         resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
         found[way] = facts(path, way)
-    print(json.dumps(found))
+    return found
 
 
-def facts(path: Path, way: str) -> dict[str, object]:
+def facts(path: Path, way: str) -> dict[str, Any]:
     """Bytes in memory and whether the UNet's output is finite; or the error. Nothing of it stays."""
     try:
         model = load(path, way)
         output = model.predict(torch.zeros(1, 4, 8, 8), torch.tensor([5.0]), torch.zeros(1, 77, 64))
-        found: dict[str, object] = {"stored": model.stored_bytes, "finite": bool(output.isfinite().all())}
+        found: dict[str, Any] = {"stored": model.stored_bytes, "finite": bool(output.isfinite().all())}
         del model
     except (RuntimeError, MemoryError) as error:
         found = {"error": str(error).splitlines()[0]}
     gc.collect()
     release_memory(torch.device("cpu"))
     return found
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
+from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loading import architecture_of, detect_family
+from modules.models.loading import architecture_of
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from modules.models.vae.source import VaeSource
 from tests.models.diffusers_folders import UNETS, text_tensors, unet_tensors, vae_tensors, write_folder

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
+from modules.models.families.registry import detect_family
 from modules.models.families.sd3.layout import T5_LEVEL
 from modules.models.families.sd3.t5 import t5_tokenizer_file
 from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loading import architecture_of, detect_family
+from modules.models.loading import architecture_of
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo, HashCache
 from tests.models.diffusers_folders import write_json
 from tests.models.diffusers_sd3_folders import sd3_parts, write_sd3_folder

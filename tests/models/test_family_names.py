@@ -20,8 +20,7 @@ SETTINGS_AND_FLAGS = re.compile(
 )
 """Names of settings, of their values and of flags, which are the user's words."""
 EXCEPT = {
-    "models/families/registry.py": "lists the families",
-    "models/reading/unknown_file.py": "says of a file that is of no known family what it looks like",
+    "models/families/registry.py": "lists the families, and says of a file that is of none what it looks like",
     "models/reading/other_files.py": "names of tensors in embedding files, which other programs write",
     "memory/feed_forward/pattern.py": "full names of the libraries' classes, whichever family uses them",
     "settings/sections": "settings' own names, labels and hints",
@@ -30,10 +29,7 @@ EXCEPT = {
     "model_cards/training_facts.py": 'values of the field "sd version" of model cards, which other programs read',
     "ui/card_routes.py": "the same values, in examples of replies",
     "ui/assets/card_editor.js": "the same values",
-    "training": 'LoRAs are trained for one family, and their cards have the field "sd version"',
     "api/reply_models.py": "examples of replies",
-    "ui/scales.py": "an example of the line that people read",
-    "ui/precision_view.py": "the headings of a table that people read",
 }
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from modules.errors import CheckpointError
 from modules.memory.formats import FORMATS
 from modules.memory.formats import format as slicing
-from modules.models.reading.file_rows import FileRows, OpenFile
+from modules.models.reading.preparing import FileRows, OpenFile
 from modules.models.reading.tensor_file import TensorFile
 
 NAMES = ("matrix", "kernel", "vector", "single")

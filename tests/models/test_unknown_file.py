@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError
+from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import open_checkpoint
-from modules.models.loading import detect_family
 from tests.models.family_files import write_family
 
 FIRST = "model.diffusion_model.input_blocks.0.0.weight"

@@ -1,13 +1,7 @@
-"""Changes between checkpoints in a process of its own, where nothing else comes and goes.
-
-`python -m tests.processing.switching FOLDER` prints, for each way of changing, the resident memory in bytes after the
-first changes and after all of them.
-"""
+"""Changes between checkpoints, for a process of its own, where nothing else comes and goes."""
 
 import gc
-import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +13,7 @@ from modules.processing.engine.model_shelf import KeepOptions
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine
 
-FIRST, SEVERAL, MANY = 6, 12, 30
+FIRST, SEVERAL, MANY = 6, 12, 18  # of families in turn, so that the first and the last are of one
 
 
 def measured(engine: Engine, names: Sequence[str], switches: int) -> tuple[int, int]:
@@ -33,11 +27,10 @@ def measured(engine: Engine, names: Sequence[str], switches: int) -> tuple[int, 
     return resident[FIRST - 1], resident[-1]
 
 
-def main() -> None:
-    """Measure each way and print."""
+def all_ways(folder: Path) -> dict[str, tuple[int, int]]:
+    """By way of changing: resident bytes after the first changes, and after the last."""
     tune_allocator()  # both as the server does
     freeze_gc()
-    folder = Path(sys.argv[1])
     for name in "abc":
         shutil.copy(TINY, folder / f"{name}.safetensors")
         shutil.copy(TINY.with_suffix(".yaml"), folder / f"{name}.yaml")
@@ -51,8 +44,4 @@ def main() -> None:
     found["two kept"] = measured(two, "abacbc", SEVERAL)
     mixed = Engine(catalogue, CONFIGS, cpu_machine, hashing=False)
     found["three families"] = measured(mixed, families, MANY)
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -11,10 +11,13 @@ from safetensors.torch import load_file, save_file
 
 from modules.errors import CheckpointError, Interrupted, MemoryShortageError, NumericalError, Skipped
 from modules.models import loading
+from modules.models.families.registry import FAMILIES
+from modules.models.families.sd1.family import SD1
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.streaming_options import StreamFlags, StreamOptions, finer_options
+from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.memory_estimate.status import EngineState
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
@@ -198,6 +201,20 @@ def test_an_image_in_a_batch_is_the_image_alone(folder: Path, tmp_path: Path) ->
         together = torch.frombuffer(bytearray(both.samples[1].image.tobytes()), dtype=torch.uint8).int()
         single = torch.frombuffer(bytearray(alone.samples[0].image.tobytes()), dtype=torch.uint8).int()
         assert (together - single).abs().max() <= 1
+
+
+def test_sides_are_cut_to_multiples_of_what_the_family_takes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose denoiser packs 2x2 latents makes images of multiples of 16 pixels; infotext and estimate say so too."""
+    monkeypatch.setitem(FAMILIES._entries, "sd1", replace(SD1, latent_multiple=2))
+    engine = engine_of(folder)
+    asked = request(width=72, height=64)
+    result = generate(asked, engine, Output(tmp_path), Silent())
+    assert [image.image.size for image in result.samples] == [(64, 64)]
+    assert "Size: 64x64" in result.samples[0].infotext
+    estimator = MemoryEstimator(engine, CONFIGS)
+    assert estimator.plan(asked) == estimator.plan(replace(asked, width=64))
 
 
 def test_images_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path: Path) -> None:

@@ -90,3 +90,33 @@ def test_models_without_a_negative_prompt_are_called_once(guidance: GuidanceType
     assert rows.counts == [1] and torch.equal(found, x * 0.5)
     scale = rows.extra.get("guidance")
     assert (isinstance(scale, torch.Tensor) and scale.tolist() == [3.5]) == (guidance is GuidanceType.DISTILLED)
+
+
+@pytest.mark.parametrize(("image_cfg_scale", "rows"), [(None, 2), (1.5, 3)])
+def test_an_editing_model_is_guided_by_text_and_image(image_cfg_scale: float | None, rows: int) -> None:
+    """Equation 3 of InstructPix2Pix, on a model that answers 100 with prompt and image, 10 with the image alone and 1
+    without both: 1 + 1.5 * (10 - 1) + 7 * (100 - 10). Without an image scale: 10 + 7 * (100 - 10)."""
+    seen: list[Tensor] = []
+
+    def answers(x: Tensor, sigma: Tensor, context: DenoiserContext) -> Tensor:
+        assert context.image is not None and context.crossattn.shape[0] == len(x)
+        seen.append(context.image)
+        has_prompt, has_image = context.crossattn[:, 0, 0] > 0, context.image[:, 0, 0, 0] > 0
+        value = torch.where(has_prompt, 100.0, torch.where(has_image, 10.0, 1.0))
+        return value[:, None, None, None].expand_as(x)
+
+    prompt, negative = (ScheduledConditioning(((9, Conditioning(torch.full((77, 4), v))),)) for v in (1.0, 0.0))
+    denoiser = GuidedDenoiser(
+        answers,
+        [ComposedConditioning(((prompt, 1.0),))],
+        [negative],
+        torch.zeros(77, 4),
+        image=torch.ones(4, 2, 2),
+        image_cfg_scale=image_cfg_scale,
+    )
+    options = GuidanceOptions(cfg_scale=7.0, total_model_calls=2, min_sigma_uncond=99.0, all_steps=True)
+    if image_cfg_scale is None:
+        options = GuidanceOptions(cfg_scale=7.0, total_model_calls=2)
+    found = Guidance(denoiser, options)(torch.zeros(1, 4, 2, 2), torch.tensor([1.0]))
+    expected = 10 + 7 * 90 if image_cfg_scale is None else 1 + 1.5 * 9 + 7 * 90
+    assert float(found.mean()) == pytest.approx(expected) and len(seen[0]) == rows

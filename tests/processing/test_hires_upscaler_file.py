@@ -1,11 +1,14 @@
-"""Hires fix with an upscaler file, from the request to the image, on the tiny model."""
+"""Hires fix and img2img with an upscaler file, from the request to the image, on the tiny model."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from modules.errors import CheckpointError, MemoryShortageError, UnknownNameError
 from modules.images.infotext import parse_infotext
@@ -15,6 +18,7 @@ from modules.processing.pipeline.generate import generate
 from modules.processing.pipeline.stages import Part, Stage, stage_text
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.start import FromImage, Mask, SourceImage
 from modules.settings.values import Settings
 from modules.upscalers import tiles
 from modules.upscalers.catalogue import UpscalerCatalogue
@@ -103,3 +107,41 @@ def test_a_broken_file_and_an_unknown_name_are_said(engine: Engine, tmp_path: Pa
         generate(request_with("broken"), engine, Output(tmp_path), Silent())
     with pytest.raises(UnknownNameError, match=r"hires upscaler 'gone'.*4x-Tiny"):
         generate(request_with("gone"), engine, Output(tmp_path), Silent())
+
+
+def started(image: Image.Image, upscaler: str | None, mask: Mask | None = None) -> GenerationRequest:
+    start = FromImage(images=(SourceImage.of(image),), denoising_strength=0.0, mask=mask)
+    request = request_with("Latent")
+    settings = request.settings.with_changes({"upscaler_for_img2img": upscaler})
+    return replace(request, hires=None, start=start, settings=settings)
+
+
+def test_an_image_to_start_from_is_enlarged_by_the_upscaler_of_the_setting(engine: Engine, tmp_path: Path) -> None:
+    small = Image.effect_noise((32, 32), 90).convert("RGB")
+    large = small.resize((128, 128))
+    events = Listening()
+    by_file, by_lanczos, by_none, by_empty = (
+        generate(started(small, name), engine, Output(tmp_path), events).samples[0].image
+        for name in ("4x-Tiny", "Lanczos", "None", None)
+    )
+    assert "enlarging the image, tile 1 of 1" in events.shown
+    assert by_file.tobytes() != by_lanczos.tobytes() == by_none.tobytes() == by_empty.tobytes()
+    events.shown.clear()
+    shrunk = [generate(started(large, name), engine, Output(tmp_path), events) for name in ("4x-Tiny", None)]
+    assert shrunk[0].samples[0].image.tobytes() == shrunk[1].samples[0].image.tobytes()
+    assert not any("enlarging" in shown for shown in events.shown)
+
+
+def test_a_masked_area_is_enlarged_by_it_and_its_mask_is_not(engine: Engine, tmp_path: Path) -> None:
+    image, area = Image.effect_noise((64, 64), 90).convert("RGB"), Image.new("L", (64, 64))
+    area.paste(255, (16, 16, 40, 40))
+    mask = Mask(image=SourceImage.of(area), blur_x=0, blur_y=0, full_resolution=True, padding=0)
+    events = Listening()
+    by_file, by_lanczos = (
+        np.asarray(generate(started(image, name, mask), engine, Output(tmp_path), events).samples[0].image)
+        for name in ("4x-Tiny", "Lanczos")
+    )
+    kept = np.asarray(area) == 0
+    assert (by_file[kept] == np.asarray(image)[kept]).all()
+    assert (by_file[~kept] != by_lanczos[~kept]).any()
+    assert events.shown.count("enlarging the image, tile 1 of 1") == 1

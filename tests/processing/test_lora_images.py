@@ -69,7 +69,7 @@ def test_exact_has_the_effect_of_the_delta_in_fp32(
     assert model is not None
     applier = model.adapters
     assert applier.retention.retention == 1.0
-    uses, files = applier.uses, engine.adapters._files
+    uses, files = applier.uses, engine.adapters.files._files
     applier.remove()
     for target, changes in applier._plan(uses, files).values():
         if stored_state(target.layer) is not None:

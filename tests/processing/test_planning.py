@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
+from modules.images.resize import ResizeMode
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
 from modules.models.meta_model import build_meta_model
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
@@ -16,8 +18,10 @@ from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import PrecisionOptions, resolve
 from modules.processing.memory_estimate.estimate import CLIENT_BYTES, MemoryEstimator, available, container_bytes
 from modules.processing.memory_estimate.words import plan_line
+from modules.processing.pipeline.stages import stages_of
 from modules.processing.record.result import GenerationInfo, Result
 from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.start import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine, tiny_engine
@@ -198,7 +202,7 @@ def test_streamed_weights_are_predicted_by_the_groups_that_move(
         if not parameter.is_meta and parameter.numel() * 4 < 1 << 16
     )
     beside = 1 if word == "Parts" else 2
-    assert meta_model.resident_bytes(plan, "denoise") == pytest.approx(small + beside * max(groups), rel=0.01)
+    assert meta_model.resident_bytes(plan, "unet".__eq__) == pytest.approx(small + beside * max(groups), rel=0.01)
     assert plan.streaming is not None
     in_memory = replace(plan, streaming=replace(plan.streaming, on_disk=False))
     assert meta_model.resting_bytes(plan) == 0
@@ -270,3 +274,16 @@ def on_gpu(result: Result, allocated: int) -> Result:
     assert result.memory is not None
     stages = tuple(replace(item, peak=replace(item.peak, allocated=allocated)) for item in result.memory.stages)
     return replace(result, memory=replace(result.memory, stages=stages))
+
+
+def test_images_to_start_from_are_encoded_in_the_size_of_the_request_or_their_own(estimator: MemoryEstimator) -> None:
+    """Where latents are resized, it is the image as it was sent that goes through the encoder."""
+    image = SourceImage.of(Image.new("RGB", (256, 256)))
+    sizes = {}
+    for mode in (ResizeMode.JUST_RESIZE, ResizeMode.LATENT_UPSCALE):
+        wanted = request(start=FromImage(images=(image,), resize_mode=mode))
+        sizes[mode] = needs(estimator, wanted)["encode"]
+        encode = next(item for item in stages_of(wanted, 8) if item.stage == "encode")
+        assert encode.width_px == encode.height_px == (64 if mode is ResizeMode.JUST_RESIZE else 256)
+    assert sizes[ResizeMode.LATENT_UPSCALE] > sizes[ResizeMode.JUST_RESIZE]
+    assert "encode" not in needs(estimator, request())

@@ -1,12 +1,14 @@
 """Jobs that run out of memory at every stage, once and again, and still give the same image."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from modules.errors import MemoryShortageError
 from modules.images.infotext import parse_infotext
@@ -18,6 +20,7 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
+from modules.processing.start import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of
 
@@ -109,6 +112,20 @@ def test_once_at_any_stage_freeing_gives_the_very_same_image(
     assert any("Memory ran out" in notice and "with freed memory" in notice for notice in result.notices)
 
 
+@pytest.mark.parametrize(("times", "fallbacks"), [(1, None), (2, "query slices"), (3, "query slices, tiled VAE")])
+def test_an_image_to_start_from_is_encoded_with_less(
+    times: int, fallbacks: str | None, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = SourceImage.of(Image.effect_noise((64, 64), 90).convert("RGB"))
+    request = replace(request_of(PAYLOAD), start=FromImage(images=(image,), denoising_strength=0.0))
+    expected = generate(request, engine, Output(tmp_path), Silent())
+    failing = fail(monkeypatch, STAGES["encode"][0], times)
+    result = generate(request, engine, Output(tmp_path), Silent())
+    assert failing.left == 0 and np.abs(pixels(result) - pixels(expected)).max() <= 1
+    assert parse_infotext(result.samples[0].infotext).get("Memory recovery") == fallbacks
+    assert any("while encoding the image" in notice for notice in result.notices)
+
+
 @pytest.mark.parametrize("after", [0, 1])
 @pytest.mark.parametrize(
     ("times", "fallbacks"),
@@ -168,7 +185,7 @@ def test_the_device_is_left_step_by_step_and_everything_comes_back(
     fail(monkeypatch, STAGES["denoise"][0], times)
     result = make(engine, tmp_path, PAYLOAD)
     assert np.abs(pixels(result) - pixels(expected)).max() <= 1
-    names = f"networks take turns, query slices, split feed-forward, halved batch, {last}"
+    names = f"components take turns, query slices, split feed-forward, halved batch, {last}"
     assert parse_infotext(result.samples[0].infotext)["Memory recovery"] == names
     after = {name: (p.device, p.dtype, p) for name, p in model.unet.named_parameters()}
     assert before.keys() == after.keys()

@@ -120,7 +120,7 @@ def facts(engine: Engine) -> ModelFacts:
     ],
 )
 def test_loras_have_the_same_effect(mode: str, fp8: str, ways: tuple[str, ...], engine: Engine, tmp_path: Path) -> None:
-    name = engine.adapters.catalogue.entries[0].name
+    name = engine.adapters.files.catalogue.entries[0].name
     prompts = ["a cat", f"a cat <lora:{name}:0.7>", "a cat"]
     settings: dict[str, Any] = {"lora_mode": mode, "fp8_storage": fp8}
     resident = [pixels(make(engine, tmp_path, prompt, **settings)) for prompt in prompts]

@@ -1,15 +1,11 @@
 """Changing between checkpoints leaves nothing behind: measured where no other test has a part in the memory."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from modules.memory.timeline import resident_bytes
+from tests.forked import call_forked
+from tests.processing.switching import all_ways
 
-ROOT = Path(__file__).parents[2]
 MAX_GROWTH = 1.05
 MODEL_BYTES = 84_000_000  # of the recorded checkpoint; the families' are smaller
 
@@ -19,9 +15,8 @@ pytestmark = pytest.mark.skipif(resident_bytes() is None, reason="resident memor
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, int]]:
     """By way of changing: resident bytes after the first changes, and after the last."""
-    command = [sys.executable, "-m", "tests.processing.switching", str(tmp_path_factory.mktemp("models"))]
-    reply = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return {way: (first, last) for way, (first, last) in json.loads(reply.stdout.splitlines()[-1]).items()}
+    found: dict[str, tuple[int, int]] = call_forked(all_ways, tmp_path_factory.mktemp("models"))
+    return found
 
 
 @pytest.mark.parametrize("way", ["one at a time", "two kept", "three families"])

@@ -1,6 +1,7 @@
 """Jobs with a tiny autoencoder (TAESD) as decoder, encoder or for previews."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.start import FromImage, SourceImage
 from modules.settings.setting import SettingValue
 from modules.settings.values import Settings
 from tests.recordings import CONFIGS, tiny_engine
@@ -117,6 +119,13 @@ def test_the_encoder_is_for_hires_fix_on_pixels(engine: Engine) -> None:
     latent = HiresRequest(scale=1.5, steps=1, denoising_strength=0.5, upscaler="Latent")
     full, tiny = make(engine, request(None, latent)), make(engine, request(TINY_ENCODE, latent))
     assert pixels(full) == pixels(tiny) and "VAE Encoder" not in tiny.images[0].infotext
+
+
+def test_the_encoder_is_for_img2img(engine: Engine) -> None:
+    start = FromImage(images=(SourceImage.of(Image.effect_noise((64, 64), 90).convert("RGB")),), denoising_strength=0.3)
+    full, tiny = (make(engine, replace(request(changes), start=start)) for changes in (None, TINY_ENCODE))
+    assert pixels(full) != pixels(tiny)
+    assert parse_infotext(tiny.images[0].infotext)["VAE Encoder"] == "TAESD"
 
 
 def test_images_that_tile_and_tiles(engine: Engine) -> None:

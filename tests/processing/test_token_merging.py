@@ -11,7 +11,7 @@ import torch
 from modules.images.infotext import parse_infotext
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.token_merging import can_merge_tokens, merged_tokens
+from modules.processing.engine.token_merging import merged_tokens
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -78,7 +78,9 @@ def test_where_it_does_not_it_is_said_and_not_recorded(engine: Engine) -> None:
     assert fields(merged) == {} and pixels(plain) == pixels(merged)
     assert any("Token merging has no effect on SD 3" in notice for notice in merged.notices)
     assert not plain.notices
-    assert can_merge_tokens(engine.model("sd1").unet) and not can_merge_tokens(engine.model("sd3").unet)
+    for name, merges in (("sd1", True), ("sd3", False)):
+        with merged_tokens(engine.model(name).unet, 0.5) as is_merged:
+            assert is_merged is merges
 
 
 def test_the_prediction_is_that_of_tomesd(engine: Engine) -> None:

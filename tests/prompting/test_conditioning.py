@@ -7,8 +7,9 @@ from torch import Tensor
 from modules.models.families.ldm.conditioning import ClipConditioner
 from modules.prompting.clip_encoder import ClipTextEncoder
 from modules.prompting.conditioning import Conditioning, PromptEncoder, Timing
-from modules.prompting.encode import TextOptions, TextTower, encode_group
+from modules.prompting.encode import TextOptions, TextTower
 from modules.prompting.padding import CondPadding, fit_tokens, pad_conditionings, stack_encodings
+from tests.prompting.encoding import encode_group, encode_negative, encode_prompt
 
 
 @pytest.fixture(scope="module")
@@ -21,35 +22,35 @@ def alone(tower: TextTower, text: str) -> Tensor:
 
 
 def test_edit_switches_the_conditioning(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encoder.encode_negative("a [red:green:3] cat", Timing(8))
+    conditioning = encode_negative(encoder, "a [red:green:3] cat", Timing(8))
     torch.testing.assert_close(conditioning.at(3).crossattn, alone(tower, "a red cat"))
     torch.testing.assert_close(conditioning.at(4).crossattn, alone(tower, "a green cat"))
     assert conditioning.at(99) is conditioning.at(8)
 
 
 def test_alternation_shares_its_conditionings(encoder: PromptEncoder) -> None:
-    conditioning = encoder.encode_negative("[day|night]", Timing(6))
+    conditioning = encode_negative(encoder, "[day|night]", Timing(6))
     assert conditioning.at(1) is conditioning.at(3)
     assert conditioning.at(2) is conditioning.at(6)
     assert conditioning.at(1) is not conditioning.at(2)
 
 
 def test_a_schedule_restores_one_mean_for_all_its_entries(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encoder.encode_negative("[(day:1.5)|night]", Timing(3))
+    conditioning = encode_negative(encoder, "[(day:1.5)|night]", Timing(3))
     repeated = encode_group(tower, ["(day:1.5)", "night", "(day:1.5)"], TextOptions()).hidden
     torch.testing.assert_close(conditioning.at(1).crossattn, repeated[0])
     torch.testing.assert_close(conditioning.at(2).crossattn, repeated[1])
 
 
 def test_and_gives_weighted_parts(encoder: PromptEncoder, tower: TextTower) -> None:
-    parts = encoder.encode_prompt("a cat AND a dog :0.5 AND a dog", Timing(8)).at(1)
+    parts = encode_prompt(encoder, "a cat AND a dog :0.5 AND a dog", Timing(8)).at(1)
     assert [weight for _, weight in parts] == [1.0, 0.5, 1.0]
     assert parts[1][0] is parts[2][0]
     torch.testing.assert_close(parts[1][0].crossattn, alone(tower, " a dog"))
 
 
 def test_and_is_a_word_in_a_negative_prompt(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encoder.encode_negative("ugly AND blurry", Timing(8)).at(1)
+    conditioning = encode_negative(encoder, "ugly AND blurry", Timing(8)).at(1)
     torch.testing.assert_close(conditioning.crossattn, alone(tower, "ugly AND blurry"))
 
 
@@ -57,13 +58,13 @@ def test_prompts_of_a_batch_equal_prompts_alone(encoder: PromptEncoder) -> None:
     prompts = ["a (cat:1.3)", "a [dog:cat:2] BREAK hat", "a (cat:1.3)"]
     batch = encoder.encode_prompts(prompts, Timing(4))
     for prompt, result in zip(prompts, batch, strict=True):
-        single = encoder.encode_prompt(prompt, Timing(4))
+        single = encode_prompt(encoder, prompt, Timing(4))
         torch.testing.assert_close(result.at(1)[0][0].crossattn, single.at(1)[0][0].crossattn, atol=1e-5, rtol=0)
     assert batch[0].at(1)[0][0] is batch[2].at(1)[0][0]
 
 
 def test_hires_timing_reaches_the_schedule(encoder: PromptEncoder, tower: TextTower) -> None:
-    conditioning = encoder.encode_negative("[cat:dog:1.5]", Timing(8, hires_steps=4))
+    conditioning = encode_negative(encoder, "[cat:dog:1.5]", Timing(8, hires_steps=4))
     torch.testing.assert_close(conditioning.at(2).crossattn, alone(tower, "cat"))
     torch.testing.assert_close(conditioning.at(3).crossattn, alone(tower, "dog"))
 
@@ -82,7 +83,7 @@ def with_sizes(tower: TextTower) -> PromptEncoder:
 
 def test_two_towers_lie_side_by_side_and_sizes_end_the_vector(tower: TextTower) -> None:
     encoder = with_sizes(tower)
-    (conditioning, _), *_ = encoder.encode_prompt("a cat", Timing(4)).at(1)
+    (conditioning, _), *_ = encode_prompt(encoder, "a cat", Timing(4)).at(1)
     assert conditioning.crossattn.shape == (77, 256)
     assert conditioning.vector is not None
     assert conditioning.vector.shape == (134,)
@@ -91,13 +92,13 @@ def test_two_towers_lie_side_by_side_and_sizes_end_the_vector(tower: TextTower) 
 
 def test_empty_negative_is_zero_where_the_model_wants_that(tower: TextTower) -> None:
     encoder = with_sizes(tower)
-    empty = encoder.encode_negative("", Timing(4)).at(1)
+    empty = encode_negative(encoder, "", Timing(4)).at(1)
     assert empty.vector is not None
     assert not empty.crossattn.any()
     assert not empty.vector[:-6].any()
     assert empty.vector[-6:].all()
-    assert encoder.encode_negative("ugly", Timing(4)).at(1).crossattn.any()
-    assert encoder.encode_prompt("", Timing(4)).at(1)[0][0].crossattn.any()
+    assert encode_negative(encoder, "ugly", Timing(4)).at(1).crossattn.any()
+    assert encode_prompt(encoder, "", Timing(4)).at(1)[0][0].crossattn.any()
 
 
 def batch(conditioning: Conditioning) -> Tensor:
@@ -105,8 +106,8 @@ def batch(conditioning: Conditioning) -> Tensor:
 
 
 def test_padding_with_the_empty_prompt(encoder: PromptEncoder) -> None:
-    long = batch(encoder.encode_negative("a BREAK cat", Timing(1)).at(1))
-    short = batch(encoder.encode_negative("ugly", Timing(1)).at(1))
+    long = batch(encode_negative(encoder, "a BREAK cat", Timing(1)).at(1))
+    short = batch(encode_negative(encoder, "ugly", Timing(1)).at(1))
     empty = encoder.encode_empty().crossattn
     cond, uncond, changed = pad_conditionings(long, short, CondPadding.EMPTY, empty)
     assert changed

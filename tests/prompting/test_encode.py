@@ -16,10 +16,10 @@ from modules.prompting.encode import (
     Injection,
     TextOptions,
     TextTower,
-    encode_group,
     encode_groups,
 )
 from modules.prompting.tokens import ClipTokenizer
+from tests.prompting.encoding import encode_group
 from tests.prompting.recordings import PARTS, REFERENCE
 
 with np.load(REFERENCE / "parts.npz") as _archive:

@@ -6,9 +6,10 @@ import torch
 from modules.prompting.chunks import CHUNK_LENGTH, chunk_prompt
 from modules.prompting.counter import count_prompt
 from modules.prompting.emphasis import Emphasis
-from modules.prompting.encode import TextOptions, TextTower, chunks_of, encode_group
+from modules.prompting.encode import TextOptions, TextTower, chunks_of
 from modules.prompting.old_emphasis import bracket_weights, chunk_prompt_old
 from modules.prompting.tokens import ClipTokenizer
+from tests.prompting.encoding import encode_group
 
 OLD = TextOptions(old_emphasis=True)
 

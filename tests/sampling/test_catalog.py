@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from modules.errors import UnknownNameError
-from modules.sampling.catalog import SAMPLERS, SCHEDULES, effective_schedule, resolve_names, split_legacy_name
+from modules.sampling.catalog import SAMPLERS, SCHEDULES, effective_schedule, split_legacy_name
 from tests.sampling.recordings import REFERENCE
 
 
@@ -51,12 +51,11 @@ def test_unknown_names_list_what_exists() -> None:
         split_legacy_name("Eulerr")
 
 
-def test_the_default_schedule_collapses_to_automatic() -> None:
-    spec, schedule = resolve_names("DPM++ 2M Karras", "Automatic")
-    assert (spec.name, schedule.label) == ("DPM++ 2M", "Automatic")
-    assert effective_schedule(spec, schedule).label == "Karras"
-    assert resolve_names("Euler Karras", "Beta")[1].label == "Karras"
-    assert effective_schedule(*resolve_names("Euler", None)).label == "Automatic"
+def test_automatic_is_what_the_sampler_prefers() -> None:
+    automatic = SCHEDULES.get("Automatic")
+    assert effective_schedule(SAMPLERS.get("DPM++ 2M"), automatic).label == "Karras"
+    assert effective_schedule(SAMPLERS.get("Euler"), automatic).label == "Automatic"
+    assert effective_schedule(SAMPLERS.get("DPM++ 2M"), SCHEDULES.get("Beta")).label == "Beta"
 
 
 def test_every_entry_has_a_function() -> None:

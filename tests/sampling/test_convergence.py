@@ -12,9 +12,8 @@ from torch import Tensor
 from modules.sampling.brownian import BrownianNoise
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.noise import GaussianNoise, ImageNoise, NoiseRequest
-from modules.sampling.plan import no_report
 from modules.sampling.types import SamplerOptions, StepNoise
-from tests.sampling.walks import DATA_DEVIATION, LinearDenoise
+from tests.sampling.walks import DATA_DEVIATION, LinearDenoise, no_report
 
 START, END = 8.0, 0.2
 

@@ -11,9 +11,10 @@ from modules.errors import InvalidValueError
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, Family
 from modules.sampling.flow import UNSTEADY, FlowSchedule, adds_noise, flow_denoise
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import img2img_run, no_report, txt2img_run
+from modules.sampling.plan import img2img_run, txt2img_run
 from modules.sampling.schedules import ScheduleOptions, build_sigmas
 from modules.sampling.types import SamplerOptions
+from tests.sampling.walks import no_report
 
 DATA_DEVIATION = 0.7
 FLOW = FlowSchedule()

@@ -7,12 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from modules.sampling.catalog import resolve_names
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import img2img_run, img2img_steps, no_report
+from modules.sampling.plan import img2img_run, img2img_steps
 from tests.sampling.recordings import cases, latents
 from tests.sampling.tiny_model import TinyModel
-from tests.sampling.walks import guided, sample_recorded
+from tests.sampling.walks import guided, no_report, resolve_names, sample_recorded
 
 GROUPS = ("sampler", "scheduler", "churn", "eta", "unipc", "rng", "seed", "steps", "cfg")
 TOLERANCE = 1e-3

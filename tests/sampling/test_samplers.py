@@ -11,10 +11,10 @@ from modules.sampling.catalog import SAMPLERS, SCHEDULES
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.discrete import DiscreteSchedule
 from modules.sampling.noise import ImageNoise, NoiseRequest
-from modules.sampling.plan import img2img_run, no_report, txt2img_run
+from modules.sampling.plan import img2img_run, txt2img_run
 from modules.sampling.restart import restart_run
 from modules.sampling.types import SamplerOptions, StepInfo
-from tests.sampling.walks import LinearDenoise
+from tests.sampling.walks import LinearDenoise, no_report
 
 ALL = list(SAMPLERS)
 CHURN = SamplerOptions(s_churn=5, s_noise=1.01)

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.sampling.catalog import resolve_names
+from modules.sampling.catalog import SAMPLERS, SCHEDULES, SamplerSpec, ScheduleSpec, split_legacy_name
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
-from modules.sampling.plan import SamplingRun, no_report, txt2img_run
+from modules.sampling.plan import SamplingRun, txt2img_run
 from modules.sampling.schedules import ScheduleOptions
 from modules.sampling.types import SamplerOptions
 from tests.sampling.tiny_model import PlainGuidance, TinyModel
@@ -29,6 +29,16 @@ class LinearDenoise:
 
     def uncond_denoised(self) -> Tensor:
         return self._last
+
+
+def resolve_names(sampler: str, scheduler: str | None) -> tuple[SamplerSpec, ScheduleSpec]:
+    """The entries that the two names of a recorded request mean; a schedule in the sampler's name wins."""
+    name, from_name = split_legacy_name(sampler)
+    return SAMPLERS.get(name), SCHEDULES.get(from_name if from_name != "Automatic" else scheduler or "Automatic")
+
+
+def no_report(_: object) -> None:
+    """An `OnStep` for callers that do not care."""
 
 
 def recorded_plan(payload: dict[str, Any], model: TinyModel) -> SamplingRun:

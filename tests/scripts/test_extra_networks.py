@@ -16,9 +16,8 @@ from modules.assembly import build_services
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags
 from modules.model_cards.cards import CardPage
-from modules.processing.engine.adapters import Adapters
+from modules.processing.engine.adapters import AdapterJob, Adapters
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.tag_types import AdapterJob
 from modules.processing.record.result import Result
 from modules.prompting.extra_networks import extract_tags
 from modules.scripts.library import ScriptLibrary
@@ -179,7 +178,7 @@ def test_without_extensions_a_tag_is_of_an_unknown_kind(engine: Engine, tmp_path
         plain = run(small_request(prompt="a cat "), engine, tmp_path, ScriptLibrary())
     finally:
         engine.adapters = adapters
-    assert result.notices == ("No kind of network is called <lora:...>; it was left out.",)
+    assert result.notices == ("No kind of adapter is called <lora:...>; it was left out.",)
     assert np.array_equal(np.asarray(result.samples[0].image), np.asarray(plain.samples[0].image))
 
 
@@ -219,7 +218,7 @@ class Nothing(extra_networks.ExtraNetwork):
 def test_a_prompt_is_not_taken_from_the_cache_with_other_tags() -> None:
     adapters = Adapters(kinds=[Nothing("x", ["y"])])
     model: Any = None
-    job = AdapterJob(model, Settings(), adapters)
+    job = AdapterJob(model, Settings(), adapters.files)
     adapters._kinds = adapters._kinds[1:]  # hypernetworks need a model
     for prompt, names in (("a <x:1><y:2>", ["<x:1>", "<x:2>"]), ("a", [])):
         active = adapters.activate(model, extract_tags(prompt)[1], job.settings)

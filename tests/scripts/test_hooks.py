@@ -14,7 +14,7 @@ from modules.images.metadata import read_metadata
 from modules.processing.engine.engine import Engine
 from modules.processing.record.result import ImageRole
 from modules.scripts.callbacks import Moment
-from tests.scripts.toys import extension, run, small_hires, small_request
+from tests.scripts.toys import extension, image_request, run, small_hires, small_request
 
 HEAD = """
 import modules.scripts as scripts
@@ -242,3 +242,96 @@ def test_registering_later_and_unknown_moments_are_errors() -> None:
         script_callbacks.on_model_loaded(print)
     with pytest.raises(AttributeError, match=r"no script_callbacks.on_moon .*on_app_started"):
         script_callbacks.on_moon  # noqa: B018
+
+
+ON_MASKS = (
+    HEAD
+    + """
+    def show(self, is_img2img): return scripts.AlwaysVisible if is_img2img else False
+
+    def on_mask_blend(self, p, mba, *args):
+        CALLS.append((mba.is_final_blend, tuple(mba.nmask.shape), tuple(mba.current_latent.shape), mba.sigma is None))
+
+    def postprocess_maskoverlay(self, p, ppmo, *args):
+        CALLS.append(("overlay", ppmo.index, ppmo.overlay_image.mode, ppmo.mask_for_overlay.size, p.paste_to))
+"""
+)
+LEFT = (0, 0, 32, 64)
+
+
+def test_hooks_of_masks_are_called_at_each_blend_and_for_each_overlay(engine: Engine, tmp_path: Path) -> None:
+    library = extension(tmp_path, ON_MASKS)
+    wanted = image_request(LEFT)
+    result = run(wanted, engine, tmp_path, library)
+    calls = module_of().CALLS
+    step = (False, (4, 8, 8), (1, 4, 8, 8), False)
+    assert calls == [step, step, (True, (4, 8, 8), (1, 4, 8, 8), True), ("overlay", 0, "RGBA", (64, 64), None)]
+    plain = run(wanted, engine, tmp_path, extension(tmp_path / "none", "", "none"))
+    assert (pixels(result.samples[0].image) == pixels(plain.samples[0].image)).all()
+    module_of().CALLS.clear()
+    run(small_request(), engine, tmp_path, library)
+    assert module_of().CALLS == []  # not on this tab
+
+
+@pytest.mark.parametrize("sampler", ["Euler", "DDIM"])
+def test_hooks_of_masks_have_the_last_word(sampler: str, engine: Engine, tmp_path: Path) -> None:
+    changing = (
+        ON_MASKS
+        + """
+        ppmo.overlay_image = None
+
+    def on_mask_blend(self, p, mba, *args):
+        mba.blended_latent = mba.init_latent
+
+    def post_sample(self, p, ps, *args):
+        CALLS.append(bool((ps.samples == p.init_latent).all()))
+"""
+    )
+    result = run(image_request(LEFT, sampler=sampler), engine, tmp_path, extension(tmp_path, changing))
+    assert not result.notices and module_of().CALLS[0] is True
+    kept = pixels(result.samples[0].image)[:, 32:]
+    assert not (kept == (255, 0, 0)).all()  # without an overlay it is what the VAE makes of it
+
+
+def test_a_job_from_an_image_can_be_changed_by_scripts(engine: Engine, tmp_path: Path) -> None:
+    changing = (
+        HEAD
+        + """
+    def process(self, p, *args):
+        assert isinstance(p, StableDiffusionProcessingImg2Img)
+        p.image_mask = None
+        p.init_images = [p.init_images[0].transpose(0)]
+        p.denoising_strength = 0.0
+from modules.scripts.processing import StableDiffusionProcessingImg2Img
+"""
+    )
+    image = Image.linear_gradient("L").rotate(90).resize((64, 64)).convert("RGB")
+    result = run(image_request(LEFT, image=image), engine, tmp_path, extension(tmp_path, changing))
+    assert not result.notices and "Mask" not in result.samples[0].infotext
+    expected = run(
+        image_request(image=image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), denoising_strength=0.0),
+        *(engine, tmp_path, extension(tmp_path / "n", "", "n")),
+    )
+    assert (pixels(result.samples[0].image) == pixels(expected.samples[0].image)).all()
+
+
+def test_scripts_are_told_of_the_controls_of_a_form(tmp_path: Path) -> None:
+    library = extension(
+        tmp_path,
+        HEAD
+        + """
+    def __init__(self):
+        self.on_before_component(lambda found: CALLS.append(("before it", found.component)), elem_id="txt2img_steps")
+        self.on_after_component(lambda found: CALLS.append(("after it", found.component)), elem_id="txt2img_steps")
+
+    def before_component(self, component, **facts): CALLS.append(("before", facts["elem_id"]))
+    def after_component(self, component, **facts): CALLS.append(("after", facts["label"], component))
+
+script_callbacks.on_after_component(lambda component, **facts: CALLS.append(("callback", component)))
+""",
+    )
+    library.component(None, "txt2img_steps", "Steps")
+    library.component("slider", "txt2img_steps", "Steps")
+    library.component(None, "txt2img_seed", "Seed")
+    expected = [("before", "txt2img_steps"), ("before it", None), ("callback", "slider"), ("after", "Steps", "slider")]
+    assert [*expected, ("after it", "slider"), ("before", "txt2img_seed")] == module_of().CALLS

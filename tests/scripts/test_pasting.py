@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
+from modules.processing.parameters import Tab
 from modules.services import Services
 from modules.ui.form import pasted_fields
 from modules.ui.scripts_panel import ScriptFields, build_scripts
@@ -82,7 +83,7 @@ def panel(services: Services) -> ScriptFields:
 async def _panel(services: Services) -> ScriptFields:
     """A coroutine, because Gradio leaves event loops open where none is running."""
     with gr.Blocks(analytics_enabled=False):
-        return build_scripts(services)
+        return build_scripts(services, Tab.TXT2IMG)
 
 
 def values_of(updates: list[Any]) -> list[Any]:
@@ -149,7 +150,8 @@ def test_the_api_fills_what_the_caller_does_not_name(services: Services) -> None
 
 def test_paste_and_send_reach_them_on_the_page(services: Services) -> None:
     config = TestClient(mounted_page(services)).get("/config").json()
-    ids = {c["props"].get("elem_id") or c["props"].get("label"): c["id"] for c in config["components"]}
+    in_order = reversed(config["components"])  # txt2img's, which come first, win over img2img's
+    ids = {c["props"].get("elem_id") or c["props"].get("label"): c["id"] for c in in_order}
     for button in ("paste", "pnginfo_send_to_txt2img"):
         click = next(d for d in config["dependencies"] if [ids[button], "click"] in d["targets"])
         assert {ids["Strength"], ids["Field"]} <= set(click["outputs"])

@@ -16,9 +16,11 @@ from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.request import GenerationRequest, request_from_json, request_to_json
+from modules.processing.start import FromImage, SourceImage
 from modules.prompting.styles import Style, StyleBook
 from modules.scripts.axes import AXES
 from modules.scripts.library import ScriptLibrary, filled_args, script_info
+from modules.scripts.processing import Processed, job_of
 from modules.scripts.program import Program
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings
@@ -309,11 +311,13 @@ def test_values_are_picked_from_a_list_or_written(built_in: ScriptLibrary) -> No
 
 
 def test_every_axis_that_has_a_setting_here_is_there() -> None:
-    elsewhere = {"Image CFG Scale", "Initial noise multiplier", "Cond. Image Mask Weight", "Face restore"}
-    assert not elsewhere & set(AXES)
+    assert "Face restore" not in AXES
     assert {
         "Refiner checkpoint",
         "Refiner switch at",
+        "Image CFG Scale",
+        "Initial noise multiplier",
+        "Cond. Image Mask Weight",
         "VAE",
         "Styles",
         "FP8 mode",
@@ -325,3 +329,27 @@ def test_every_axis_that_has_a_setting_here_is_there() -> None:
     } <= set(AXES)
     costs = {label: axis.cost for label, axis in AXES.items()}
     assert costs["Checkpoint name"] > costs["FP8 mode"] > costs["VAE"] > costs["UniPC Order"] > costs["Steps"]
+
+
+def test_axes_of_img2img_reach_the_start_of_the_job(built_in: ScriptLibrary) -> None:
+    source = SourceImage.of(Image.new("RGB", (64, 64), "red"))
+    job = job_of(request(start=FromImage(images=(source,))), lambda p: Processed.__new__(Processed))
+    for label, text in (
+        ("Denoising", "0.25"),
+        ("Image CFG Scale", "1.5"),
+        ("Initial noise multiplier", "0.9"),
+        ("Cond. Image Mask Weight", "0.5"),
+    ):
+        axis = AXES.get(label)
+        (value,) = axis.values(text)
+        axis.apply(job, value, [value])
+    made = job.to_request()
+    assert isinstance(made.start, FromImage) and made.settings.img2img.inpainting_mask_weight == 0.5
+    start = made.start
+    assert (start.denoising_strength, start.image_cfg_scale, start.initial_noise_multiplier) == (0.25, 1.5, 0.9)
+
+
+def test_an_axis_of_img2img_is_refused_where_there_is_no_image(built_in: ScriptLibrary) -> None:
+    job = job_of(request(), lambda p: Processed.__new__(Processed))
+    with pytest.raises(InvalidValueError, match="Image CFG Scale: this job starts from no image"):
+        AXES.get("Image CFG Scale").apply(job, 1.5, [1.5])

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest, HiresRequest
+from modules.processing.start import FromImage, Mask, SourceImage
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.running import run_with_scripts
 from modules.settings.values import Settings
@@ -38,3 +41,16 @@ def extension(folder: Path, source: str, name: str = "toy") -> ScriptLibrary:
 def run(wanted: GenerationRequest, engine: Engine, folder: Path, library: ScriptLibrary) -> Result:
     """Run a request with the library's scripts."""
     return run_with_scripts(wanted, engine, Output(folder), Silent(), library)
+
+
+def image_request(mask_px: tuple[int, int, int, int] | None = None, **values: Any) -> GenerationRequest:
+    """As `small_request` from a red image; `mask_px` (left, top, right, bottom) is painted anew."""
+    mask = None
+    if mask_px is not None:
+        drawn = Image.new("L", (64, 64))
+        drawn.paste(255, mask_px)
+        mask = Mask(image=SourceImage.of(drawn), blur_x=values.pop("blur", 0), blur_y=0)
+    strength = values.pop("denoising_strength", 1.0)
+    image = SourceImage.of(values.pop("image", Image.new("RGB", (64, 64), "red")))
+    start = FromImage(images=(image,), mask=mask, denoising_strength=strength)
+    return small_request(start=start, **values)

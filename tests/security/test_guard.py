@@ -117,6 +117,25 @@ def test_the_page_and_programs_work_as_before(page: TestClient, services: Servic
     assert upload.status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("queue/join", {"data": [], "fn_index": -1, "session_hash": "a"}),
+        ("queue/join", {"data": [], "fn_index": 10**30, "session_hash": "a"}),
+        ("run/predict", {"data": [], "fn_index": 10**9}),
+        ("run/predict", {"data": []}),
+        ("api/predict", {"data": [], "fn_index": 10**9}),
+        ("call/no-such-name", {"data": []}),
+        ("call/v2/no-such-name", {}),
+        ("call/v2/choose", {"no such argument": 1}),
+        ("component_server", {"data": {}, "fn_name": "x", "component_id": 10**9, "session_hash": "a"}),
+    ],
+)
+def test_calls_of_the_page_that_name_no_function_are_told_so(page: TestClient, path: str, body: object) -> None:
+    reply = page.post(f"/gradio_api/{path}", json=body)
+    assert reply.status_code == 404 and "reload the page" in reply.json()["errors"]
+
+
 def test_origins_of_the_flag_may_call(tmp_path: Path) -> None:
     client, services = guarded(tmp_path, cors_allow_origins="http://friend.example, http://other.example/")
     for origin, status in (("http://friend.example", 200), ("http://other.example", 200), (EVIL, 403)):

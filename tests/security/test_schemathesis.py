@@ -48,8 +48,8 @@ def bounded() -> Iterator[None]:
                 value = case.body.get(name)
                 if isinstance(value, int | float) and not isinstance(value, bool) and value > largest:
                     case.body[name] = largest
-            if case.path.startswith(STARTED) and isinstance(case.body.get("checkpoint"), str):
-                case.body["checkpoint"] = f"no {case.body['checkpoint']}"
+            if case.path.startswith(STARTED):  # without one, the checkpoint that is there would do
+                case.body["checkpoint"] = f"no {case.body.get('checkpoint', 'checkpoint')}"
 
     yield
     schemathesis.hooks.unregister(before_call)
@@ -60,7 +60,7 @@ def test_no_request_is_answered_with_a_mistake_of_ours(app: FastAPI, bounded: No
         {
             "seed": 1,
             "request-timeout": 120,
-            "generation": {"max-examples": 30 if IS_THOROUGH else 3},
+            "generation": {"max-examples": 50 if IS_THOROUGH else 3},
             "phases": {"coverage": {"enabled": IS_THOROUGH}, "stateful": {"enabled": IS_THOROUGH}},
         }
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS, Kind, visible_sections
+from modules.settings.definitions import DIRECTORY_KEYS, SETTINGS, SettingType, visible_sections
 from modules.settings.group import choice, color, flag, many, number, text, whole
 from modules.settings.setting import Section, Setting
 from modules.settings.values import Settings
@@ -135,7 +135,7 @@ def test_unreadable_infotext_values_are_refused(setting: Setting, written: str) 
 
 def test_a_default_of_the_wrong_kind_is_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="w is 'x', but takes a whole number"):
-        Setting(key="w", label="W", default="x", kind=Kind.INT, section=SECTION)
+        Setting(key="w", label="W", default="x", type=SettingType.INT, section=SECTION)
 
 
 def test_every_shown_setting_is_named_where_it_has_its_effect() -> None:

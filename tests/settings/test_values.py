@@ -3,7 +3,7 @@
 import pytest
 
 from modules.errors import SettingsError
-from modules.settings.stored import read_stored
+from modules.settings.store import read_stored
 from modules.settings.values import Settings
 
 

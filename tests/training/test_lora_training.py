@@ -21,6 +21,7 @@ from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.cli.lora import main
 from modules.errors import CheckpointError, InvalidValueError
+from modules.models.families.family import LoraBase
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
@@ -62,6 +63,7 @@ def record(**changes: Any) -> TrainingRecord:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     fields: dict[str, Any] = {
         "name": "toy",
+        "base": LoraBase("sd_v1", "stable-diffusion-v1"),
         "base_name": TINY.name,
         "base_hashes": file_hashes(TINY),
         "side_px": 64,

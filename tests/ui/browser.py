@@ -23,6 +23,8 @@ ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 ]
+FORM = {"steps": "20", "width": "512", "height": "512", "batch_count": "1", "batch_size": "1"}
+"""The numbers of a new page, by field."""
 
 
 @contextmanager
@@ -69,3 +71,22 @@ def open_page(page: sync_api.Page, address: str) -> None:
     page.wait_for_selector("#txt2img_generate")
     page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
     page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
+
+
+def empty_form(page: sync_api.Page) -> None:
+    """Put back what the tests of one page change: routes, the tab, jobs, messages, fields."""
+    page.unroute_all()
+    page.click("#tabs > .tab-wrapper button[role=tab]:has-text('txt2img')")
+    while page.is_visible("#txt2img_interrupt"):
+        page.keyboard.press("Escape")
+        page.wait_for_timeout(100)
+    page.evaluate("featherweight.tab('txt2img').clearMessages()")
+    page.fill("#txt2img_prompt textarea", "")
+    page.fill("#txt2img_neg_prompt textarea", "")
+    for name, value in FORM.items():
+        page.fill(f"#txt2img_{name} input[type=number]", value)
+    page.fill("#txt2img_seed input", "-1")
+    if page.is_checked("#txt2img_enable_hr input"):
+        page.click("#txt2img_enable_hr input")
+    for name in ("prompt", "neg_prompt"):
+        page.wait_for_function(f"document.querySelector('#txt2img_{name} .fw-counter').textContent === '0/75'")

@@ -7,7 +7,7 @@ from playwright import sync_api
 
 from modules.services import Services
 from tests.fakes import fake_services
-from tests.ui.browser import ARGUMENTS, CHROMIUM, served, watched_page
+from tests.ui.browser import ARGUMENTS, CHROMIUM, empty_form, served, watched_page
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +43,18 @@ def context(browser: sync_api.Browser) -> Iterator[sync_api.BrowserContext]:
     context.close()
 
 
-@pytest.fixture
-def page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
-    """Opened for this test."""
+@pytest.fixture(scope="module")
+def shared_page(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """One page for all tests of a file; use `page`."""
     with watched_page(context, address) as page:
         yield page
+
+
+@pytest.fixture
+def page(shared_page: sync_api.Page) -> sync_api.Page:
+    """The shared page with no job, no message and the form of a new one: opening a page takes longer than most tests.
+
+    Images, infotext and notices of earlier tests are still there: wait for a text of your own.
+    """
+    empty_form(shared_page)
+    return shared_page

@@ -153,6 +153,6 @@ def test_a_change_of_precision_that_waits_is_named(
 
 def test_bundled_adapters_are_found_with_another_data_folder(services: Services) -> None:
     paths = services.paths
-    names = {info.name for info in services.engine.adapters.catalogue.entries}
+    names = {info.name for info in services.engine.adapters.files.catalogue.entries}
     assert {"balloon", "blueprint"} <= names
     assert paths.lora_dirs[0] == paths.models_dir / "Lora" and paths.root / "models" / "Lora" in paths.lora_dirs

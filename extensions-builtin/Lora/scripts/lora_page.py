@@ -1,4 +1,4 @@
-"""The page of LoRA cards beside the prompt."""
+"""The page of LoRA cards next to the prompt."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ def recorded_hashes(field: str) -> dict[str, str]:
 
 
 def with_names_of_now(parsed: Mapping[str, Any], catalogue: AdapterCatalogue) -> dict[str, Any]:
-    """An infotext's fields, with the networks in its prompts called as the files with their hashes are called now.
+    """An infotext's fields, with the adapters in its prompts called as the files with their hashes are called now.
 
-    A network stays as it is if its file has the recorded hash, and if no file has it.
+    An adapter stays as it is if its file has the recorded hash, and if no file has it.
     """
     hashes = recorded_hashes(str(parsed.get(FIELD, "")))
     fields = dict(parsed)

@@ -35,7 +35,7 @@ def add_routes(page: object, app: Any) -> None:
 
     @routes.get("/loras", **documented(LORAS))
     def loras() -> list[dict[str, Any]]:
-        """Adapters of the LoRA family with the metadata of their files, and how much of each arrived in the weights
+        """Adapters of the LoRA family with the metadata of their files, and how much of each one's effect is kept
         when it was last used."""
         adapters = PROGRAM.adapters()
         return [
@@ -51,7 +51,7 @@ def add_routes(page: object, app: Any) -> None:
 
     @routes.post("/refresh-loras", **documented())
     def refresh_loras() -> None:
-        """Look for networks of the LoRA family again."""
+        """Look for adapters of the LoRA family again."""
         PROGRAM.adapters().catalogue.refresh()
 
     app.include_router(routes)

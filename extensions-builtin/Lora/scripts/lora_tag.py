@@ -1,4 +1,4 @@
-"""`<lora:name:te:unet:dyn=N>`, also written `<lyco:...>`: networks of the LoRA family on the model of a job."""
+"""`<lora:name:te:unet:dyn=N>`, also written `<lyco:...>`: adapters of the LoRA family on the model of a job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LoraTags(extra_networks.ExtraNetwork):
         found = job.adapters.put_on(job.model, wanted)
         job.notices += problems
         job.notices += [
-            f"The network {name!r} was not found and was left out. Refresh the list of networks."
+            f"The adapter {name!r} was not found and was left out. Refresh the list of adapters."
             for name in found.missing
         ]
         job.notices += found.notices

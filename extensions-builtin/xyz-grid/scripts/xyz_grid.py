@@ -49,11 +49,12 @@ class XyzPlot(Script):
     def ui(self, is_img2img: bool) -> list[Any]:
         import gradio as gr
 
+        own = "script_img2img_xyz_plot" if is_img2img else "script_xyz_plot"
         labels = list(AXES)
         components: list[Any] = []
         fills: list[Any] = []
         for name, start in (("X", "Seed"), ("Y", NOTHING), ("Z", NOTHING)):
-            prefix = f"script_xyz_plot_{name.lower()}"
+            prefix = f"{own}_{name.lower()}"
             with gr.Row(elem_classes=["fw-with-refresh"]):
                 kind = gr.Dropdown(
                     labels,
@@ -71,25 +72,23 @@ class XyzPlot(Script):
                 picked = gr.Dropdown(
                     [], multiselect=True, visible=False, label=f"{name} values", elem_id=f"{prefix}_values_dropdown"
                 )
-                fill = gr.Button("Fill", scale=0, min_width=60, elem_id=f"script_xyz_plot_fill_{name.lower()}")
+                fill = gr.Button("Fill", scale=0, min_width=60, elem_id=f"{own}_fill_{name.lower()}")
             fills.append(fill)
             components += [kind, values, picked]
         with gr.Row():
             components += [
-                gr.Checkbox(True, label="Draw legend", elem_id="script_xyz_plot_draw_legend"),
-                gr.Checkbox(False, label="Include Sub Images", elem_id="script_xyz_plot_include_lone_images"),
-                gr.Checkbox(False, label="Include Sub Grids", elem_id="script_xyz_plot_include_sub_grids"),
-                gr.Checkbox(False, label="Keep -1 for seeds", elem_id="script_xyz_plot_no_fixed_seeds"),
+                gr.Checkbox(True, label="Draw legend", elem_id=f"{own}_draw_legend"),
+                gr.Checkbox(False, label="Include Sub Images", elem_id=f"{own}_include_lone_images"),
+                gr.Checkbox(False, label="Include Sub Grids", elem_id=f"{own}_include_sub_grids"),
+                gr.Checkbox(False, label="Keep -1 for seeds", elem_id=f"{own}_no_fixed_seeds"),
             ]
-        as_text = gr.Checkbox(False, label="Use text inputs instead of dropdowns", elem_id="script_xyz_plot_csv_mode")
+        as_text = gr.Checkbox(False, label="Use text inputs instead of dropdowns", elem_id=f"{own}_csv_mode")
         with gr.Row():
             components += [
-                gr.Checkbox(False, label=f"Vary seeds for {name}", elem_id=f"script_xyz_plot_vary_seeds_{name.lower()}")
+                gr.Checkbox(False, label=f"Vary seeds for {name}", elem_id=f"{own}_vary_seeds_{name.lower()}")
                 for name in "XYZ"
             ]
-        components.append(
-            gr.Slider(0, 500, value=0, step=2, label="Grid margins (px)", elem_id="script_xyz_plot_margin")
-        )
+        components.append(gr.Slider(0, 500, value=0, step=2, label="Grid margins (px)", elem_id=f"{own}_margin"))
         swaps = gr.Row()
         with swaps:
             for first, second in ((0, 1), (1, 2), (0, 2)):

@@ -1,4 +1,4 @@
-"""What the kinds of networks share: strength, alpha, the magnitude of DoRA, small algebra.
+"""What the adapter algorithms share: strength, alpha, the magnitude of DoRA, small algebra.
 
 Sources: LoRA (Hu et al. 2021, arXiv:2106.09685), LyCORIS (Yeh et al. 2023, arXiv:2309.14859), DoRA (Liu et al. 2024,
 arXiv:2402.09353), OFT (Qiu et al. 2023, arXiv:2306.07280), BOFT (Liu et al. 2023, arXiv:2311.06243), IA3 (Liu et al.
@@ -22,7 +22,7 @@ Factors = Mapping[str, Tensor]
 SPARSE = ("bias_indices", "bias_values", "bias_size")
 MAGNITUDES = ("lora_magnitude_vector", "lora_magnitude_vector.weight")
 COMMON_ENDS = frozenset({"alpha", "scale", "dora_scale", "diff_b", *MAGNITUDES, *SPARSE})
-"""What may stand beside the tensors of any kind."""
+"""What may stand alongside the tensors of any kind."""
 
 MAX_INPUT_CHANNELS = 33
 """Of a first convolution: 16 of the latent, 16 of the masked image's, the mask."""
@@ -30,7 +30,7 @@ MAX_INPUT_CHANNELS = 33
 
 @dataclass(frozen=True)
 class Adapter(ABC):
-    """One network's change to one layer; satisfies `LayerChange`.
+    """One adapter's change to one layer; satisfies `LayerChange`.
 
     `rank` and `alpha` give the scale alpha / rank; without either it is 1. `fixed_scale` stands in some files instead.
     `dynamic_rank` uses the first so many ranks of a LoRA only. `added_weight` (of LyCORIS' old LoCon, there sparse) is
@@ -172,7 +172,7 @@ def _fit(delta: Tensor, weight: Tensor) -> Tensor:
 
 
 def _decomposed(weight: Tensor, delta: Tensor, magnitude: Tensor) -> Tensor:
-    """DoRA: weight + delta keeps its direction and gets the trained magnitude, one a column or one a row."""
+    """DoRA: weight + delta keeps its direction and gets the trained magnitude, one per column or one per row."""
     merged = weight + delta
     rows = magnitude.shape[0] == weight.shape[0] and magnitude.shape[0] != 1
     if rows:

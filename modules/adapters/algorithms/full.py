@@ -31,7 +31,7 @@ class Full(Adapter):
 
 
 def read_full(factors: Factors) -> Full | None:
-    """None if the factors are not of this kind."""
+    """None if the factors are not of this algorithm."""
     if not ENDS & factors.keys():
         return None
     require(factors, ENDS, 1)

@@ -30,7 +30,7 @@ class Glora(Adapter):
 
 
 def read_glora(factors: Factors) -> Glora | None:
-    """None if the factors are not of this kind."""
+    """None if the factors are not of this algorithm."""
     if not set(NAMES) <= factors.keys():
         return None
     require(factors, NAMES)

@@ -29,7 +29,7 @@ class Ia3(Adapter):
 
 
 def read_ia3(factors: Factors) -> Ia3 | None:
-    """None if the factors are not of this kind."""
+    """None if the factors are not of this algorithm."""
     if not factors.keys() >= ENDS:
         return None
     require(factors, ("weight",), 1)

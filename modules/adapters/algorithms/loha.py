@@ -45,7 +45,7 @@ def _half(a: Tensor, b: Tensor, core: Tensor | None, weight: Tensor) -> Tensor:
 
 
 def read_loha(factors: Factors) -> Loha | None:
-    """None if the factors are not of this kind."""
+    """None if the factors are not of this algorithm."""
     if not set(HALVES) <= factors.keys():
         return None
     require(factors, ENDS)

@@ -45,7 +45,7 @@ class Lokr(Adapter):
 
 
 def read_lokr(factors: Factors) -> Lokr | None:
-    """None if the factors are not of this kind."""
+    """None if the factors are not of this algorithm."""
     parts = {name.removeprefix("lokr_"): tensor for name, tensor in factors.items() if name.startswith("lokr_")}
     has_first = "w1" in parts or {"w1_a", "w1_b"} <= parts.keys()
     if not has_first or not ("w2" in parts or {"w2_a", "w2_b"} <= parts.keys()):

@@ -51,7 +51,7 @@ class Lora(Adapter):
 
 
 def read_lora(factors: Factors) -> Lora | None:
-    """None if the factors are not of this kind."""
+    """None if the factors are not of this algorithm."""
     for up_name, down_name in UP_DOWN:
         if up_name in factors and down_name in factors:
             require(factors, (up_name, down_name, *MID))

@@ -75,7 +75,7 @@ def _butterfly(rotations: Tensor, weight: Tensor) -> Tensor:
 
 
 def read_oft(factors: Factors) -> Oft | None:
-    """None if the factors are not of this kind."""
+    """None if the factors are not of this algorithm."""
     blocks = factors.get("oft_blocks", factors.get("oft_diag"))
     if blocks is None:
         return None

@@ -74,7 +74,7 @@ def enable_gradient_checkpointing(
     """Compute blocks of `model` again in the backward pass, by `strategy`; the handle undoes it.
 
     `strategy`: one of `strategies`, its text ("every 2", "1.5 GB"), or a function for `Custom`. `blocks`: see
-    `find_blocks`. `offload` says where the inputs of such blocks wait: "ram" (pinned, beside a GPU), a
+    `find_blocks`. `offload` says where the inputs of such blocks wait: "ram" (pinned, with a GPU), a
     folder for the disk, or a `Place`; None: where they are.
 
     Outputs, gradients and `state_dict` are those without; dropout draws the same numbers again. In effect only while

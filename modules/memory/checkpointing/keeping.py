@@ -43,7 +43,7 @@ class Place(Protocol):
 
 
 class MainMemory:
-    """Pinned memory beside a GPU; the copies run on the GPU's current stream, so nothing waits for them."""
+    """Pinned memory, with a GPU; the copies run on the GPU's current stream, so nothing waits for them."""
 
     def put(self, tensor: Tensor) -> Tensor:
         """See `Place`. What is in main memory stays there."""

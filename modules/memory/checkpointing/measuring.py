@@ -48,7 +48,7 @@ class Measurement:
         )
 
     def _counted(self, kept: list[Tensor], inputs: Sequence[Tensor]) -> int:
-        """Bytes of what was saved beside the model's own tensors and the block's inputs."""
+        """Bytes of what was saved in addition to the model's own tensors and the block's inputs."""
         own = {_pointer(tensor) for tensor in (*self.model.parameters(), *self.model.buffers(), *inputs)}
         return _storage_bytes(tensor for tensor in kept if _pointer(tensor) not in own)
 

@@ -137,7 +137,7 @@ class _Readers:
         self.down = LayerReader(parts.down, keep)
 
     def slice(self, start: int, stop: int) -> _Slice:
-        """Weights that rest elsewhere are brought for this slice only, all at once."""
+        """Weights that are offloaded are brought for this slice only, all at once."""
         pattern = self.parts.pattern
         reads = [(self.activated, pattern.activated.first + start, pattern.activated.first + stop)]
         if pattern.is_fused and stop - start == pattern.hidden:

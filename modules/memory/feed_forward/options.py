@@ -26,8 +26,8 @@ class SplitOptions:
     give the same up to rounding, and also limit how much of a stored weight is decoded at once.
 
     `budget_bytes` (a number, or a function of the device asked at each call) takes their place: what activations and
-    decoded weights of one feed-forward may take beside its input and output. Tokens are cut first. What cannot be
-    made to fit is cut as far as it makes sense.
+    decoded weights of one feed-forward may take in addition to its input and output. Tokens are cut first. What
+    cannot be made to fit is cut as far as it makes sense.
 
     `fp32_accumulation` adds the slices up in float32 and rounds once, to the layer's dtype. Calls whose hidden
     activations take less than `least_bytes` are left whole. Raises `InvalidValueError`.
@@ -70,7 +70,7 @@ class CallSize:
     max_extra_bytes: int = 0
 
     def peak_bytes(self, pieces: Pieces) -> int:
-        """Predicted bytes beside input and output: the activations of one piece, and its decoded weights."""
+        """Predicted bytes in addition to input and output: the activations of one piece, and its decoded weights."""
         widest = max(stop - start for start, stop in hidden_slices(self.hidden, pieces.splits))
         weights = self.weight_bytes * widest // max(1, self.hidden)
         each = self.whole_bytes if pieces.splits == 1 else self.bytes_per_activation

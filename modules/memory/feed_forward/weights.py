@@ -58,7 +58,7 @@ def cast_input(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 Brought = Mapping[Part, Kept]
-"""Parts of weights that rest elsewhere, brought here for one slice."""
+"""Parts of weights that are offloaded, brought here for one slice."""
 
 
 @dataclass
@@ -153,7 +153,8 @@ class ColumnSlice:
     def dtype(self) -> torch.dtype:
         """What the products are computed in: autocast's dtype where that is on."""
         device = self.weight.device.type
-        return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.weight.dtype
+        is_on = device != "meta" and torch.is_autocast_enabled(device)
+        return torch.get_autocast_dtype(device) if is_on else self.weight.dtype
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[tokens, inputs] to a share [tokens, out] of the layer's output."""

@@ -6,7 +6,7 @@ the number divided by the power of two between the two exponent biases, and exac
 float16 every CPU widens to float32 at full speed, where one multiplication puts the power of two, and the row's
 scale with it, back. (Moving the bits to float32 or bfloat16 at once would start that multiplication from numbers that
 are subnormal there, for every weight below 0.016: half of a usual layer, and many times slower. An integer addition of
-the biases in place of the multiplication is wrong for zero and subnormal numbers.)
+the biases instead of the multiplication is wrong for zero and subnormal numbers.)
 
 The work is done in slices that stay in the caches of the cores that share it.
 """

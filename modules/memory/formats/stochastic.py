@@ -1,7 +1,7 @@
 """Seeded stochastic rounding: a weight between two storable numbers becomes either, with the chance of its nearness.
 
 The mean of what is stored is then the weight itself, so small deltas survive; the price is noise. The seed makes it
-repeatable. Source of the idea for networks on fp8 weights: ComfyUI's LoRA patching.
+repeatable. Source of the idea for adapters on fp8 weights: ComfyUI's LoRA patching.
 """
 
 import torch

@@ -2,8 +2,8 @@
 
 The name is the SHA-256 of dtype, shape and bytes, so the same weight is written once whatever model, run or program
 wants it, and two models cannot mix. A name alone is never trusted: a file that is there already is compared with what
-it should hold before it is used, and must not have changed since whenever it is read. Files are written beside their
-name and renamed, so that half a file never has a name.
+it should hold before it is used, and must not have changed since whenever it is read. Files are written in addition
+to their name and renamed, so that half a file never has a name.
 """
 
 from __future__ import annotations

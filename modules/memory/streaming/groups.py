@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modules.errors import InvalidValueError
 from modules.memory.streaming.source import Source, size_bytes
 
-MAX_BLOCK_BYTES = 96 << 20  # a larger block is split in half, again and again, so that two fit beside activations
+MAX_BLOCK_BYTES = 96 << 20  # a larger block is halved until two fit next to activations
 ALIGNMENT = 64  # bytes: kernels take the same path as for a tensor of its own
 PIECE_BYTES = 64 << 20  # large groups move in pieces, so that nothing as large as a group must be contiguous
 
@@ -27,8 +27,8 @@ class Level(StrEnum):
 
 @dataclass(eq=False)
 class Slot:
-    """One weight of one layer, and where it rests now. `first` is where it rested when streaming began; `via` is a
-    dtype that it goes through on its way, because it was converted twice."""
+    """One weight of one layer, and where it is stored now. `first` is where it was stored when streaming began;
+    `via` is a dtype that it goes through on its way, because it was converted twice."""
 
     path: str
     layer: nn.Module
@@ -48,7 +48,7 @@ class Piece:
     slots: list[Slot]
     offsets: list[int]
     size_bytes: int
-    host: Tensor | None = None  # the same row in pinned memory, where it rests there
+    host: Tensor | None = None  # the same row in pinned memory, where it is stored there
 
     def cut(self, first: int, last: int) -> Piece:
         """The piece of the weights `first` to `last` (not with it), where they are."""
@@ -60,8 +60,8 @@ class Piece:
 
 @dataclass(eq=False)
 class Group:
-    """What is brought in and let go together. `alone`: nothing is brought in ahead of it or beside it. `is_part`: of
-    rows or columns of weights."""
+    """What is brought in and let go together. `alone`: nothing is brought in ahead of it or with it.
+    `is_part`: of rows or columns of weights."""
 
     index: int
     path: str
@@ -91,7 +91,7 @@ class Group:
             piece.size_bytes += count
 
     def take_out(self, slot: Slot) -> Group:
-        """A group of this weight alone, which is in this one no longer. What rests in pinned memory stays there."""
+        """A group of this weight alone, which is in this one no longer. What is in pinned memory stays there."""
         piece = next(piece for piece in self.pieces if slot in piece.slots)
         at, where = piece.slots.index(slot), self.pieces.index(piece)
         hook = [piece.cut(0, at), piece.cut(at + 1, len(piece.slots))]

@@ -18,7 +18,7 @@ SMALL_BYTES = 1 << 16  # norms and biases: moving them costs more than keeping t
 class OffloadStorage:
     """Takes weights of layers and leaves shells on the meta device, which have their shape and dtype.
 
-    With a `store` what comes from no file rests in files there, else in main memory. Weights of fewer bytes than
+    With a `store` what comes from no file is stored in files there, else in main memory. Weights of fewer bytes than
     `small_bytes` are not taken.
     """
 
@@ -55,7 +55,7 @@ class OffloadStorage:
         return True
 
     def take_from_file(self, layer: nn.Module, name: str, region: FileRegion, dtype: torch.dtype) -> None:
-        """Have a parameter rest in a file that exists; it is a weight of `dtype`, to which the file's converts."""
+        """Have a parameter stored in a file that exists; it is a weight of `dtype`, to which the file's converts."""
         shell = nn.Parameter(torch.empty(region.shape, dtype=dtype, device="meta"), requires_grad=False)
         self._place(layer, name, shell, region)
 
@@ -78,7 +78,7 @@ class OffloadStorage:
             self.store.release(source)
 
     def finish(self) -> None:
-        """All was taken, and others know where it rests: hold on to nothing."""
+        """All was taken, and others know where it is stored: hold on to nothing."""
         self._shells.clear()
         self.sources.clear()
         self._layers.clear()

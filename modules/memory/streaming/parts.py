@@ -28,7 +28,7 @@ class PartGroups:
         return self._known.get(parts)
 
     def add(self, parts: Parts, wholes: Sequence[Slot]) -> Group:
-        """A group of these parts of weights; where those rest is looked up at each reading."""
+        """A group of these parts of weights; where those are stored is looked up at each reading."""
         slots = [
             Slot(
                 whole.path,

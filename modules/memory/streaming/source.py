@@ -41,7 +41,7 @@ class Source(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """As it rests; may be narrower than the weight's own dtype (fp16 in a file, for a model in fp32)."""
+        """As stored; may be narrower than the weight's own dtype (fp16 in a file, for a model in fp32)."""
 
     @property
     def shape(self) -> torch.Size:
@@ -60,7 +60,7 @@ def size_bytes(source: Source) -> int:
 
 
 def read(source: Source) -> Tensor:
-    """The weight in memory of its own, on the CPU, in the dtype in which it rests."""
+    """The weight in memory of its own, on the CPU, in the dtype in which it is stored."""
     tensor = torch.empty(source.shape, dtype=source.dtype)
     if tensor.numel():
         source.read_into(as_bytes(tensor))
@@ -101,7 +101,7 @@ def in_runs(data: Tensor, runs: Runs) -> Tensor:
 
 @dataclass
 class PartSource:
-    """Some rows or columns of a weight whose own source may change: `whole` says where it rests now."""
+    """Some rows or columns of a weight whose own source may change: `whole` says where it is stored now."""
 
     whole: Callable[[], Source]
     dimension: int

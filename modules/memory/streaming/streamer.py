@@ -43,7 +43,7 @@ class Streamer:
     def __init__(
         self, groups: Sequence[Group], copy_engine: CopyEngine, place: OffloadStorage, ahead_bytes: int, kept_bytes: int
     ):
-        """`ahead_bytes`: what may be under way beside the present group. `kept_bytes`: groups of so many bytes
+        """`ahead_bytes`: what may be under way in addition to the present group. `kept_bytes`: groups of so many bytes
         together stay once they are there."""
         self.counts = StreamCounts()
         self.failed = False  # weights cannot be had any more
@@ -85,7 +85,7 @@ class Streamer:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def parts(self, parts: Sequence[Part]) -> list[Tensor]:
-        """Stored data of parts of parameters, which are a group of their own: nothing beside them is brought.
+        """Stored data of parts of parameters, which are a group of their own: nothing else is brought.
 
         Where a parameter stays on the device, or moves with its whole component, the part is a view of it.
         """
@@ -96,12 +96,12 @@ class Streamer:
         return [whole[part] if part in whole else brought[part] for part in parts]
 
     def dtype(self, layer: nn.Module, name: str) -> torch.dtype | None:
-        """In which dtype the data will arrive; None for a parameter that rests in its layer."""
+        """In which dtype the data will arrive; None for a parameter that is in its layer."""
         found = self._slots.get((id(layer), name))
         return None if found is None else found[0].via or found[0].source.dtype
 
     def replace(self, layer: nn.Module, name: str, data: Tensor) -> bool:
-        """Put other data in the place of a parameter; False for one that rests in its layer."""
+        """Put other data in the place of a parameter; False for one that is in its layer."""
         found = self._slots.get((id(layer), name))
         if found is None:
             return False
@@ -134,7 +134,7 @@ class Streamer:
         return (id(layer), name) in self._slots
 
     def read(self, layer: nn.Module, name: str) -> Tensor:
-        """A parameter as it rests, on the CPU, in its own dtype; disturbs nothing that is under way."""
+        """A parameter As stored, on the CPU, in its own dtype; disturbs nothing that is under way."""
         slot, _ = self._slots[id(layer), name]
         parameter = layer._parameters[name]
         assert parameter is not None
@@ -148,7 +148,7 @@ class Streamer:
 
     @property
     def offloaded_bytes(self) -> int:
-        """Of all that is streamed, as it rests; tied weights count once."""
+        """Of all that is streamed, As stored; tied weights count once."""
         return sum({id(slot.source): size_bytes(slot.source) for slot, _ in self._slots.values()}.values())
 
     def let_go(self) -> None:

@@ -1,8 +1,8 @@
 """Streaming of weights: a model that is larger than the device's memory, or than main memory, computes all the same.
 
 `stream` makes it so for any modules, and returns the handle that undoes it. What moves are the stored bytes (fp8 is
-half of fp16), which `modules.memory.layer` decodes on the device that computes. Weights rest in main memory, in the
-checkpoint file itself, or in files of an offload folder.
+half of fp16), which `modules.memory.layer` decodes on the device that computes. Weights are stored in main memory, in
+the checkpoint file itself, or in files of an offload folder.
 
 The aim is that of diffusers' pull requests 10503, 10516 and 11682 (group offloading, streams, disk). Theirs moves
 parameters in and out by hooks on forward passes; here a layer asks for a weight when it uses it, so whoever reads a
@@ -21,7 +21,7 @@ from torch import nn
 from modules.errors import InvalidValueError
 from modules.memory.formats import FORMATS
 from modules.memory.formats.names import dtype_name
-from modules.memory.layer import STATE, manage, stored_state
+from modules.memory.layer import manage, restore_class, stored_state
 from modules.memory.moving import move
 from modules.memory.streaming.groups import Group, Level, make_groups, regrouped
 from modules.memory.streaming.offload_storage import OffloadStorage
@@ -35,9 +35,9 @@ WITH_STREAMS = ("cuda", "xpu")
 class StreamOptions:
     """How weights move.
 
-    `blocks_per_group` and `max_block_bytes`: see `make_groups`. `ahead_bytes` may be under way beside the group
+    `blocks_per_group` and `max_block_bytes`: see `make_groups`. `ahead_bytes` may be under way in addition to the group
     in use (None: as much as the largest group has; 0: nothing). Groups of `kept_bytes` in all stay on the device.
-    On GPUs: `pinned_bytes` of weights rest in page-locked memory and are copied without the CPU's help
+    On GPUs: `pinned_bytes` of weights are stored in page-locked memory and are copied without the CPU's help
     (None: all; the rest goes through two pinned buffers), `own_stream` copies while the device computes,
     `record_stream` is for several threads that compute in streams of their own.
     """
@@ -144,8 +144,7 @@ class StreamHandle:
                 is_8_bit = any(storage.dtype.itemsize == 1 for storage in state.formats.values())  # stored meanwhile
                 is_needed = is_8_bit or bool(state.changes) or state.branches is not None
                 if id(layer) in self._only_streamed and not is_needed:
-                    layer.__class__ = state.own_class
-                    del layer.__dict__[STATE]
+                    restore_class(layer)
         self.streamer.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Text encoders in files of their own beside a checkpoint, where a family has checkpoints that want it.
+"""Text encoders in files of their own next to a checkpoint, where a family has checkpoints that want it.
 
 Their tensors appear under the names that they would have inside of the checkpoint.
 """
@@ -10,9 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from modules.models.closing import Closing
 from modules.models.families.family import ExternalTextEncoder
-from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
 FOLDERS = ("text_encoder", "text_encoders", "CLIP", "clip")

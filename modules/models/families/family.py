@@ -1,9 +1,10 @@
 """What a model family is: everything that differs between the architectures of checkpoints.
 
-Each family is in a folder of its own beside this file, and `registry.FAMILIES` lists them; no other code names one.
+Each family is in a folder of its own next to this file, and `registry.FAMILIES` lists them; no other code names one.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
@@ -29,6 +31,34 @@ from modules.sampling.flow import NoiseLevels
 from modules.settings.values import Settings
 
 Header = Mapping[str, TensorEntry]
+
+
+INITIALISERS = frozenset({nn.init.constant_, nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_})
+"""Those of PyTorch's initialisers that can be told apart from what they call; the others end in one of these, or in a
+method of a tensor without numbers."""
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Initialisers return at once."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in INITIALISERS:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Tensors made in here are on the meta device, and no time is spent on how their numbers would be drawn."""
+    with torch.device("meta"), _WithoutValues():
+        yield
 
 
 @dataclass(frozen=True)
@@ -58,13 +88,11 @@ class Component:
 
 @dataclass(frozen=True)
 class DenoiserInputSizes:
-    """What a denoiser takes: channels of x, width of the tokens it attends to, width of the vector (None: takes none),
-    and how many latents of a side are in one of its patches."""
+    """What a denoiser takes: channels of x, width of the tokens it attends to, the vector's width (None: has none)."""
 
     channels: int
     context_width: int
     vector_width: int | None = None
-    patch: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,8 +103,8 @@ class OptionalEncoder:
     `setting` is the key of that setting and `field` what images made with the encoder say of it. `tokenizer` gives
     the file of its tokenizer for a checkpoint, or raises `CheckpointError` that says which one belongs where;
     `missing` is what a user reads after the checkpoint's name, where no file holds the encoder. `adapter_names` are
-    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is beside them, in a
-    whole checkpoint.
+    the beginnings of what adapters call its layers, and `level` that of its tensors, and of what is alongside them,
+    in a whole checkpoint.
     """
 
     component: str
@@ -98,6 +126,15 @@ class ExternalTextEncoder:
     wanted_by: str
     any_ending: bool = False
     is_optional: bool = False
+
+
+@dataclass(frozen=True)
+class LoraBase:
+    """What the metadata of LoRAs calls the models that they were trained on: `ss_base_model_version`, and the beginning
+    of `modelspec.architecture`."""
+
+    version: str
+    architecture: str
 
 
 class GuidanceType(Enum):
@@ -129,6 +166,23 @@ class TextRequest:
     options: TextOptions
     settings: Settings
     size_px: tuple[int, int]
+
+
+Make = Callable[[tuple[int, ...], torch.dtype], Tensor]
+"""Makes a tensor of a shape and dtype."""
+
+
+def text_inputs(
+    sizes: DenoiserInputSizes, tokens: int, shape: tuple[int, int, int], dtype: torch.dtype, make: Make
+) -> ModelInputs:
+    """`ModelFamily.example_inputs` of a denoiser that takes latents, time, `tokens` tokens and maybe a vector."""
+    rows, height, width = shape
+    return ModelInputs(
+        make((rows, sizes.channels, height, width), dtype),
+        make((rows,), torch.float32),
+        make((rows, tokens, sizes.context_width), dtype),
+        make((rows, sizes.vector_width), dtype) if sizes.vector_width else None,
+    )
 
 
 Conditioning = Callable[[TextRequest], TextConditioner]
@@ -179,6 +233,14 @@ class ModelFamily(Protocol):
         """Its text encoders that may be in files of their own."""
 
     @property
+    def lora_base(self) -> LoraBase | None:
+        """How LoRAs that are trained for its models say so; None: none can be trained."""
+
+    @property
+    def latent_multiple(self) -> int:
+        """Latent units that the sides of its latents are multiples of; 1: any size can be computed."""
+
+    @property
     def context_tokens(self) -> int:
         """Tokens that the denoiser attends to for a prompt of one chunk."""
 
@@ -198,6 +260,9 @@ class ModelFamily(Protocol):
         """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the denoiser can tell; None:
         as the YAML says."""
 
+    def has_zero_snr(self, header: Header) -> bool:
+        """Whether the file says that its last timestep is pure noise."""
+
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
     ) -> tuple[Component, ...]:
@@ -215,7 +280,12 @@ class ModelFamily(Protocol):
         """How this denoiser is guided."""
 
     def run(self, denoiser: Any, inputs: ModelInputs) -> Tensor:
-        """The denoiser's prediction, of the shape of `inputs.x`."""
+        """The denoiser's prediction, of the shape of `inputs.x`. Where a denoiser takes patches in a row and not an
+        image, they are packed and unpacked here."""
+
+    def example_inputs(self, denoiser: Any, shape: tuple[int, int, int], dtype: torch.dtype, make: Make) -> ModelInputs:
+        """Inputs of a model call for `shape` (rows, height, width in latent units), for the memory estimate: what they
+        hold does not matter."""
 
     def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
         """What this denoiser takes."""

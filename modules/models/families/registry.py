@@ -1,13 +1,16 @@
-"""The families, in the order in which a checkpoint's header is held against them.
+"""The families, in the order in which a checkpoint's header is compared with them, and what a file of none of them is.
 
-Folders in the diffusers layout are held against them from the last to the first, which is what none of the others is.
+Folders in the diffusers layout are compared with them from the last to the first, which is what none of the others is.
 """
 
-from modules.models.families.family import ModelFamily
+from modules.errors import CheckpointError
+from modules.models.families.family import Header, ModelFamily
+from modules.models.families.ldm.parts import has_vector, input_channels
 from modules.models.families.sd1.family import SD1
 from modules.models.families.sd2.family import SD2
 from modules.models.families.sd3.family import StableDiffusion3
 from modules.models.families.sdxl.family import SDXL, SDXL_REFINER
+from modules.models.reading.tensor_source import TensorSource
 from modules.registry import Registry
 
 FAMILIES: Registry[ModelFamily] = Registry("model family")
@@ -16,3 +19,50 @@ FAMILIES.add("sd2", SD2)
 FAMILIES.add("sdxl", SDXL)
 FAMILIES.add("sdxl_refiner", SDXL_REFINER)
 FAMILIES.add("sd3", StableDiffusion3())
+
+DEPTH_CHANNELS, UPSCALER_CHANNELS = 5, 7
+LISTED = 3
+NETWORK_MARKS = ("lora_down", "lora_up", "lora_A.", "lora_B.", "hada_w1", "lokr_w1", "dora_scale")
+PARTS = (  # of a name, and what a file with such names is
+    (NETWORK_MARKS, "a LoRA (put it into models/Lora)"),
+    (("emb_params", "string_to_param"), "an embedding (put it into embeddings)"),
+    (("control_model.", "controlnet_", "input_hint_block"), "a ControlNet"),
+    (("double_blocks.", "single_blocks."), "a model of the Flux family"),
+    (("body.0.rdb1.", "RRDB_trunk", "params_ema", "upsampler."), "an upscaler (put it into models/ESRGAN)"),
+    (("decoder.conv_in", "decoder.up"), "a VAE (put it into models/VAE)"),
+)
+"""Looked for in this order."""
+
+
+def detect_family(file: TensorSource) -> ModelFamily:
+    """The family whose names and shapes the header has; raises `CheckpointError` that lists the known ones."""
+    for _, family in FAMILIES.items():
+        if family.detects(file.entries):
+            return family
+    known = ", ".join(family.label for _, family in FAMILIES.items())
+    raise CheckpointError(
+        f"{file.path.name}: of no known model family: {describe_unknown(file.entries)}. Known: {known}. "
+        "Choose a full checkpoint: one file, or a folder in the diffusers layout."
+    )
+
+
+def describe_unknown(header: Header) -> str:
+    """In half a sentence what its tensors' names and shapes say: "it looks like a LoRA"."""
+    channels = input_channels(header)
+    if channels is not None:
+        return f"it has {_described_unet(header, channels)}"
+    for marks, what in PARTS:
+        if any(mark in key for key in header for mark in marks):
+            return f"it looks like {what}"
+    first = ", ".join(list(header)[:LISTED])
+    return f"its tensors begin with {first}" if first else "it has no tensors"
+
+
+def _described_unet(header: Header, channels: int) -> str:
+    if channels == DEPTH_CHANNELS:
+        return "the UNet of a depth model (5 channels), which is not supported"
+    if channels == UPSCALER_CHANNELS:
+        return "the UNet of Stable Diffusion's x4 upscaler (7 channels), which is not supported"
+    if has_vector(header):
+        return "a UNet of SDXL's kind, but no text encoders of its own"
+    return f"a UNet of {channels} channels, which no known family has"

@@ -22,7 +22,7 @@ FLOW = "flow_prediction"
 
 
 def prediction_of(folder: Path, is_flow: bool = False) -> tuple[str | None, bool]:
-    """What the scheduler says that the network predicts ("epsilon", "v_prediction"; None: nothing), and whether its
+    """What the scheduler says that the denoiser predicts ("epsilon", "v_prediction"; None: nothing), and whether its
     noise ends in pure noise; of a flow model nothing. Raises `CheckpointError` for another prediction."""
     settings = settings_of(folder, SCHEDULER)
     prediction = settings.get("prediction_type")

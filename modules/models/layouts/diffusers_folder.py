@@ -1,7 +1,7 @@
 """Folders in the layout of the diffusers library: which files of one are read, and how it is told apart. Imports no
 torch.
 
-`NAME/model_index.json` stands beside one folder for each network (`unet/`, `vae/`, `text_encoder/` ...), with its
+`NAME/model_index.json` is next to one folder for each component (`unet/`, `vae/`, `text_encoder/` ...), with its
 weights in one file or in several that an index names, often in more than one precision.
 """
 
@@ -28,7 +28,7 @@ def is_diffusers_folder(path: Path) -> bool:
 
 
 def adapters_in(folder: Path) -> tuple[str, ...]:
-    """Names of the networks that a folder has."""
+    """Names of the components that a folder has."""
     return tuple(name for name in ADAPTERS if (folder / name).is_dir())
 
 
@@ -43,7 +43,7 @@ def part_folders(folder: Path) -> tuple[Path, ...]:
 
 
 def weight_files(part: Path) -> tuple[Path, ...]:
-    """The files with the weights of one network, `.safetensors` before `.bin`, the plain ones before `fp16`.
+    """The files with the weights of one component, `.safetensors` before `.bin`, the plain ones before `fp16`.
 
     Raises `CheckpointError` for a folder without such a file, with several of unknown kinds, or with an index that
     cannot be used or names files that are not there.
@@ -93,8 +93,8 @@ def stamp(path: Path) -> tuple[int, int]:
     return sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats)
 
 
-def beside(path: Path, ending: str) -> Path:
-    """The file NAME + `ending` beside a model file NAME.safetensors, or beside a model's folder NAME."""
+def sibling_file(path: Path, ending: str) -> Path:
+    """The file NAME + `ending` next to a model file NAME.safetensors, or next to a model's folder NAME."""
     return path.with_name(f"{path.name if path.is_dir() else path.stem}{ending}")
 
 

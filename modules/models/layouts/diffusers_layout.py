@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.closing import Closing
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import PREDICTION_KEY, V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import FAMILIES
@@ -23,7 +22,7 @@ from modules.models.layouts.diffusers_folder import ADAPTERS, adapters_in, weigh
 from modules.models.layouts.diffusers_names import Named, left_out_layer, original_names
 from modules.models.layouts.folder_layout import FolderLayout, Header, Parts
 from modules.models.layouts.row_map import Source
-from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
@@ -140,7 +139,7 @@ def _order(name: str) -> tuple[str, int]:
 
 
 def is_diffusers_file(header: Header) -> bool:
-    """Whether the names in a file are those of the diffusers layout, behind the name of their network."""
+    """Whether the names in a file are those of the diffusers layout, behind the name of their component."""
     layouts = [family.folder for family in _families()]
     return any(all(f"{layout.denoiser}.{sign}" in header for sign in layout.signs) for layout in layouts)
 
@@ -166,7 +165,7 @@ def _known() -> str:
 
 
 def _tensors_in(part: Path, stack: ExitStack) -> Iterator[tuple[str, tuple[TensorSource, str]]]:
-    """Every tensor of a network's files."""
+    """Every tensor of a component's files."""
     known: dict[str, str] = {}
     for path in weight_files(part):
         file = stack.enter_context(open_tensors(path))

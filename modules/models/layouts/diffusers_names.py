@@ -20,8 +20,8 @@ from modules.models.layouts.folder_layout import (
     text_layers,
 )
 from modules.models.layouts.keymaps import ldm_unet, ldm_vae
+from modules.models.layouts.keymaps.clip_text import open_clip_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap
-from modules.models.layouts.keymaps.open_clip_text import open_clip_keymap
 from modules.models.reading.tensor_file import TensorEntry
 
 Shape = tuple[int, ...]
@@ -42,7 +42,7 @@ class Named:
 def original_names(parts: Mapping[str, Header], layout: FolderLayout | None = None) -> dict[tuple[str, str], Named]:
     """Names in the original layout by part ("unet", "vae", "text_encoder" ...) and name there.
 
-    What belongs to no known network keeps its name behind that of its part, so that loading can name it.
+    What belongs to no known component keeps its name behind that of its part, so that loading can name it.
     """
     found: dict[tuple[str, str], Named] = {}
     for part, header in parts.items():

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.models.layouts.keymaps import clip_text
+from modules.models.layouts.keymaps.clip_text import open_clip_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap
-from modules.models.layouts.keymaps.open_clip_text import open_clip_keymap
 from modules.models.reading.tensor_file import TensorEntry
 
 Header = Mapping[str, TensorEntry]

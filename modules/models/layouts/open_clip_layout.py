@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError, InvalidValueError
-from modules.models.closing import Closing
 from modules.models.families.external_text_encoders import with_external_encoders
 from modules.models.families.registry import FAMILIES
 from modules.models.layouts.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.layouts.ema_names import restored_names
 from modules.models.layouts.row_map import Rows, Source
-from modules.models.reading.tensor_file import TensorEntry, TensorFile
+from modules.models.reading.tensor_file import Closing, TensorEntry, TensorFile
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 from modules.models.reading.tensor_writer import TensorWriter
 

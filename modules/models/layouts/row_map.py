@@ -1,4 +1,4 @@
-"""Key maps that are derived: a converter of diffusers is run on addresses of rows in place of weights.
+"""Key maps that are derived: a converter of diffusers is run on addresses of rows instead of weights.
 
 Each tensor of the file becomes int64 addresses `number << 32 | row` of shape [rows, 1, ...]. What the converter makes
 of them says of every parameter which rows of which tensors it is: where a converter splits, joins or reorders rows, the
@@ -6,7 +6,7 @@ addresses move along, and no weight is read.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,10 +88,6 @@ class ParameterMap(KeyMap):
     def to_original(self, key: str) -> str | None:
         """See `KeyMap`."""
         return self._originals.get(key)
-
-    def original_modules(self) -> Iterator[str]:
-        """See `KeyMap`."""
-        return iter(dict.fromkeys(name.rpartition(".")[0] for name in self._ours))
 
 
 class _Addresses(dict[str, Tensor]):

@@ -18,8 +18,9 @@ from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.eight_bits import DECLARATIONS_KEY, STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
+from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
-from modules.models.loading import architecture_of, detect_family
+from modules.models.loading import architecture_of
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
 from modules.models.reading.matching import Assignment, assign_tensors
 from modules.models.reading.tensor_source import TensorSource
@@ -141,11 +142,11 @@ def save_as(
     """Write the checkpoint to `target` in the format of `rules`, in the original layout, atomically.
 
     With fp16, bf16 or fp32 all tensors are cast; with an 8-bit format those that the rules take, the rest becomes
-    fp16. Scales stand beside their weights as `NAME.scale_weight` (float32, one a row). The metadata holds format,
+    fp16. Scales stand next to their weights as `NAME.scale_weight` (float32, one per row). The metadata holds format,
     source hash, program version and the error of every stored tensor. What is in 8 bits already stays as it is, so
     load -> save -> load is bit-equal. Encoders that a family can do without are
-    kept where they are in the checkpoint itself. A YAML beside the
-    source is copied beside the target. Raises `CheckpointError`, `OutputError`, and `InvalidValueError` when target
+    kept where they are in the checkpoint itself. A YAML next to the
+    source is copied next to the target. Raises `CheckpointError`, `OutputError`, and `InvalidValueError` when target
     and source are the same file.
     """
     if target.resolve() == info.path.resolve():

@@ -268,7 +268,7 @@ def _refuse_full_disk(target: Path, size: int) -> None:
 
 
 class _YamlBeside:
-    """The YAML beside the result: written before the result appears, gone again if it does not."""
+    """The YAML next to the result: written before the result appears, gone again if it does not."""
 
     def __init__(self, request: MergeRequest) -> None:
         self._source = request.config_path

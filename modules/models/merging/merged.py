@@ -1,7 +1,7 @@
 """The arithmetic of a merge, as a source of tensors: each is read from its files, put together, and let go.
 
 In float32 whatever the files are in, a few rows at a time: while a tensor is computed, its partners are in memory as
-they lie in their files, beside the result.
+they lie in their files, next to the result.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.closing import Closing
 from modules.models.layouts.keymaps.clip_text import PARTS, PREFIX
 from modules.models.layouts.keymaps.ldm_unet import PREFIX as UNET_PREFIX
 from modules.models.merging.request import MergeMethod
 from modules.models.merging.sources import wide_entry
-from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource
 
 CHANNELS = {9: "an inpainting model", 8: "an instruct-pix2pix model"}
@@ -140,7 +139,7 @@ def _partners(a: TensorSource, others: tuple[TensorSource, ...]) -> Iterable[tup
 
 
 def _refuse_strangers(a: TensorSource, others: tuple[TensorSource, ...], partners: Mapping[str, Partners]) -> None:
-    """Text encoders and VAEs may be missing in a file; a UNet that lacks tensors is another network."""
+    """Text encoders and VAEs may be missing in a file; a UNet that lacks tensors is another model."""
     own = {name for name in a.entries if name.startswith(f"{UNET_PREFIX}.")}
     for file in others:
         theirs = {name for name in file.entries if name.startswith(f"{UNET_PREFIX}.")}

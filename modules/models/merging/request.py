@@ -33,7 +33,7 @@ class MergeMethod(StrEnum):
 
 
 class ConfigSource(StrEnum):
-    """Whose YAML is copied beside the result; the values are the labels on the page."""
+    """Whose YAML is copied next to the result; the values are the labels on the page."""
 
     ANY = "A, B or C"
     B = "B"
@@ -89,7 +89,7 @@ class MergeRequest:
 
     @property
     def config_path(self) -> Path | None:
-        """The YAML to copy beside the result."""
+        """The YAML to copy next to the result."""
         a, b, c = (*self.models, None, None)[:3]
         sources = {ConfigSource.ANY: (a, b, c), ConfigSource.B: (b,), ConfigSource.C: (c,), ConfigSource.NONE: ()}
         found = (info.config_path for info in sources[self.config_source] if info is not None)

@@ -19,10 +19,10 @@ from pathlib import Path
 from modules.errors import CheckpointError, UnknownNameError
 from modules.models.layouts.diffusers_folder import (
     MODEL_INDEX,
-    beside,
     files_read,
     is_diffusers_folder,
     part_folders,
+    sibling_file,
     stamp,
 )
 from modules.models.reading.other_files import is_adapter_or_embedding
@@ -73,8 +73,8 @@ class CheckpointInfo:
 
     @property
     def config_path(self) -> Path | None:
-        """The YAML beside the file, if there is one."""
-        path = beside(self.path, ".yaml")
+        """The YAML next to the file, if there is one."""
+        path = sibling_file(self.path, ".yaml")
         return path if path.is_file() else None
 
     @property

@@ -1,4 +1,4 @@
-"""Taking the sha256 of checkpoints beside other work, so that no image waits for it before it is made. Imports no
+"""Taking the sha256 of checkpoints next to other work, so that no image waits for it before it is made. Imports no
 torch."""
 
 import logging

@@ -99,7 +99,7 @@ def _complaint(
         )
         if names
     ]
-    remedy = "Use a complete file of this family, or put a YAML with the right sizes beside it."
+    remedy = "Use a complete file of this family, or put a YAML with the right sizes next to it."
     return f"{file.path.name}: {' '.join(parts)} {remedy}"
 
 

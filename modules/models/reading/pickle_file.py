@@ -1,7 +1,7 @@
 """Reading `.ckpt`, `.pt` and `.bin` files without running anything that stands in them.
 
 torch's weights-only unpickler builds tensors and plain containers and refuses every other object. What training code
-habitually left beside the weights (a Lightning callback, numpy numbers) would make it refuse most old checkpoints, so
+habitually left next to the weights (a Lightning callback, numpy numbers) would make it refuse most old checkpoints, so
 those names are answered with `Placeholder`, which takes everything and does nothing. Of files in torch's zip form the
 pickle alone is read at first; a tensor's bytes are read from their place when it is asked for, as those of a
 safetensors file are. Older files are read whole.
@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.closing import Closing
-from modules.models.reading.tensor_file import DTYPES, REMEDY, TensorEntry
+from modules.models.reading.tensor_file import DTYPES, REMEDY, Closing, TensorEntry
 
 LEVELS = ("state_dict", "model", "module")  # under which training scripts put the weights
 MAX_LEVELS = 3
@@ -39,7 +38,7 @@ HARMLESS_NAMES = (
     "numpy.dtype",
     "_codecs.encode",
 )
-"""Objects that real checkpoints hold beside their weights. None of them is ever built: `Placeholder` takes their
+"""Objects that real checkpoints hold next to their weights. None of them is ever built: `Placeholder` takes their
 place."""
 
 

@@ -8,16 +8,17 @@ of a load is what was placed plus the tensor at hand, and a file that shrinks un
 import json
 import math
 import struct
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeGuard
+from types import TracebackType
+from typing import Self, TypeGuard
 
 import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.models.closing import Closing
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the format's own library
 DTYPES: dict[str, torch.dtype] = {
@@ -52,6 +53,22 @@ class TensorEntry:
     def size_bytes(self) -> int:
         """Bytes of the tensor in the file."""
         return self.end - self.begin
+
+
+class Closing(ABC):
+    """A context manager that closes itself."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what is open."""
 
 
 class TensorFile(Closing):

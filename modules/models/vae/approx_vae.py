@@ -1,6 +1,6 @@
 """The smallest decoder there is, for previews: eight convolutions from latents to images of twice the latents' size.
 
-The reference UI's `VAE-approx` networks; sizes follow from the tensors.
+The reference UI's `VAE-approx` models; sizes follow from the tensors.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def read_approx(path: Path, latent_channels: int) -> ApproxDecoder:
             weight, bias = (file.entries.get(f"{name}.{part}") for part in ("weight", "bias"))
             shape = () if weight is None else weight.shape
             if len(shape) != 4 or bias is None or bias.shape != shape[:1] or shape[2] != shape[3] or not shape[2] % 2:
-                raise CheckpointError(f"{path.name}: is no VAE-approx network: {name} is missing or of another shape.")
+                raise CheckpointError(f"{path.name}: is no VAE-approx model: {name} is missing or of another shape.")
             if shape[1] != channels:
                 raise CheckpointError(
                     f"{path.name}: {name} takes {shape[1]} channels and would be given {channels}. "
@@ -52,6 +52,6 @@ def read_approx(path: Path, latent_channels: int) -> ApproxDecoder:
                 )
             channels = shape[0]
         if channels != 3:
-            raise CheckpointError(f"{path.name}: is no VAE-approx network: it makes {channels} channels, not 3.")
+            raise CheckpointError(f"{path.name}: is no VAE-approx model: it makes {channels} channels, not 3.")
         read = [(file.read(f"{name}.weight").float(), file.read(f"{name}.bias").float()) for name in LAYERS]
     return ApproxDecoder(read)

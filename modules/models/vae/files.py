@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.errors import CheckpointError, UnknownNameError
-from modules.models.layouts.diffusers_folder import beside
+from modules.models.layouts.diffusers_folder import sibling_file
 from modules.models.reading.catalogue import CheckpointInfo, HashCache
 from modules.settings.values import Settings
 
@@ -99,7 +99,7 @@ class VaeCatalogue:
     def choose(self, options: VaeOptions, checkpoint: CheckpointInfo) -> VaeInfo | None:
         """The file to use with a checkpoint, with its hash if that is known; None means the VAE inside it.
 
-        In this order: the fixed one, a chosen one that overrides, what NAME.json beside the checkpoint prefers, a
+        In this order: the fixed one, a chosen one that overrides, what NAME.json next to the checkpoint prefers, a
         file whose name begins with the checkpoint's, the chosen one. Raises `UnknownNameError` for a chosen name that
         no file has.
         """
@@ -162,8 +162,8 @@ class VaeCatalogue:
 
 
 def _preference(checkpoint: CheckpointInfo) -> str | None:
-    """The `vae` in the notes beside a checkpoint (NAME.json); None where there is none, or "Automatic"."""
-    path = beside(checkpoint.path, ".json")
+    """The `vae` in the notes next to a checkpoint (NAME.json); None where there is none, or "Automatic"."""
+    path = sibling_file(checkpoint.path, ".json")
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from modules.errors import NumericalError
 from modules.models.vae.tiling import decode_tiled, encode_tiled
+from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,16 @@ class VaeRules:
 
     tile_px: int = 0
     after_nan: tuple[torch.dtype, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> VaeRules:
+        """As the settings say: after NaN bfloat16 comes first where both dtypes are allowed."""
+        after_nan = []
+        if settings.vae.auto_vae_precision_bfloat16:
+            after_nan.append(torch.bfloat16)
+        if settings.vae.auto_vae_precision:
+            after_nan.append(torch.float32)
+        return cls(settings.vae.vae_tile_size, tuple(after_nan))
 
 
 @dataclass

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from modules.models.closing import Closing
 from modules.models.layouts.diffusers_names import original_names
 from modules.models.layouts.keymaps.ldm_vae import PREFIX
-from modules.models.reading.tensor_file import TensorEntry
+from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
 LEFT_OVER = ("loss.", "model_ema.")  # of the training of an autoencoder

@@ -1,8 +1,8 @@
 """A diffusers AutoencoderKL in tiles, exactly: the device only ever holds one tile of a large feature map.
 
-Whole maps rest in main memory. Each convolution reads a tile with the border it needs, from its neighbours, and writes
+Whole maps are in main memory. Each convolution reads a tile with the border it needs, from its neighbours, and writes
 a tile; each group norm uses mean and variance of the whole map, summed up while its tiles were written. So there is
-no seam to hide, nothing is computed twice, and images are those of the whole network up to rounding. What works at
+no seam to hide, nothing is computed twice, and images are those of the whole model up to rounding. What works at
 the size of the latent, with the attention of the middle, runs as a whole.
 """
 
@@ -19,11 +19,12 @@ from torch.nn import functional as F
 SMALLEST_TILE = 16  # latents
 
 
-def decode_tiled(vae: Any, latent: Tensor, tile: int) -> Tensor:
+def decode_tiled(vae: Any, latent: Tensor, tile: int, few_tiles: bool = False) -> Tensor:
     """`latent` [B,4,h,w] as the VAE takes it, to images [B,3,8h,8w] on the same device.
 
     A tile has the area of `tile` latents a side (at least 16), counted at the size of the image. What is no larger
-    is decoded as a whole, with the very numbers of an untiled run.
+    is decoded as a whole, with the very numbers of an untiled run. `few_tiles` computes only the largest tiles of each
+    map, for those who ask what memory it takes.
     """
     tile = max(tile, SMALLEST_TILE)
     decoder = vae.decoder
@@ -33,7 +34,7 @@ def decode_tiled(vae: Any, latent: Tensor, tile: int) -> Tensor:
         return whole
     x = vae.post_quant_conv(latent) if vae.post_quant_conv is not None else latent
     device = latent.device
-    tiles = Tiles(device, tile * scale)
+    tiles = Tiles(device, tile * scale, few_tiles)
     feature_map = tiles.of(decoder.mid_block(decoder.conv_in(x)))
     for block in decoder.up_blocks:
         for resnet in block.resnets:
@@ -44,17 +45,20 @@ def decode_tiled(vae: Any, latent: Tensor, tile: int) -> Tensor:
     return tiles.convolve(feature_map, decoder.conv_out, prepare).data.to(device)
 
 
-def encode_tiled(vae: Any, images: Tensor, tile: int) -> Tensor:
-    """Images [B,3,H,W] (multiples of 8) to the VAE's moments [B,8,h,w]: mean and log variance, not scaled."""
+def encode_tiled(vae: Any, images: Tensor, tile: int, few_tiles: bool = False) -> Tensor:
+    """Images [B,3,H,W] (multiples of 8) to the VAE's moments [B,8,h,w]: mean and log variance, not scaled.
+
+    `few_tiles` as above.
+    """
     encoder = vae.encoder
     scale = 2 ** sum(block.downsamplers is not None for block in encoder.down_blocks)
-    tiles = Tiles(images.device, max(tile, SMALLEST_TILE) * scale)
+    tiles = Tiles(images.device, max(tile, SMALLEST_TILE) * scale, few_tiles)
     feature_map = tiles.convolve(tiles.of(images), encoder.conv_in)
     for block in encoder.down_blocks:
         for resnet in block.resnets:
             feature_map = _residual(tiles, feature_map, resnet)
         for downsampler in block.downsamplers or ():
-            # Down here the network pads below and to the right only.
+            # Down here the convolution pads below and to the right only.
             feature_map = tiles.convolve(feature_map, downsampler.conv, before=downsampler.padding)
     x = encoder.mid_block(feature_map.data.to(images.device))
     x = encoder.conv_out(encoder.conv_act(encoder.conv_norm_out(x)))
@@ -93,6 +97,7 @@ class Tiles:
 
     device: torch.device
     side: int
+    few_tiles: bool = False
 
     def of(self, x: Tensor) -> FeatureMap:
         """A map of what is there as a whole."""
@@ -140,9 +145,14 @@ class Tiles:
         return result
 
     def _boxes(self, height: int, width: int) -> Iterator[tuple[int, int, int, int]]:
-        """Top, bottom, left, right of each tile."""
-        for top in range(0, height, self.side):
-            for left in range(0, width, self.side):
+        """Top, bottom, left, right of each tile. Where few are enough, two that take the most: they have neighbours on
+        all sides, if there are any, and the second is made while the first is still there."""
+        tops, lefts = range(0, height, self.side), range(0, width, self.side)
+        if self.few_tiles:
+            tops, lefts = (starts[1:3] if len(starts) > 3 else starts[:2] for starts in (tops, lefts))
+            tops = tops[:1] if len(lefts) > 1 else tops
+        for top in tops:
+            for left in lefts:
                 yield top, min(top + self.side, height), left, min(left + self.side, width)
 
     def _window(
@@ -150,7 +160,7 @@ class Tiles:
     ) -> Tensor:
         """Rows and columns, start to stop, on the device; beyond the map lies its other side (`wrap`), or zero.
 
-        Zeros are added after `prepare`, as the network pads what the norm has made.
+        Zeros are added after `prepare`, as the convolution pads what the norm has made.
         """
         height, width = data.shape[-2:]
         if wrap:

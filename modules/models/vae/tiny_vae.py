@@ -18,7 +18,7 @@ from diffusers.models.autoencoders.vae import DecoderTiny, EncoderTiny
 from torch import Tensor, nn
 
 from modules.errors import CheckpointError, NumericalError
-from modules.models.meta_init import on_meta
+from modules.models.families.family import on_meta
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 from modules.models.vae.running import VaeRunner
@@ -78,7 +78,7 @@ class TinyHalf:
         return result.float().contiguous()
 
     def compute(self, x: Tensor, tile: int = 0) -> Tensor:
-        """The same where the network lies and in its dtype; in tiles of `tile` latents a side, each with the border
+        """The same where the model is and in its dtype; in tiles of `tile` latents a side, each with the border
         that it depends on, or in one piece."""
         factor, border = self.sizes.factor, self.sizes.border(self.half)
         enters, leaves = (1, factor) if self.half == DECODER else (factor, 1)
@@ -106,7 +106,7 @@ class TinyHalf:
 
 @dataclass
 class TinyVae:
-    """What a job uses in place of its model's VAE; None: the VAE itself."""
+    """What a job uses instead of its model's VAE; None: the VAE itself."""
 
     decoder: TinyHalf | None = None
     encoder: TinyHalf | None = None
@@ -116,7 +116,7 @@ def read_tiny(path: Path, half: str, latent_channels: int, factor: int) -> TinyH
     """Read one half ("decoder" or "encoder") from a file of it or of both.
 
     Known are the original names (`1.weight`, `3.conv.0.weight` ...), those with `taesd_decoder.` before them, and the
-    one-file form of diffusers. Raises `CheckpointError` for a file that is damaged, is no such network, or is made for
+    one-file form of diffusers. Raises `CheckpointError` for a file that is damaged, is no such model, or is made for
     latents of another kind than those with `latent_channels` channels and `factor` pixels a side.
     """
     with open_tensors(path) as file:
@@ -161,7 +161,7 @@ def _on_meta(file: TensorSource, half: str, latent_channels: int, factor: int) -
 
 
 def build_tiny(sizes: TinySizes, half: str) -> nn.Module:
-    """The network of these sizes, by diffusers' classes; what it takes and gives is in -1..1."""
+    """The model of these sizes, by diffusers' classes; what it takes and gives is in -1..1."""
     parts = {"num_blocks": sizes.blocks, "block_out_channels": sizes.widths, "act_fn": "relu"}
     if half == ENCODER:
         encoder: nn.Module = EncoderTiny(sizes.in_channels, sizes.out_channels, **parts)
@@ -173,7 +173,7 @@ def build_tiny(sizes: TinySizes, half: str) -> nn.Module:
 
 
 def original_names(module: nn.Module, half: str) -> dict[str, Tensor]:
-    """The tensors of a network under the names of the original files, where a decoder's first layer is a clamp."""
+    """The tensors of a model under the names of the original files, where a decoder's first layer is a clamp."""
     shift = 1 if half == DECODER else 0
     named = {}
     for name, tensor in module.state_dict().items():

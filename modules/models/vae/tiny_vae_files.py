@@ -1,4 +1,4 @@
-"""Which small networks stand in for a checkpoint's VAE: TAESD in the folders `VAE-taesd`, and for previews the even
+"""Which small models stand in for a checkpoint's VAE: TAESD in the folders `VAE-taesd`, and for previews the even
 smaller ones in `VAE-approx`. Found by name. Imports no torch."""
 
 from collections.abc import Iterable

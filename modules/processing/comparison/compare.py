@@ -1,7 +1,7 @@
-"""Precisions beside each other: the same prompts and seeds in several storage formats, with what they win and lose.
+"""Precisions side by side: the same prompts and seeds in several storage formats, with what they win and lose.
 
 For every format an image of each prompt, how far it is from the first format's (PSNR, SSIM, the largest difference
-of latents at each step), seconds a step, bytes of the weights, and the peak of memory: on a GPU of what its
+of latents at each step), seconds per step, bytes of the weights, and the peak of memory: on a GPU of what its
 allocator gave, on the CPU of the whole program.
 `modules.processing.comparison.report_page` shows it.
 """
@@ -35,7 +35,7 @@ YIELD_S = 0.05  # between two formats, so that a job that waits for the engine g
 
 @dataclass
 class Row:
-    """One format. Lists have an entry for each prompt; `latent_differences` one list a prompt, an entry a step."""
+    """One format. Lists have an entry for each prompt; `latent_differences` one list per prompt, an entry per step."""
 
     storage: str  # as asked for
     label: str = ""  # for people: how the weights really lay in memory

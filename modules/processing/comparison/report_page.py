@@ -46,7 +46,7 @@ def verdict(rows: Sequence[Row]) -> str:
     best = max(smaller, key=lambda row: (row.mean_psnr_db, -row.weight_bytes))
     saved = 1 - best.weight_bytes / first.weight_bytes
     text = (
-        f"{_name(best)} comes closest to {_name(first)}: its weights need {_megabytes(best.weight_bytes)} in place of "
+        f"{_name(best)} comes closest to {_name(first)}: its weights need {_megabytes(best.weight_bytes)} instead of "
         f"{_megabytes(first.weight_bytes)}, {saved:.0%} less; {_closeness_of(best)}; {_time_of(best, first)}."
     )
     worst = min(smaller, key=lambda row: row.mean_psnr_db)

@@ -1,66 +1,135 @@
-"""From the tags in a prompt to networks on the loaded model, and to what the image says about them."""
+"""The tags in a prompt: what each kind `<kind:...>` does to the model of a job, and what the image says about it.
+
+Processing owns the protocol; extensions register kinds of their own with `modules.extra_networks`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from modules.adapters.catalogue import SHORT_HASH, AdapterCatalogue, AdapterInfo
-from modules.adapters.tags import LoraTag, plain_name
+from modules.adapters.tags import added_by_setting, hypernetwork_tags
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.processing.engine.hypernetwork_tag import HypernetworkTag
-from modules.processing.engine.tag_types import ActiveAdapters, AdapterJob, TagType
+from modules.processing.engine.adapter_files import AdapterFiles
 from modules.prompting.cache import AdapterUse
 from modules.prompting.extra_networks import PromptTag, PromptTags
 from modules.settings.values import Settings
 
 if TYPE_CHECKING:
-    from modules.adapters.adapter_file import AdapterFile, Digests
-    from modules.adapters.applying import AdapterApplier, LoraMode, Retention, Use
-    from modules.adapters.embeddings import Embedding, EmbeddingStore
+    from modules.adapters.applying import Retention
+    from modules.adapters.embeddings import Embedding
     from modules.models.loaded import LoadedModel
-    from modules.models.precision import PrecisionPlan
 
 log = logging.getLogger(__name__)
-FILES_KEPT = 4  # in main memory, besides those in use
-AUTOMATIC = "Automatic"
 
 
 @dataclass(frozen=True)
-class EffectKept:
-    """How much of the effect of an adapter the weights kept when it was last used: 1 is all of it.
-
-    `noise` and the `worst` layers are those of all networks of that image together, see `Retention`.
-    """
-
-    retention: float
-    mode: str
-    noise: float = 0.0
-    worst: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class LoadedAdapters:
-    """What `Adapters.put_on` did. `hashes` are those of the files by the networks' names, `missing` the names that no
-    file answers to, `embeddings` the words that came inside of the files. `mode_matters`: the infotext should say it.
-    """
+class ActiveAdapters:
+    """What is on the model for a job: for the conditioning cache, the infotext and the user."""
 
     uses: tuple[AdapterUse, ...] = ()
     mode: str = ""
-    mode_matters: bool = False
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    fields: dict[str, object] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     retention: Retention | None = None
-    embeddings: Mapping[str, Embedding] = field(default_factory=dict)
+    embeddings: dict[str, Embedding] = field(default_factory=dict)
+    unrecorded: frozenset[str] = frozenset()  # of these embeddings, those whose hashes are not written
+    added_tags: str = ""  # what the settings add to every prompt, as it would be typed
+
+
+@dataclass
+class AdapterJob:
+    """A job while its adapters are put on the model: what a kind of tags may look at, and where it says what it did.
+
+    `uses` and `mode` are part of what keys the cache of encoded prompts; the tags themselves are so without being
+    named here. `fields` go into the infotext, `notices` alongside the image, `embeddings` are words for this job.
+    `added_tags` are tags that the prompt has not, because they come from settings: they are recorded at its end.
+    """
+
+    model: LoadedModel
+    settings: Settings
+    adapters: AdapterFiles
+    uses: list[AdapterUse] = field(default_factory=list)
+    mode: str = ""
+    fields: dict[str, object] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    retention: Retention | None = None
+    embeddings: dict[str, Embedding] = field(default_factory=dict)
+    unrecorded: set[str] = field(default_factory=set)
+    added_tags: list[str] = field(default_factory=list)
+
+    def record_added(self, kind: str, tags: Sequence[PromptTag]) -> None:
+        """Have tags that come from settings stand at the end of the recorded prompt, so that the image can be made
+        again from what it says."""
+        self.added_tags += [f"<{kind}:{':'.join(tag.items)}>" for tag in tags]
+
+    def active(self) -> ActiveAdapters:
+        """All of it, frozen."""
+        return ActiveAdapters(
+            tuple(self.uses),
+            self.mode,
+            dict(self.fields),
+            tuple(self.notices),
+            self.retention,
+            dict(self.embeddings),
+            frozenset(self.unrecorded),
+            "".join(self.added_tags),
+        )
+
+
+class TagType(Protocol):
+    """What is done with the tags of one kind. `aliases` are other names of the same kind."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+    def activate(self, job: AdapterJob, tags: Sequence[PromptTag]) -> None:
+        """Bring the model to where exactly these tags hold on it; with none, to where it was without any. Called with
+        the engine's lock held, before each batch's prompts are encoded and whenever another model takes its turn."""
+
+    def deactivate(self, job: AdapterJob) -> None:
+        """`job.model` has done its part in the job. What can stay on it for the next one may."""
+
+
+class HypernetworkTag:
+    """`<hypernet:name:strength>`: hypernetworks; the setting "Add hypernetwork to prompt" counts as one."""
+
+    name = "hypernet"
+    aliases: tuple[str, ...] = ()
+
+    def activate(self, job: AdapterJob, tags: Sequence[PromptTag]) -> None:
+        from modules.adapters.hypernetworks import HypernetworkHooks, read_hypernetwork
+
+        model, settings, files = job.model, job.settings, job.adapters.hypernetworks
+        strength = settings.extra_networks.extra_networks_default_multiplier
+        added = added_by_setting(tags, settings.extra_networks.sd_hypernetwork, strength)
+        job.record_added(self.name, [tag for tag in added if files.find(tag.items[0]) is not None])
+        wanted, problems = hypernetwork_tags({self.name: [*tags, *added]}, lambda name: files.find(name) is not None)
+        job.notices += problems
+        chosen = []
+        for tag in wanted:
+            info = files.find_current(tag.name)
+            if info is None:
+                job.notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
+                continue
+            content = job.adapters.digests(files, info).content
+            chosen.append((content, read_hypernetwork(info.path), tag.te_strength))
+        if model.hypernetworks is None:
+            model.hypernetworks = HypernetworkHooks(model.unet)
+        model.hypernetworks.apply(chosen)
+
+    def deactivate(self, job: AdapterJob) -> None:
+        return
 
 
 class Adapters:
-    """Finds, reads and applies networks. One for the program; call `activate` with the engine's lock held."""
+    """Kinds of tags, and the files of adapters. One for the program; call `activate` with the engine's lock held."""
 
     def __init__(
         self,
@@ -69,27 +138,21 @@ class Adapters:
         hypernetworks: Path | None = None,
         kinds: Iterable[TagType] = (),
     ) -> None:
-        """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks; kinds of tags beside that of
-        hypernetworks."""
+        """Folders as those of `AdapterFiles`; kinds of tags besides that of hypernetworks."""
+        self.files = AdapterFiles(folders, embeddings, hypernetworks)
         self._kinds: list[TagType] = [HypernetworkTag(), *kinds]
-        self.catalogue = AdapterCatalogue(folders)
-        self.hypernetworks = AdapterCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
-        self._embeddings_folder = embeddings
-        self._embeddings: EmbeddingStore | None = None
-        self._files: OrderedDict[str, AdapterFile] = OrderedDict()
-        self.effect_kept: dict[Path, EffectKept] = {}
 
     def add_kinds(self, kinds: Iterable[TagType]) -> None:
         """Have the tags of these kinds do something."""
         self._kinds += kinds
 
     def activate(self, model: LoadedModel, tags: PromptTags, settings: Settings) -> ActiveAdapters:
-        """Put exactly the networks of these tags on the model; what is there already stays.
+        """Put exactly the adapters of these tags on the model; what is there already stays.
 
         A tag of a kind that nobody knows is left out with a notice. Raises `FeatherweightError` where a kind with tags
         in the prompt fails; one without tags that fails costs a notice and nothing else.
         """
-        job = AdapterJob(model, settings, self)
+        job = AdapterJob(model, settings, self.files)
         known: set[str] = set()
         for kind in self._kinds:
             names = (kind.name, *kind.aliases)
@@ -101,90 +164,17 @@ class Adapters:
                 job.uses += [AdapterUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
         unknown = [f"<{name}:...>" for name in tags if name not in known]
         if unknown:
-            job.notices.append(f"No kind of network is called {', '.join(unknown)}; it was left out.")
+            job.notices.append(f"No kind of adapter is called {', '.join(unknown)}; it was left out.")
         return job.active()
 
     def deactivate(self, model: LoadedModel, settings: Settings) -> None:
         """The model has done its part in a job."""
-        job = AdapterJob(model, settings, self)
+        job = AdapterJob(model, settings, self.files)
         for kind in self._kinds:
             try:
                 kind.deactivate(job)
             except Exception:  # somebody else's code must not cost the images that are made
                 log.exception("The end of <%s:...> failed", kind.name)
-
-    def knows(self, name: str) -> bool:
-        """Whether there is a network of the LoRA family of this name, alias or hash."""
-        return self.catalogue.find(name) is not None
-
-    def put_on(self, model: LoadedModel, wanted: Sequence[LoraTag]) -> LoadedAdapters:
-        """Have exactly these networks of the LoRA family on the model, in the mode of its precision plan.
-
-        Those that no file answers to are left out and named in the result. Raises `AdapterError` for a file that
-        cannot be used on this model; the model is then without networks.
-        """
-        from modules.adapters.applying import LoraMode, Use
-
-        uses, hashes, missing, infos = [], {}, [], []
-        for tag in wanted:
-            info = self.catalogue.find_current(tag.name)
-            if info is None:
-                missing.append(tag.name)
-                continue
-            digests = self.digests(self.catalogue, info)
-            self._load(info, digests.content)
-            uses.append(Use(tag.name, digests.content, tag.te_strength, tag.unet_strength, tag.dynamic_rank))
-            hashes[plain_name(tag.name)] = digests.tensors[:SHORT_HASH]
-            infos.append(info)
-        applier = self._applier(model)
-        if not uses:
-            applier.remove()
-            return LoadedAdapters(missing=tuple(missing))
-        mode = lora_mode(model.plan)
-        applier.apply(uses, self._files, mode, model.plan.cache_fp16_weight)
-        self._forget({use.file_hash for use in uses})
-        self._note_retention(infos, applier.retention, mode)
-        rounds = mode in (LoraMode.INTO_STORED, LoraMode.STOCHASTIC) and applier.retention is not None
-        return LoadedAdapters(
-            uses=tuple(
-                AdapterUse(
-                    name=use.name,
-                    file_hash=use.file_hash,
-                    te_multiplier=use.te_strength,
-                    unet_multiplier=use.unet_strength,
-                    dyn_dim=use.dynamic_rank,
-                )
-                for use in uses
-            ),
-            mode=mode.value,
-            mode_matters=model.plan.is_low_precision or model.plan.lora_mode != AUTOMATIC,
-            hashes=hashes,
-            missing=tuple(missing),
-            notices=((_weak(applier.retention),) if rounds and applier.retention else ()) + tuple(applier.notices),
-            retention=applier.retention,
-            embeddings=self._bundled(uses),
-        )
-
-    @staticmethod
-    def digests(catalogue: AdapterCatalogue, info: AdapterInfo) -> Digests:
-        """The sums of a file's bytes; raises `AdapterError` for one that cannot be read."""
-        from modules.adapters.adapter_file import AdapterError
-
-        try:
-            return catalogue.digests(info)
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise AdapterError(f"{info.path.name}: cannot be read ({why}). Refresh the list of networks.") from error
-
-    @property
-    def embeddings(self) -> EmbeddingStore:
-        """Textual inversion embeddings; the first use imports torch and reads the folder."""
-        if self._embeddings is None:
-            from modules.adapters.embeddings import EmbeddingStore
-
-            self._embeddings = EmbeddingStore(self._embeddings_folder)
-            self._embeddings.refresh()
-        return self._embeddings
 
     @staticmethod
     def _activate_kind(kind: TagType, job: AdapterJob, tags: list[PromptTag]) -> None:
@@ -204,77 +194,3 @@ class Adapters:
                     "switch off the extension that brings it."
                 ) from error
             job.notices.append(f"<{kind.name}:...>, which the prompt does not use, failed ({error}).")
-
-    def _bundled(self, uses: Sequence[Use]) -> dict[str, Embedding]:
-        """Embeddings that came inside of the network files in use, by name."""
-        from modules.adapters.embeddings import Embedding, vectors_of
-
-        found = {}
-        for use in uses:
-            for name, data in self._files[use.file_hash].embeddings.items():
-                found[name] = Embedding(
-                    name, f"{use.file_hash}:{name}", vectors_of(name, data), bundled_in=plain_name(use.name)
-                )
-        return found
-
-    def _note_retention(self, infos: list[AdapterInfo], retention: Retention | None, mode: LoraMode) -> None:
-        """Keep for lists how much of each effect was kept, and log what is new."""
-        measured = retention.adapters if retention is not None else ()
-        for info, (name, kept) in zip(infos, measured, strict=True):
-            assert retention is not None
-            effect_kept = EffectKept(kept, mode.value, retention.noise, retention.worst)
-            if self.effect_kept.get(info.path) != effect_kept:
-                log.info("LoRA %s: applied, %.1f %% of its effect kept (%s).", name, kept * 100, mode.value)
-            self.effect_kept[info.path] = effect_kept
-
-    def _load(self, info: AdapterInfo, content: str) -> None:
-        from modules.adapters.adapter_file import read_adapter_file
-
-        if content not in self._files:
-            self._files[content] = read_adapter_file(info.path)
-        self._files.move_to_end(content)
-
-    def _forget(self, in_use: set[str]) -> None:
-        spare = [content for content in self._files if content not in in_use]
-        for content in spare[: max(0, len(spare) - FILES_KEPT)]:
-            del self._files[content]
-
-    @staticmethod
-    def _applier(model: LoadedModel) -> AdapterApplier:
-        """The model's own; it lives and dies with it."""
-        from modules.adapters.applying import AdapterApplier
-        from modules.adapters.targets import TargetTable
-        from modules.models.full_precision import FullPrecisionFile
-        from modules.models.precision import ComputeMode
-
-        if model.adapters is None:
-            parts = {
-                part.name: (part.module, part.keymap.to_original) for part in model.components if part.name != "vae"
-            }
-            optional = model.family.optional_encoder
-            switched_off = optional.adapter_names if optional is not None and not model.has_optional else ()
-            autocast = model.plan.compute_dtype if model.plan.mode is ComputeMode.AUTOCAST else None
-            model.adapters = AdapterApplier(
-                TargetTable(parts, switched_off), FullPrecisionFile(model), model.device, autocast
-            )
-        applier: AdapterApplier = model.adapters
-        return applier
-
-
-def lora_mode(plan: PrecisionPlan) -> LoraMode:
-    """Automatic: exact on 8-bit weights, merged on 16-bit ones, where it costs nothing per step."""
-    from modules.adapters.applying import LoraMode
-
-    if plan.lora_mode not in ("", AUTOMATIC):
-        return LoraMode(plan.lora_mode)
-    return LoraMode.EXACT if plan.is_low_precision else LoraMode.MERGE
-
-
-def _weak(retention: Retention) -> str:
-    name, share = min(retention.adapters, key=lambda item: item[1])
-    least = f", of {name} {share:.0%}" if len(retention.adapters) > 1 else ""
-    return (
-        f"{retention.retention:.0%} of the adapters' effect is kept after rounding to 8 bits{least} "
-        f"(noise {retention.noise:.0%}). "
-        "LoRA mode exact keeps all of it."
-    )

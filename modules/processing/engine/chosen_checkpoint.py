@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wanted:
-    """A name for `CheckpointCatalogue.default`, None where none is named. `notice`: what is used in place of what."""
+    """A name for `CheckpointCatalogue.default`, None where none is named. `notice`: what is used instead of what."""
 
     name: str | None = None
     notice: str = ""

@@ -238,7 +238,7 @@ class Engine:
 
     def list_embeddings(self) -> dict[str, dict[str, Any]]:
         """Textual inversion embeddings as the API shows them: "loaded" with their facts, "skipped" with the reason."""
-        store = self.adapters.embeddings
+        store = self.adapters.files.embeddings
         store.refresh()
         model = self._model
         widths = [] if model is None else model.text_widths

@@ -7,15 +7,15 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 
 from modules.models.loaded import LoadedModel
+from modules.models.vae.running import VaeRules
+from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import using_split_feed_forward
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
-from modules.processing.engine.tag_types import ActiveAdapters
 from modules.processing.engine.tiny_vae import circular_padding, using_tiny_vae
 from modules.processing.engine.token_merging import merged_tokens
-from modules.processing.engine.vae_options import vae_rules_of
 from modules.processing.pipeline.conditioning import Conditioner
 from modules.processing.pipeline.stages import Stage
 from modules.processing.request import GenerationRequest
@@ -74,7 +74,7 @@ class ModelInUse:
         options = PrecisionOptions.of(settings)
         model = engine.model(wanted, options)
         self._model, self._conditioner = model, engine.conditioner(wanted, options)
-        model.vae_runner.rules = vae_rules_of(settings)
+        model.vae_runner.rules = VaeRules.of(settings)
         way = attention_of(settings, engine.machine, model)
         for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_optional(model)):
             self._notices[note] = None
@@ -93,10 +93,10 @@ class ModelInUse:
         model, adapters = self.model, self._engine.adapters
         active = model.recovery.run(Stage.ADAPTERS, lambda: adapters.activate(model, tags, self._request.settings))
         self.conditioner.adapters = active
-        adapters.embeddings.refresh()
+        adapters.files.embeddings.refresh()
         widths = model.text_widths
         bundled = {name: item for name, item in active.embeddings.items() if set(widths) <= set(item.vectors)}
-        self.conditioner.use_embeddings({**adapters.embeddings.usable(widths), **bundled})
+        self.conditioner.use_embeddings({**adapters.files.embeddings.usable(widths), **bundled})
         return active
 
     @contextmanager
@@ -128,7 +128,7 @@ class ModelInUse:
         self.has_merged_tokens |= merges
         if self._merging_ratio > 0 and not merges:
             label = self.model.family.label
-            self._notices[f"Token merging has no effect on {label}: its network has no layers for it."] = None
+            self._notices[f"Token merging has no effect on {label}: its denoiser has no layers for it."] = None
 
     def _note_recovery(self) -> None:
         if self._model is None:

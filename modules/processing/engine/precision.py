@@ -18,6 +18,7 @@ from modules.processing.engine.streaming_options import (
     StreamOptions,
     stream_layout,
 )
+from modules.settings.sections.optimizations import FP8_CHOICES
 from modules.settings.sections.stable_diffusion import Sd3Settings
 from modules.settings.values import Settings
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from modules.models.families.family import OptionalEncoder
     from modules.models.precision import ComputeMode, PrecisionPlan
 
-ON, OFF, ON_FOR_LARGE = "Enable", "Disable", "Enable for SDXL"
+OFF, ON_FOR_LARGE, ON = FP8_CHOICES
 AUTOMATIC = "Automatic"
 FP8_MATMUL = "FP8 matmul"
 FP8_MATMUL_FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row")

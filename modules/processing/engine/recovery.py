@@ -50,7 +50,7 @@ def recovering(
     """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way, and
     `upscaling` what its upscalers are held to.
 
-    `leave_device` says whether networks may go to main memory and compute there; by default on everything but the
+    `leave_device` says whether components may go to main memory and compute there; by default on everything but the
     CPU. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
@@ -61,7 +61,7 @@ def recovering(
         release_memory(model.device)
 
     fallbacks = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
-    if leave and model.streaming is None:  # streamed networks leave the device by themselves
+    if leave and model.streaming is None:  # streamed components leave the device by themselves
         fallbacks.insert(0, turns.fallback())
     for level in (Level.BLOCK, Level.LAYER):
         fallbacks.append(streams.fallback(("unet",), "UNet", level, Stage.SAMPLE))
@@ -298,7 +298,7 @@ def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:
 
 
 class _Turns:
-    """The networks take turns on the device: those that a stage does not need wait in main memory."""
+    """The components take turns on the device: those that a stage does not need wait in main memory."""
 
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
@@ -310,9 +310,9 @@ class _Turns:
             if self._is_on:
                 return None
             self._is_on = True
-            return Step("with the other networks in main memory", self._all_back)
+            return Step("with the other components in main memory", self._all_back)
 
-        return Fallback("networks take turns", frozenset(Stage), apply)
+        return Fallback("components take turns", frozenset(Stage), apply)
 
     def begin(self, stage: str) -> None:
         """Have on the device what the stage needs and nothing else."""

@@ -18,7 +18,7 @@ LEVELS = {"Parts": "component", "Blocks": "block", "Layers": "layer"}
 """Words of the setting, and the names of their levels."""
 STREAM_KEYS = frozenset({"stream_weights", "stream_keep_gb"})
 GB = 1_000_000_000
-SHARED_MEMORY = ("cpu", "mps")  # main memory is the device's memory, so weights rest on disk
+SHARED_MEMORY = ("cpu", "mps")  # main memory is the device's memory, so weights are stored on disk
 
 
 class StreamingFlags(Protocol):
@@ -36,7 +36,7 @@ class StreamingFlags(Protocol):
 
 @dataclass(frozen=True)
 class StreamFlags:
-    """What the command line says. `folder` is where weights may be written; `on_disk`: they shall rest on disk."""
+    """What the command line says. `folder` is where weights may be written; `on_disk`: they shall be on disk."""
 
     large_only: bool = False
     level: str | None = None

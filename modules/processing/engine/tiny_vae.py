@@ -1,4 +1,4 @@
-"""What a job changes about convolutional networks: a tiny autoencoder in place of the VAE, edges that wrap around."""
+"""What a job changes about convolutions: a tiny autoencoder instead of the VAE, edges that wrap around."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from torch import nn
 from modules.models.loaded import LoadedModel
 from modules.models.vae.tiny_vae import TinyHalf, TinyVae, read_tiny
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
-from modules.processing.engine.vae_options import TINY
 from modules.processing.pipeline.stages import encodes_images
 from modules.processing.request import GenerationRequest
+from modules.settings.sections.stable_diffusion import TINY
 
 
 @contextmanager

@@ -37,11 +37,6 @@ def merged_tokens(unet: nn.Module, ratio: float) -> Iterator[bool]:
         yield True
 
 
-def can_merge_tokens(unet: nn.Module) -> bool:
-    """Whether merging has an effect on this model."""
-    return any(_is_mergeable(module) for module in unet.modules())
-
-
 def _is_mergeable(module: nn.Module) -> bool:
     return any(each.__name__ == MERGEABLE for each in type(module).__mro__)
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,18 @@ from modules.memory.planning import Corrections
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
-from modules.processing.engine.vae_options import FULL, TINY, vae_rules_of
-from modules.processing.pipeline.stages import IN_MAIN_MEMORY, Role, Stage, StageOfJob, checkpoint_of, stages_of
+from modules.processing.pipeline.stages import (
+    IN_MAIN_MEMORY,
+    Role,
+    Stage,
+    StageOfJob,
+    checkpoint_of,
+    computes,
+    stages_of,
+)
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.request import GenerationRequest
+from modules.settings.sections.stable_diffusion import FULL, TINY
 
 if TYPE_CHECKING:
     import torch
@@ -39,9 +48,10 @@ log = logging.getLogger(__name__)
 
 MAX_META_MODELS = 2
 MAX_DRY_RUNS = 256
-TOKENS = 77
 CLIENT_BYTES = 700_000_000
 """What the program takes before it has learnt better: Python, PyTorch and its packages, the page."""
+OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers")
+"""Ways of attention that never hold the scores."""
 KERNELS_ON_TOP = {"cpu": 0.35}
 """Before anything was learnt: convolutions on the CPU copy what they read into another layout."""
 
@@ -61,8 +71,8 @@ class MemoryEstimate:
     """What a job needs. `needs_bytes` of `available_bytes`: of the device that computes, at the worst stage.
 
     On the CPU that is main memory, with everything that the program holds; with a GPU
-    `main_available_bytes` is what there is of main memory beside it. `learnt_from` counts the jobs of this kind that
-    the numbers rest on. None: not known.
+    `main_available_bytes` is what there is of main memory alongside it. `learnt_from` counts the jobs of this kind that
+    the numbers are based on. None: not known.
     """
 
     device: str
@@ -162,10 +172,10 @@ class MemoryEstimator:
         main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
         yield StageNeed(stage, needs, program + in_main + main)
 
-    def _held(self, case: _Case, stage: str) -> tuple[int, int]:
+    def _held(self, case: _Case, stage: Stage) -> tuple[int, int]:
         """Bytes of weights, of models that are set aside too: on the device that computes, and in main memory."""
         on_device, in_main = self._engine.kept_bytes(case.meta_model.info)
-        on_device += case.meta_model.resident_bytes(case.plan, stage)
+        on_device += case.meta_model.resident_bytes(case.plan, partial(computes, stage))
         return on_device, in_main + case.meta_model.resting_bytes(case.plan)
 
     def learn(self, request: GenerationRequest, result: Result) -> None:
@@ -180,7 +190,7 @@ class MemoryEstimator:
                 return
             device = case.plan.device
             on_cpu = device.type == "cpu"
-            held = {stage: self._held(case, stage) for stage in record.summary()}
+            held = {stage: self._held(case, Stage(stage)) for stage in record.summary()}
             in_main = {stage: on_device if on_cpu else main for stage, (on_device, main) in held.items()}
             program = self._learn_program(record, in_main, device)
             predictions: dict[Stage, int] = {}
@@ -248,7 +258,8 @@ class MemoryEstimator:
         """The base checkpoint's case, and each stage of the job with the case of the checkpoint that is in use."""
         base = self._case(request, wanted_checkpoint(request, self._engine.catalogue).name)
         cases, found = {Role.BASE: base}, []
-        for item in stages_of(request, base.meta_model.downscale):
+        multiple_px = base.meta_model.size_multiple_px
+        for item in stages_of(request.cut_to(multiple_px), multiple_px):
             if item.role not in cases:
                 case = self._case(request, checkpoint_of(request, item.role))
                 is_base = case.meta_model.info.path == base.meta_model.info.path
@@ -309,21 +320,22 @@ class MemoryEstimator:
         return None  # hashing holds nothing; what an upscaler takes is known when it has its file
 
     def _adapter_bytes(self, request: GenerationRequest) -> int:
-        """The files of the networks that the prompt names: they are held in main memory and put on the device."""
+        """The files of the adapters that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
         names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
-        found = (self._engine.adapters.catalogue.find(name) for name in names)
+        found = (self._engine.adapters.files.catalogue.find(name) for name in names)
         return sum(2 * info.size_bytes for info in found if info is not None)
 
     @staticmethod
     def _text_bytes(case: _Case) -> int:
-        """The widest layer of a text encoder over a chunk of tokens: small, whatever the prompt."""
+        """The widest layer of a text encoder over the tokens of a short prompt: small, whatever the prompt."""
         from torch import nn
 
         encoders = (item.module for item in case.meta_model.components if item.name.startswith("text_encoder"))
         layers = (layer for encoder in encoders for layer in encoder.modules() if isinstance(layer, nn.Linear))
         widest = max((layer.out_features for layer in layers), default=0)
-        return 4 * case.request.batch_size * TOKENS * widest * case.plan.compute_dtype.itemsize
+        tokens = case.meta_model.family.context_tokens
+        return 4 * case.request.batch_size * tokens * widest * case.plan.compute_dtype.itemsize
 
     def _denoise_bytes(self, case: _Case, rows: int, height: int, width: int) -> int:
         key = ("denoise", *_model_key(case), case.plan.offload_dtype, rows, height, width, _split(case))
@@ -356,13 +368,13 @@ class MemoryEstimator:
     def _tiny_bytes(self, case: _Case, height: int, width: int, half: str) -> int:
         """With the weights, which are not among the model's."""
         path = self._engine.tiny_vaes.get(half, case.meta_model.info, case.meta_model.family.tiny_vae)
-        tile = vae_rules_of(case.request.settings).tile_px // case.meta_model.downscale
+        tile = case.request.settings.vae.vae_tile_size // case.meta_model.downscale
         key = ("tiny", path, path.stat().st_mtime_ns, case.plan.device, case.plan.vae_dtype, height, width, tile, half)
         run = self._remember(key, lambda: self._dry_run_tiny(case, path, height, width, tile, half))
         return path.stat().st_size + run
 
     def _vae_bytes(self, case: _Case, height: int, width: int, encode: bool = False) -> int:
-        tile = vae_rules_of(case.request.settings).tile_px // case.meta_model.downscale
+        tile = case.request.settings.vae.vae_tile_size // case.meta_model.downscale
         key = ("vae", *_model_key(case), case.plan.vae_dtype, height, width, tile, encode)
         return self._remember(key, lambda: self._dry_run_vae(case, height, width, tile, encode))
 
@@ -378,27 +390,32 @@ class MemoryEstimator:
     def _dry_run_unet(self, case: _Case, rows: int, height: int, width: int) -> int:
         import torch
 
-        from modules.models.denoiser_context import ModelInputs
+        from modules.memory.dry_run import MetaRun
+        from modules.models.meta_model import few_blocks
         from modules.processing.engine.feed_forward import using_split_feed_forward
 
-        dry_run, unet, device = self._hands(), case.meta_model.module("unet"), case.plan.device
-        dtype = case.plan.offload_dtype
-        dry_run.place(unet, device, dtype)
-        family = case.meta_model.family
-        sizes, tokens = family.input_sizes(unet), family.context_tokens
-        x = dry_run.tensor(rows, sizes.channels, height, width, dtype=dtype, device=device)
-        times = dry_run.tensor(rows, device=device)
-        context = dry_run.tensor(rows, tokens, sizes.context_width, dtype=dtype, device=device)
-        vector = None
-        if sizes.vector_width:
-            vector = dry_run.tensor(rows, sizes.vector_width, dtype=dtype, device=device)
+        unet, device, dtype = case.meta_model.module("unet"), case.plan.device, case.plan.offload_dtype
+        is_unet = type(unet).__name__ == "UNet2DConditionModel"  # which asks no tensor for its device
+        on_meta = is_unet and case.attention in OUTPUT_ONLY and not _autocasts(case.plan)
+        dry_run, meta_run = self._hands(), MetaRun(device)
+        if on_meta:
+            meta_run.place(unet, dtype)
+        else:
+            dry_run.place(unet, device, dtype)
+
+        def make(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            if on_meta:
+                return meta_run.tensor(*shape, dtype=dtype)
+            return dry_run.tensor(*shape, dtype=dtype, device=device)
+
+        inputs = case.meta_model.family.example_inputs(unet, (rows, height, width), dtype, make)
 
         def run() -> object:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
-                return family.run(unet, ModelInputs(x, times, context, vector)).float()
+                return case.meta_model.family.run(unet, inputs).float()
 
-        with _attending(case, unet), using_split_feed_forward(unet, _split(case)):
-            return dry_run.measure(run).get(device.type, 0)
+        with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case)):
+            return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
         from modules.models.vae.tiling import decode_tiled, encode_tiled
@@ -411,11 +428,15 @@ class MemoryEstimator:
         image = dry_run.tensor(1, 3, height * scale, width * scale, device=device)
 
         def decode() -> object:
-            return (vae.decode(latent, return_dict=False)[0] if whole else decode_tiled(vae, latent, tile)).float()
+            if whole:
+                return vae.decode(latent, return_dict=False)[0].float()
+            return decode_tiled(vae, latent, tile, few_tiles=True).float()
 
         def encode_image() -> object:
             pixels = image.to(dtype)
-            return vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile)
+            return (
+                vae.encode(pixels).latent_dist.parameters if whole else encode_tiled(vae, pixels, tile, few_tiles=True)
+            )
 
         with _attending(case, vae):
             return dry_run.measure(encode_image if encode else decode).get(device.type, 0)
@@ -447,7 +468,7 @@ def _attending(case: _Case, module: Any) -> Any:
     from modules.processing.engine.attention import using_attention
 
     attention: Attention = _output_only
-    if case.attention not in ("sdp", "sdp-no-mem", "xformers"):
+    if case.attention not in OUTPUT_ONLY:
         attention = ATTENTIONS.get(case.attention)(AttentionOptions())
     with using_attention((module,), upcast(attention) if case.upcast else attention):
         yield

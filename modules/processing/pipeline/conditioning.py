@@ -8,7 +8,7 @@ from torch import Tensor
 from modules.adapters.embeddings import Embedding
 from modules.models.families.family import TextParts, TextRequest
 from modules.models.loaded import LoadedModel
-from modules.processing.engine.tag_types import ActiveAdapters
+from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.pipeline.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.conditioning import (
@@ -60,12 +60,12 @@ class Conditioner:
         size_px: tuple[int, int],
         hires_steps: int | None = None,
     ) -> EncodedPrompts:
-        """Encode a batch's texts for `steps` network model calls of an image of `size_px` (width, height); with
+        """Encode a batch's texts for `steps` model calls of an image of `size_px` (width, height); with
         `hires_steps` for the second pass's.
 
-        `networks` must say what is on the text encoder.
+        `adapters` must say what is on the text encoder.
 
-        Texts are those after styles, comments and network tags. Equal texts of one job, and of jobs before, are
+        Texts are those after styles, comments and adapter tags. Equal texts of one job, and of jobs before, are
         encoded once.
         """
         timing = Timing(steps, hires_steps, settings.compatibility.use_old_scheduling)

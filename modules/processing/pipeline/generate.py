@@ -19,7 +19,7 @@ from modules.processing.engine.lease import ModelInUse
 from modules.processing.pipeline.batch import Batch, draft_of
 from modules.processing.pipeline.events import Events, ForwardedEvents
 from modules.processing.pipeline.hooks import NO_HOOKS, BatchDraft, Hooks
-from modules.processing.pipeline.passes import BatchTools, Passes, sample_batch
+from modules.processing.pipeline.passes import BatchTools, Passes, sample_batch, scaler_of
 from modules.processing.pipeline.previews import Previews
 from modules.processing.pipeline.run_pass import PassTools
 from modules.processing.pipeline.stages import Part, Stage, old_first_pass_size
@@ -60,13 +60,15 @@ def generate(
         events.stage(Stage.LOAD)
         wanted = wanted_checkpoint(request, engine.catalogue)
         in_use.use(wanted.name)
-        passes = Passes.of(request, in_use.model.family.schedule_table)
+        request = request.cut_to(in_use.model.size_multiple_px)
+        passes = Passes.of(request, in_use.model, scaler_of(request, engine, in_use, events))
         previews = Previews(request.settings, engine.tiny_vaes)
         steps = StepProgress(events, in_use, previews, request.settings.previews.show_progress_grid)
         steps.plan(passes.steps(in_use.model), request.batch_count)
         recorder = Recorder(request, engine, in_use, output, events, hooks, made)
         recorder.note(wanted.notice)
-        recorder.fields(passes.start.fields())
+        recorder.fields(passes.start.fields(in_use.model))
+        recorder.sources()
         tools = BatchTools(engine, PassTools(in_use, steps, hooks), events, recorder)
         for number in range(request.batch_count):
             try:
@@ -102,13 +104,13 @@ def _make_batch(passes: Passes, number: int, tools: BatchTools) -> None:
             tools.events.stage(Stage.DECODE)
             batch = Batch.of(draft, passes.request)
             for index, latent in enumerate(steps.unfinished):
-                tools.recorder.image(in_use.model.decode(latent[None]), batch, index, is_finished=False)
+                tools.recorder.image(in_use.model.decode(latent[None]), batch, index, passes.start, is_finished=False)
         raise
     images = _decoded(latents, draft, tools)
     batch = Batch.of(draft, passes.request)
     tools.recorder.begin(batch)
     for index, image in enumerate(images):
-        tools.recorder.image(image, batch, index, passes.start.finish)
+        tools.recorder.image(image, batch, index, passes.start)
 
 
 def _decoded(latents: Tensor, draft: BatchDraft, tools: BatchTools) -> Iterable[Tensor]:

@@ -1,7 +1,9 @@
-"""Classifier-free guidance: from a network and a batch's conditionings to the one `Denoise` that samplers call.
+"""Classifier-free guidance: from a model and a batch's conditionings to the one `Denoise` that samplers call.
 
 Ho and Salimans 2022 (arXiv:2207.12598); several prompts joined by AND after Liu et al. 2022 (arXiv:2206.01714):
-`uncond + cfg_scale * sum_i weight_i * (cond_i - uncond)`.
+`uncond + cfg_scale * sum_i weight_i * (cond_i - uncond)`. A model that edits images is guided by the image as well
+(Brooks et al. 2022, arXiv:2211.09800, section 3.2.1), with the image in both halves of that sum, and besides
+`+ (image_cfg_scale - 1) * (uncond - neither)`, where `neither` is predicted without the image.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,16 +29,18 @@ ConditionedDenoise = Callable[[Tensor, Tensor, DenoiserContext], Tensor]
 
 @dataclass(frozen=True)
 class GuidedDenoiser:
-    """A network with what it is to be given: one prompt and one negative prompt an image; `empty` [77,width] is the
-    encoding of the empty text, for padding; `image` [C,h,w] what an inpainting model sees of the image; `level` what
-    `GuidanceOptions.min_sigma_uncond` is compared with, of sigma [B] (None: sigma itself);
-    `guidance` how the model is guided."""
+    """A model with what it is to be given: one prompt and one negative prompt per image; `empty` [77,width] is the
+    encoding of the empty text, for padding; `image` [C,h,w] or one for each image [B,C,h,w] what an inpainting or
+    editing model sees of the image; `image_cfg_scale` how strongly an editing model follows it (None: it is not guided
+    by the image; its negative prompts are never left out); `level` what `GuidanceOptions.min_sigma_uncond` is compared
+    with, of sigma [B] (None: sigma itself); `guidance` how the model is guided."""
 
     denoise: ConditionedDenoise
     prompts: Sequence[ComposedConditioning]
     negatives: Sequence[ScheduledConditioning]
     empty: Tensor
     image: Tensor | None = None
+    image_cfg_scale: float | None = None
     level: Callable[[Tensor], Tensor] | None = None
     guidance: GuidanceType = GuidanceType.CFG
 
@@ -53,7 +57,7 @@ class Used(Flag):
 
 @dataclass(frozen=True)
 class RefinerSwitch:
-    """Another network that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
+    """Another model that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
     loads it; nothing here refers to the old one any longer then."""
 
     should_switch: Callable[[int, int, float], bool]
@@ -123,8 +127,11 @@ class Guidance:
             outputs = self._outputs(torch.cat([cond, uncond]))
             self._hooks.after_denoiser(outputs)
             cond, uncond = outputs.x[: len(rows)], outputs.x[len(rows) :]
-        self._uncond = uncond
-        denoised = _combine(cond, uncond, rows, weights, cfg_scale)
+        count = len(self._prompts)
+        self._uncond = uncond[-count:]
+        denoised = _combine(cond, uncond[:count], rows, weights, cfg_scale)
+        if self._image_cfg_scale is not None:
+            denoised += (self._image_cfg_scale - 1.0) * (uncond[:count] - uncond[count:])
         if self._hooks is not None:
             outputs = self._outputs(denoised)
             self._hooks.after_guidance(outputs)
@@ -144,11 +151,12 @@ class Guidance:
         self._negatives = denoiser.negatives
         self._empty = denoiser.empty
         self._image = denoiser.image
+        self._image_cfg_scale = denoiser.image_cfg_scale
         self._level = denoiser.level
         self._guidance = denoiser.guidance
 
     def _switch(self, sigma: Tensor) -> None:
-        """Let another network take over, if its time has come."""
+        """Let another model take over, if its time has come."""
         refiner_switch = self._refiner_switch
         total = self._options.total_model_calls
         if refiner_switch is None or not refiner_switch.should_switch(self._evaluation, total, float(sigma.max())):
@@ -161,6 +169,8 @@ class Guidance:
         options = self._options
         if self._guidance is not GuidanceType.CFG:
             return True
+        if self._image_cfg_scale is not None:
+            return False
         if options.skip_early > 0 and self._evaluation / options.total_model_calls <= options.skip_early:
             self.used |= Used.EARLY_WITHOUT_NEGATIVE
             return True
@@ -173,17 +183,30 @@ class Guidance:
 
     def _inputs(self, x: Tensor, sigma: Tensor, rows: Sequence[int], prompts: Sequence[Conditioning]) -> DenoiserInputs:
         negatives = [negative.at(self._evaluation) for negative in self._negatives]
-        vectors = [item.vector for item in (*prompts, *negatives) if item.vector is not None]
+        is_edit = self._image_cfg_scale is not None
+        without_image = list(negatives) if is_edit else []
+        vectors = [item.vector for item in (*prompts, *negatives, *without_image) if item.vector is not None]
+        every = [*rows, *range(len(x)), *(range(len(x)) if is_edit else ())]
         return DenoiserInputs(
-            torch.cat([x[rows], x]),
-            torch.cat([sigma[rows], sigma]),
+            x[every],
+            sigma[every],
             stack_encodings([prompt.crossattn for prompt in prompts]),
             stack_encodings([negative.crossattn for negative in negatives]),
             self._evaluation,
             self._options.total_model_calls,
             torch.stack(vectors) if vectors else None,
-            None if self._image is None else self._image.expand(len(rows) + x.shape[0], *self._image.shape),
+            self._images(every, len(x)),
         )
+
+    def _images(self, rows: Sequence[int], batch: int) -> Tensor | None:
+        """What an inpainting or editing model sees in each row of a call; the last `batch` rows of an editing model,
+        which is guided by the image, see none."""
+        if self._image is None:
+            return None
+        images = self._image.expand(batch, *self._image.shape[-3:])[rows]
+        if self._image_cfg_scale is not None:
+            images[-batch:] = 0.0
+        return images
 
     def _outputs(self, x: Tensor) -> Denoised:
         return Denoised(x, self._evaluation, self._options.total_model_calls)
@@ -196,6 +219,8 @@ class Guidance:
         )
         if padded:
             self.used |= Used.PADDING
+        if self._image_cfg_scale is not None:
+            uncond_context = torch.cat([uncond_context, uncond_context])
         if cond_context.shape[1] == uncond_context.shape[1] and self._options.batch_together:
             both = self._evaluate(inputs, slice(None), torch.cat([cond_context, uncond_context]))
             return both[:count], both[count:]
@@ -228,7 +253,7 @@ def _combine(cond: Tensor, uncond: Tensor, rows: Sequence[int], weights: Sequenc
 
 
 def conditioned(make: Callable[[Callable[[Tensor, Tensor], Tensor]], Denoise], predict: Predict) -> ConditionedDenoise:
-    """Bind a context to a network: `make` is `denoise_for` with everything but the network filled in."""
+    """Bind a context to a model: `make` is `denoise_for` with everything but the model filled in."""
 
     def denoise(x: Tensor, sigma: Tensor, context: DenoiserContext) -> Tensor:
         return make(lambda scaled, t: predict(scaled, t, context))(x, sigma)

@@ -39,11 +39,12 @@ class PassStart:
 
 @dataclass
 class DenoiserInputs:
-    """What the network is about to be given at one evaluation; each field may be replaced by another of its shape.
+    """What the model is about to be given at one model call; each field may be replaced by another of its shape.
 
-    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts;
+    `x` [N+B,C,h,w] and `sigma` [N+B] are for the N parts of the prompts, then for the B negative prompts; where an
+    editing model is guided by its image, B more follow, for the negative prompts without the image;
     `text_cond` [N,tokens,width], `text_uncond` [B,tokens,width]. `vector` [N+B,V] is added to the time embedding
-    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees beside the latents; None for
+    in families that have one, `image` [N+B,C,h,w] is what an inpainting model sees next to the latents; None for
     other models.
     """
 
@@ -76,6 +77,42 @@ class ExtraNoise:
 
 
 @dataclass
+class MaskedStart:
+    """A start of which a mask keeps a part. `latents` [B,C,h,w] are clean, `painted` [C,h,w] is 1 where they are
+    painted anew. `overlays` (RGBA, for each image, or one for all) hold the kept pixels of the whole image;
+    `overlay_mask` ("L", 255 is painted anew) made them. `area` (left, top, right, bottom) is the part of the image that
+    is made, where it is not all of it."""
+
+    latents: Tensor
+    painted: Tensor
+    overlays: list[Image.Image]
+    overlay_mask: Image.Image | None
+    area: tuple[int, int, int, int] | None
+
+
+@dataclass
+class MaskBlend:
+    """The kept part is about to be put back: into a denoised latent or a sampler's input at each model call, with
+    `sigma` [B], or into the result, where that is None. `blended` may be replaced; `current`, `initial` and `blended`
+    are [B,C,h,w], `painted` [C,h,w] is 1 where `current` counts."""
+
+    current: Tensor
+    initial: Tensor
+    painted: Tensor
+    blended: Tensor
+    sigma: Tensor | None = None
+
+
+@dataclass
+class Overlay:
+    """The kept pixels (RGBA) on their way over the image `index` of a batch; both may be replaced."""
+
+    index: int
+    mask: Image.Image | None
+    image: Image.Image | None
+
+
+@dataclass
 class FileToSave:
     """An image on its way into a file. Before saving, image and infos may be replaced; after it `path` is set.
 
@@ -97,10 +134,10 @@ class Grid:
 
 
 class GuidanceHooks(Protocol):
-    """Called at every evaluation of the network."""
+    """Called at every evaluation of the model."""
 
     def before_denoiser(self, inputs: DenoiserInputs) -> None:
-        """Before the network is called."""
+        """Before the model is called."""
 
     def after_denoiser(self, outputs: Denoised) -> None:
         """Before prompt and negative prompt are combined."""
@@ -124,7 +161,7 @@ class Hooks(Protocol):
         """Before anything of a batch is computed."""
 
     def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
-        """The networks of the prompt (by kind) are on the model."""
+        """The adapters of the prompt (by kind) are on the model."""
 
     def batch(self, batch: BatchDraft) -> None:
         """Before the prompts are encoded."""
@@ -134,6 +171,16 @@ class Hooks(Protocol):
 
     def before_sampling(self, start: PassStart) -> None:
         """Before the first step of a pass."""
+
+    @property
+    def wants_mask_blends(self) -> bool:
+        """Whether `mask_blend` does something."""
+
+    def masked(self, start: MaskedStart) -> None:
+        """The latents of a masked start are there; before the first step."""
+
+    def mask_blend(self, blend: MaskBlend) -> None:
+        """At each model call of a masked start, and once for the result."""
 
     def extra_noise(self, noise: ExtraNoise) -> None:
         """Before extra noise is added to the start of a second pass."""
@@ -145,7 +192,13 @@ class Hooks(Protocol):
         """The images [3,H,W] in 0 to 1 that go on, from those of a batch; their number may differ."""
 
     def image(self, image: Image.Image, index: int) -> Image.Image:
-        """An image in place of a finished one; `index` counts within the batch."""
+        """An image instead of a finished one; `index` counts within the batch."""
+
+    def overlay(self, overlay: Overlay) -> None:
+        """Before the kept pixels are put over a finished image."""
+
+    def composited(self, image: Image.Image, index: int) -> Image.Image:
+        """An image instead of one that lies under its overlay."""
 
     def extra_params(self) -> Mapping[str, Any]:
         """What belongs into the infotext by now."""
@@ -166,6 +219,7 @@ class NoHooks:
 
     guidance: GuidanceHooks | None = None
     wants_whole_batches: bool = False
+    wants_mask_blends: bool = False
 
     def before_batch(self, batch: BatchDraft) -> None:
         return
@@ -182,6 +236,12 @@ class NoHooks:
     def before_sampling(self, start: PassStart) -> None:
         return
 
+    def masked(self, start: MaskedStart) -> None:
+        return
+
+    def mask_blend(self, blend: MaskBlend) -> None:
+        return
+
     def extra_noise(self, noise: ExtraNoise) -> None:
         return
 
@@ -192,6 +252,12 @@ class NoHooks:
         return images
 
     def image(self, image: Image.Image, index: int) -> Image.Image:
+        return image
+
+    def overlay(self, overlay: Overlay) -> None:
+        return
+
+    def composited(self, image: Image.Image, index: int) -> Image.Image:
         return image
 
     def extra_params(self) -> Mapping[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from PIL import Image
 from torch import Tensor
 
+from modules.images.resize import Scaler, scale_lanczos
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.lease import ModelInUse
 from modules.processing.pipeline.batch import Batch, PassTexts, with_own_texts
 from modules.processing.pipeline.conditioning import EncodedPrompts
 from modules.processing.pipeline.events import Events
@@ -20,7 +23,6 @@ from modules.processing.pipeline.run_pass import (
     PassResult,
     PassTools,
     guided_denoiser,
-    latent_size,
     pass_levels,
     run_pass,
 )
@@ -47,9 +49,9 @@ class SecondPass:
     size: HiresSize
 
     @classmethod
-    def of(cls, request: GenerationRequest, hires: HiresRequest, schedule_table: tuple[float, ...]) -> SecondPass:
+    def of(cls, request: GenerationRequest, hires: HiresRequest, model: LoadedModel) -> SecondPass:
         """The second pass of a request."""
-        size = hires_size(*request.size_px, hires)
+        size = hires_size(*request.size_px, hires, model.downscale)
         ratio = request.settings.optimizations.token_merging_ratio_hr
         settings = PassSettings(
             sampler=SAMPLERS.get(hires.sampler or request.sampler),
@@ -57,7 +59,7 @@ class SecondPass:
             steps=hires.steps or request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            schedule_table=schedule_table,
+            schedule_table=model.family.schedule_table,
             stage=Stage.SAMPLE_HIRES,
             size_px=size.target,
             token_merging_ratio=ratio or request.settings.optimizations.token_merging_ratio,
@@ -75,8 +77,8 @@ class Passes:
     second: SecondPass | None
 
     @classmethod
-    def of(cls, request: GenerationRequest, schedule_table: tuple[float, ...]) -> Passes:
-        """The passes of a request; `schedule_table`: the model's, for Align Your Steps."""
+    def of(cls, request: GenerationRequest, model: LoadedModel, scale: Scaler) -> Passes:
+        """The passes of a request with this model; `scale` resizes images to start from."""
         optimizations = request.settings.optimizations
         is_image = isinstance(request.start, FromImage)
         own_ratio = optimizations.token_merging_ratio_img2img if is_image else 0.0
@@ -86,12 +88,12 @@ class Passes:
             steps=request.steps,
             cfg_scale=request.cfg_scale,
             settings=request.settings,
-            schedule_table=schedule_table,
+            schedule_table=model.family.schedule_table,
             size_px=request.size_px,
             token_merging_ratio=own_ratio or optimizations.token_merging_ratio,
         )
-        second = SecondPass.of(request, request.hires, schedule_table) if request.hires is not None else None
-        return cls(request, start_of(request), first, second)
+        second = SecondPass.of(request, request.hires, model) if request.hires is not None else None
+        return cls(request, start_of(request, scale), first, second)
 
     def steps(self, model: LoadedModel) -> int:
         """Sampling steps of one batch."""
@@ -102,11 +104,28 @@ class Passes:
         return sum(max(len(run.sigmas) - 1, 0) for run in runs if run is not None)
 
 
-def start_of(request: GenerationRequest) -> Start:
+def start_of(request: GenerationRequest, scale: Scaler) -> Start:
     """Where the first pass of a request starts from."""
     if isinstance(request.start, FromImage):
-        return ImageStart.of(request.start, request)
+        return ImageStart.of(request.start, request, scale)
     return NoiseStart()
+
+
+def scaler_of(request: GenerationRequest, engine: Engine, in_use: ModelInUse, events: Events) -> Scaler:
+    """How images to start from are resized: by the upscaler that the setting names where they grow, else by Lanczos;
+    masks always by Lanczos."""
+    name = request.settings.upscaling.upscaler_for_img2img
+    if not name or name == "None":
+        return scale_lanczos
+
+    def scale(image: Image.Image, width: int, height: int) -> Image.Image:
+        if image.mode == "L" or max(width / image.width, height / image.height) <= 1.0:
+            return scale_lanczos(image, width, height)
+        events.stage(Stage.ENLARGE)
+        larger = partial(_enlarge, image, name, (width, height), request, engine, in_use, events)
+        return in_use.model.recovery.run(Stage.ENLARGE, larger)
+
+    return scale
 
 
 @dataclass(frozen=True)
@@ -151,7 +170,7 @@ def _run_second(passes: Passes, second: SecondPass, latents: Tensor, batch: Batc
             recorder.before_hires(in_use.model.decode(latents[index : index + 1]), batch, index)
 
     def enlarge(image: Image.Image, name: str, size_px: tuple[int, int]) -> Image.Image:
-        return _enlarge(image, name, size_px, passes.request, tools)
+        return _enlarge(image, name, size_px, passes.request, tools.engine, in_use, tools.events)
 
     larger = enlarged(in_use.model, latents, hires.upscaler, second.size.upscale_to, enlarge, tools.events.stage)
     if hires.checkpoint:
@@ -194,8 +213,8 @@ def _run(
         refined = _encode(texts, passes, tools)
         tools.events.stage(settings.stage)
         model = in_use.model
-        image = start.image_conditioning(model, *latent_size(model, settings.size_px))
-        return guided_denoiser(settings, model, pass_levels(model, settings), refined, image)
+        image = start.image_conditioning(model, *model.latent_size(settings.size_px))
+        return guided_denoiser(settings, model, pass_levels(model, settings), refined, image, start.image_cfg_scale)
 
     switch = None
     if refines(request, settings.is_hires) and not in_use.is_in_use(request.refiner_checkpoint):
@@ -224,15 +243,20 @@ def _apply_adapters(tags: PromptTags, batch: Batch, tools: BatchTools) -> None:
 
 
 def _enlarge(
-    image: Image.Image, name: str, size_px: tuple[int, int], request: GenerationRequest, tools: BatchTools
+    image: Image.Image,
+    name: str,
+    size_px: tuple[int, int],
+    request: GenerationRequest,
+    engine: Engine,
+    in_use: ModelInUse,
+    events: Events,
 ) -> Image.Image:
     """An image in another size (width, height) by an upscaler on pixels."""
     if name in PIXEL_UPSCALERS:
         return upscale_image(image, name, *size_px)
 
     def on_tile(index: int, count: int) -> None:
-        tools.events.check()
-        tools.events.stage(Stage.ENLARGE, (Part(PartOf.TILE, index, count),))
+        events.check()
+        events.stage(Stage.ENLARGE, (Part(PartOf.TILE, index, count),))
 
-    limits = tools.passing.in_use.upscaling
-    return tools.engine.upscalers.enlarge(image, name, size_px, request.settings, on_tile, limits)
+    return engine.upscalers.enlarge(image, name, size_px, request.settings, on_tile, in_use.upscaling)

@@ -26,7 +26,7 @@ def from_images(images: list[Image.Image]) -> Tensor:
 def cheap_images(latents: Tensor, latent_format: LatentFormat, scale: int) -> list[Image.Image]:
     """A cheap look at denoised latents [B,C,h,w]: a linear map to RGB, enlarged `scale` times.
 
-    Costs a matrix product on a few thousand numbers in place of the decoder.
+    Costs a matrix product on a few thousand numbers instead of the decoder.
     """
     assert latent_format.rgb_factors is not None, "this latent format has no preview factors"
     factors = torch.tensor(latent_format.rgb_factors)

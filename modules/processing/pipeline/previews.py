@@ -16,8 +16,9 @@ from modules.models.vae.approx_vae import ENLARGES, ApproxDecoder, read_approx
 from modules.models.vae.tiny_vae import TinyHalf
 from modules.models.vae.tiny_vae_files import DECODER, TinyVaeFolders
 from modules.processing.engine.tiny_vae import read_half
-from modules.processing.engine.vae_options import APPROX, FULL, TINY
 from modules.processing.pipeline.pixels import cheap_images, side_by_side, to_images
+from modules.settings.sections.interface import APPROX
+from modules.settings.sections.stable_diffusion import FULL, TINY
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Previews:
         return self._tiny
 
     def _approximated(self, model: LoadedModel, latents: Tensor) -> list[Image.Image] | None:
-        """By the VAE-approx network of the model's family; None where there is none."""
+        """By the VAE-approx model of the model's family; None where there is none."""
         path = self.folders.find_approx(model.info, model.family.approx_vae)
         if path is None:
             return None

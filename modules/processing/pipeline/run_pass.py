@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
@@ -20,7 +20,7 @@ from modules.processing.pipeline.guidance import (
     Used,
     conditioned,
 )
-from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, PassStart
+from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
 from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.stages import Stage
 from modules.processing.pipeline.starts.start import Start
@@ -31,6 +31,7 @@ from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.flow import NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
+from modules.sampling.types import OnStep, StepInfo
 from modules.settings.values import Settings
 
 PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
@@ -69,14 +70,18 @@ def run_pass(
     if start.encodes:
         tools.steps.stage(Stage.ENCODE_IMAGE)
     latents = start.latents(model, *settings.size_px)
+    masked = start.masked(latents)
+    if masked is not None:
+        hooks.masked(masked)
     if sampling_run is None:
         assert latents is not None, "a pass from pure noise has steps"
         return PassResult(latents, Used.NOTHING)
     tools.steps.begin_pass(len(sampling_run.sigmas) - 1, settings.stage)
-    height, width = latents.shape[2:] if latents is not None else latent_size(model, settings.size_px)
+    height, width = latents.shape[2:] if latents is not None else model.latent_size(settings.size_px)
     noise = batch_noise(batch, settings, model, (model.latent_channels, height, width))
     first = noise.first() * start.noise_multiplier
-    denoiser = guided_denoiser(settings, model, levels, encoded, start.image_conditioning(model, height, width))
+    image = start.image_conditioning(model, height, width)
+    denoiser = guided_denoiser(settings, model, levels, encoded, image, start.image_cfg_scale)
     check_nan = model.plan.check_nan
     guidance = build_guidance(settings, denoiser, tools.steps.check, check_nan, hooks.guidance, refiner_switch)
     del denoiser, model  # a refiner may have to leave memory to itself
@@ -84,13 +89,24 @@ def run_pass(
     hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires))
     with tools.in_use.merging_tokens(settings.token_merging_ratio):
         result = sampling_run.run(
-            start.constrain(guidance, latents),
+            start.constrain(guidance, latents, hooks),
             _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
             sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
-            tools.steps.on_step,
+            tools.steps.on_step if masked is None or hooks.wants_mask_blends else _showing(masked, tools.steps.on_step),
         )
     tools.steps.end_pass()
-    return PassResult(start.keep(result, latents), guidance.used)
+    return PassResult(start.keep(result, latents, hooks), guidance.used)
+
+
+def _showing(masked: MaskedStart, on_step: OnStep) -> OnStep:
+    """What a sampler tells of its steps, with what the mask keeps in place: a sampler that sees it at the denoiser's
+    input does not predict it."""
+
+    def shown(info: StepInfo) -> None:
+        kept = masked.latents * (1.0 - masked.painted)
+        on_step(replace(info, denoised=info.denoised * masked.painted + kept))
+
+    return shown
 
 
 def _noised(
@@ -107,12 +123,6 @@ def _noised(
     return x + extra.noise * extra_noise
 
 
-def latent_size(model: LoadedModel, size_px: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) in latent units."""
-    width, height = size_px
-    return height // model.downscale, width // model.downscale
-
-
 def noise_schedule(model: LoadedModel, settings: Settings, latent_size: tuple[int, int] | None = None) -> NoiseLevels:
     """The model's noise levels for latents of this size (height, width); None: of the size it was trained on."""
     side = model.architecture.latent_side
@@ -121,12 +131,12 @@ def noise_schedule(model: LoadedModel, settings: Settings, latent_size: tuple[in
 
 def pass_levels(model: LoadedModel, settings: PassSettings) -> NoiseLevels:
     """The model's noise levels at the size of a pass."""
-    return noise_schedule(model, settings.settings, latent_size(model, settings.size_px))
+    return noise_schedule(model, settings.settings, model.latent_size(settings.size_px))
 
 
 def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape: tuple[int, int, int]) -> ImageNoise:
     """The noise of a batch; `shape` (channels, height, width) is in latent units."""
-    resize = None if batch.seed_resize_px is None else latent_size(model, batch.seed_resize_px)
+    resize = None if batch.seed_resize_px is None else model.latent_size(batch.seed_resize_px)
     request = NoiseRequest(
         shape=shape,
         seeds=batch.seeds,
@@ -140,9 +150,15 @@ def batch_noise(batch: Batch, settings: PassSettings, model: LoadedModel, shape:
 
 
 def guided_denoiser(
-    plan: PassSettings, model: LoadedModel, schedule: NoiseLevels, prompts: EncodedPrompts, image: Tensor | None
+    plan: PassSettings,
+    model: LoadedModel,
+    schedule: NoiseLevels,
+    prompts: EncodedPrompts,
+    image: Tensor | None,
+    image_cfg_scale: float | None = None,
 ) -> GuidedDenoiser:
-    """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives."""
+    """The model's denoiser for a pass; `image` is what `Start.image_conditioning` gives. `image_cfg_scale` counts for
+    models that edit images."""
     prediction = PREDICTIONS[model.architecture.prediction_type]
     make = partial(denoise_for, plan.sampler, schedule=schedule, prediction=prediction)
     denoise = conditioned(make, model.predict)
@@ -153,6 +169,7 @@ def guided_denoiser(
         prompts.negatives,
         prompts.empty,
         image,
+        image_cfg_scale if model.edits_images and image_cfg_scale != 1.0 else None,
         trained_timesteps(plan.sampler, schedule).vp_sigma_to_t if uses_timesteps else None,
         model.family.guidance(model.unet),
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from modules.images.resize import ResizeMode
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES
 from modules.processing.request import GenerationRequest, HiresRequest
@@ -104,8 +105,8 @@ class StageOfJob:
     height_px: int
 
 
-def stages_of(request: GenerationRequest, downscale: int) -> tuple[StageOfJob, ...]:
-    """The stages of one batch, in their order; `downscale` is the model's pixels per latent unit.
+def stages_of(request: GenerationRequest, multiple_px: int) -> tuple[StageOfJob, ...]:
+    """The stages of one batch, in their order; `multiple_px` is what sides of its images are multiples of.
 
     Where checkpoints take turns, the one that was last in use goes on until another one is loaded.
     """
@@ -127,14 +128,14 @@ def stages_of(request: GenerationRequest, downscale: int) -> tuple[StageOfJob, .
         add(Stage.ADAPTERS)
     add(Stage.ENCODE_TEXT)
     if isinstance(request.start, FromImage):
-        add(Stage.ENCODE_IMAGE)
+        found.append(StageOfJob(Stage.ENCODE_IMAGE, role, *encoded_size(request, request.start)))
     add_pass(Stage.SAMPLE)
     hires = request.hires
     if hires is not None:
         if enlarges_pixels(hires):
             add(Stage.DECODE)
-        target = hires_size(*size, hires, downscale).target
-        size = target[0] // downscale * downscale, target[1] // downscale * downscale
+        target = hires_size(*size, hires).target
+        size = target[0] // multiple_px * multiple_px, target[1] // multiple_px * multiple_px
         add(Stage.ENLARGE)
         if hires.checkpoint:
             role = Role.HIRES
@@ -144,6 +145,25 @@ def stages_of(request: GenerationRequest, downscale: int) -> tuple[StageOfJob, .
         add_pass(Stage.SAMPLE_HIRES)
     add(Stage.DECODE, Stage.HASH, Stage.SAVE)
     return tuple(found)
+
+
+def computes(stage: Stage, component: str) -> bool:
+    """Whether a component of the model computes in a stage; all do while adapters are applied and the model loads."""
+    if stage in (Stage.LOAD, Stage.ADAPTERS):
+        return True
+    if stage is Stage.ENCODE_TEXT:
+        return component.startswith("text_encoder")
+    return component == ("unet" if stage.samples else "vae")
+
+
+def encoded_size(request: GenerationRequest, start: FromImage) -> tuple[int, int]:
+    """Width and height in pixels of the images that are encoded: those of the request, or their own where it is their
+    latents that are resized."""
+    is_whole = start.mask is None or not start.mask.full_resolution
+    if start.resize_mode is not ResizeMode.LATENT_UPSCALE or not is_whole:
+        return request.size_px
+    sizes = [source.image.size for source in start.images]
+    return max(width for width, _ in sizes), max(height for _, height in sizes)
 
 
 def checkpoint_of(request: GenerationRequest, role: Role) -> str | None:

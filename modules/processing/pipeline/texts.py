@@ -1,4 +1,4 @@
-"""From what was typed to what is encoded: comments out, network tags out and reported."""
+"""From what was typed to what is encoded: comments out, adapter tags out and reported."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from modules.settings.values import Settings
 
 @dataclass(frozen=True)
 class PromptText:
-    """`shown` stands in the infotext (with network tags), `encoded` is what the text encoder reads."""
+    """`shown` stands in the infotext (with adapter tags), `encoded` is what the text encoder reads."""
 
     shown: str
     encoded: str
@@ -19,7 +19,7 @@ class PromptText:
 
 
 def prepare_text(text: str, settings: Settings, with_tags: bool = True) -> PromptText:
-    """Strip comments (if the setting says so) and take the network tags out.
+    """Strip comments (if the setting says so) and take the adapter tags out.
 
     Without `with_tags` tags are ordinary text: so they are in negative prompts, as in the reference UI.
     """

@@ -48,6 +48,13 @@ def check_upscaler(name: str, files: Iterable[str]) -> None:
         raise UnknownNameError.of("hires upscaler", name, known)
 
 
+def check_image_upscaler(name: str, files: Iterable[str]) -> None:
+    """Raise `UnknownNameError` unless `name` is empty, an upscaler on pixels or, in any case, one of `files`."""
+    known = [*PIXEL_UPSCALERS, *files]
+    if name and name.lower() not in {one.lower() for one in known}:
+        raise UnknownNameError.of("upscaler for img2img", name, known)
+
+
 def upscale_latents(latents: Tensor, mode: LatentUpscaleMode, width: int, height: int) -> Tensor:
     """Latents [B,C,h,w] resized to `width` x `height` latent units."""
     return F.interpolate(latents, size=(height, width), mode=mode.mode, antialias=mode.antialias)

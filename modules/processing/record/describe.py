@@ -8,18 +8,19 @@ from modules.memory.formats.names import dtype_name
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo
 from modules.models.vae.files import VaeInfo
-from modules.processing.engine.vae_options import FULL
 from modules.processing.parameters import infotext_fields, rows_of
 from modules.processing.pipeline.guidance import Used
 from modules.processing.pipeline.pass_settings import eta_of
 from modules.processing.pipeline.stages import encodes_images
 from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
+from modules.processing.start import FromImage
 from modules.prompting.emphasis import Emphasis
 from modules.prompting.schedule import parse_schedule
 from modules.sampling.catalog import SAMPLERS, SCHEDULES, EtaSource, SamplerSpec, effective_schedule
 from modules.settings.group import SettingAttribute
 from modules.settings.sections.optimizations import OptimizationSettings
 from modules.settings.sections.samplers import SamplerSettings
+from modules.settings.sections.stable_diffusion import FULL, Img2ImgSettings
 from modules.settings.values import Settings
 from modules.version import PROGRAM_VERSION
 
@@ -38,6 +39,13 @@ UNIPC = (
     SamplerSettings.uni_pc_order,
     SamplerSettings.uni_pc_lower_order_final,
 )
+OF_IMAGES = (
+    Img2ImgSettings.img2img_color_correction,
+    Img2ImgSettings.img2img_fix_steps,
+    Img2ImgSettings.img2img_background_color,
+    Img2ImgSettings.overlay_inpaint,
+)
+"""Settings of img2img that change its images."""
 
 
 @dataclass
@@ -155,6 +163,11 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
         fields["Downcast alphas_cumprod"] = True
     if settings.sampler.sd_noise_schedule != "Default":
         fields["Noise Schedule"] = settings.sampler.sd_noise_schedule
+    starts = request.start
+    if settings.img2img.img2img_extra_noise > 0 and (request.hires or isinstance(starts, FromImage)):
+        fields |= _as_set(settings, Img2ImgSettings.img2img_extra_noise)
+    if isinstance(starts, FromImage):
+        fields |= _as_set(settings, *_changed(settings, *OF_IMAGES))
     if encodes_images(request) and settings.vae.sd_vae_encode_method != FULL:
         fields["VAE Encoder"] = settings.vae.sd_vae_encode_method
     if settings.vae.sd_vae_decode_method != FULL:

@@ -1,18 +1,20 @@
 """Where finished images go: the folders the settings name, below one data folder. A failed write loses no image."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from modules.atomic_files import fingerprint
+from modules.atomic_files import fingerprint, output_error, write_atomic
 from modules.errors import OutputError
+from modules.images.encode import encode_image
 from modules.images.naming import NameContext
 from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.record.spool import Spool, Unsaved
 from modules.processing.request import GenerationRequest, tab_of
-from modules.processing.start import FromImage
+from modules.processing.start import FromImage, SourceImage
 
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
 
@@ -81,6 +83,23 @@ class Output:
             return replace(image, path=kept), f"{error} {sentence}"
         hooks.saved(file)
         return replace(image, path=path), None
+
+    def save_source(self, source: SourceImage, request: GenerationRequest) -> str | None:
+        """Save an image that a job starts from as PNG, named by the md5 of its pixels as in the reference UI, unless it
+        is there; else a sentence that says why it could not be saved."""
+        folder = self.data_dir / request.settings.saving_paths.outdir_init_images
+        name = hashlib.md5(source.image.tobytes(), usedforsecurity=False).hexdigest()
+        path = folder / f"{name}.png"
+        try:
+            check_folder(folder, self.allowed)
+            if not path.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, encode_image(source.image))
+        except OutputError as error:
+            return str(error)
+        except OSError as error:
+            return str(output_error("The init image", folder, error))
+        return None
 
 
 def check_folder(folder: Path, allowed: tuple[Path, ...] | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from PIL import Image
 from torch import Tensor
@@ -14,9 +15,9 @@ from modules.adapters.applying import Retention
 from modules.images.grid import fits_grid, grid_rows, image_grid
 from modules.memory.timeline import MemoryRecord
 from modules.models.reading.catalogue import CheckpointInfo
+from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.lease import ModelInUse
-from modules.processing.engine.tag_types import ActiveAdapters
 from modules.processing.pipeline.batch import Batch, draft_of
 from modules.processing.pipeline.events import Events
 from modules.processing.pipeline.guidance import Used
@@ -28,10 +29,19 @@ from modules.processing.record.made import GRID_KEY, Made, sample_key
 from modules.processing.record.output import Output, denoising_strength_of, name_context
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import GenerationRequest
+from modules.processing.start import FromImage
 from modules.sampling.catalog import SAMPLERS
 from modules.version import PROGRAM_VERSION
 
-Finish = Callable[[Image.Image, int], Image.Image]
+
+class Finishing(Protocol):
+    """What a recorder asks a start for; see `Start`."""
+
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
+        """The finished image."""
+
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        """What else there is of an image as it was decoded."""
 
 
 class Recorder:
@@ -106,9 +116,7 @@ class Recorder:
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def image(
-        self, decoded: Tensor, batch: Batch, index: int, finish: Finish | None = None, is_finished: bool = True
-    ) -> None:
+    def image(self, decoded: Tensor, batch: Batch, index: int, start: Finishing, is_finished: bool = True) -> None:
         """An image [1,3,H,W] in -1..1 of a batch: pixels, infotext, file. One that is not finished is saved only where
         a setting says so."""
         if self.restore(batch.number, index):
@@ -116,15 +124,47 @@ class Recorder:
         self._events.stage(Stage.SAVE)
         (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
         image = self._hooks.image(image, index)
-        image = finish(image, index) if finish is not None else image
+        raw, image = image, start.finish(image, index, self._hooks)
+        image = self._hooks.composited(image, index)
         key = sample_key(batch.number, index)
         generated = replace(self._described(image, batch, index), is_finished=is_finished, key=key)
         settings = self._request.settings
         is_wanted = is_finished or settings.saving.save_incomplete_images
-        if is_wanted and self._request.save_images and settings.saving.samples_save:
+        saves = is_wanted and self._request.save_images and settings.saving.samples_save
+        if saves:
             generated = self._saved(generated, batch.number, index)
         self._images.append(generated)
         self._events.finished_image(generated)
+        self._by_products(raw, generated, batch, index, start, saves)
+
+    def _by_products(
+        self, raw: Image.Image, finished: GeneratedImage, batch: Batch, index: int, start: Finishing, saves: bool
+    ) -> None:
+        """Mask and the like of an image, where settings want them saved or shown."""
+        saving, settings = self._request.settings.saving, self._request.settings.img2img
+        wanted = {  # saved, shown
+            ImageRole.MASK: (saving.save_mask, settings.return_mask),
+            ImageRole.MASK_COMPOSITE: (saving.save_mask_composite, settings.return_mask_composite),
+            ImageRole.BEFORE_COLOR_CORRECTION: (saving.save_images_before_color_correction, False),
+        }
+        if not any(any(pair) for pair in wanted.values()):
+            return
+        for role, image in start.by_products(raw, index):
+            is_saved, is_shown = wanted[role]
+            key = sample_key(batch.number, index, f"-{role}")
+            extra = replace(finished, image=image, kind=role, path=None, key=key)
+            if is_saved and saves:
+                extra = self._saved(extra, batch.number, index, f"-{role}")
+            if is_shown:
+                self._images.append(extra)
+
+    def sources(self) -> None:
+        """Save the images that the job starts from, where a setting says so: once each, named by their content."""
+        start = self._request.start
+        if not self._request.settings.saving.save_init_img or not isinstance(start, FromImage):
+            return
+        for source in dict.fromkeys(start.images):
+            self.note(self._output.save_source(source, self._request) or "")
 
     def has_all(self, batch: Batch) -> bool:
         """Whether an earlier try has finished all images of this batch."""
@@ -154,7 +194,7 @@ class Recorder:
     def add_grid(self) -> None:
         """A grid of several samples, first in the list."""
         settings = self._request.settings
-        images = [image.image for image in self._images]
+        images = [image.image for image in self._images if image.kind is ImageRole.SAMPLE]
         wanted = settings.gallery.return_grid or settings.saving.grid_save
         if not self._request.save_grid or not wanted or not images:
             return

@@ -19,12 +19,16 @@ class ImageRole(StrEnum):
 
     SAMPLE = "sample"
     GRID = "grid"
+    MASK = "mask"  # of inpainting: white is painted anew
+    MASK_COMPOSITE = "mask-composite"  # what was painted, transparent where the mask keeps the image
+    BEFORE_COLOR_CORRECTION = "before-color-correction"
 
 
 @dataclass(frozen=True)
 class GeneratedImage:
-    """One image (RGB) with the infotext that describes it; `is_finished` is False for one that was stopped on the
-    way and is shown as far as it got. `key` says which of the job's images it is, the same at each try of the job."""
+    """One image (RGB; a mask composite RGBA) with the infotext that describes it; `is_finished` is False for one that
+    was stopped on the way and is shown as far as it got. `key` says which of the job's images it is, the same at each
+    try of the job."""
 
     image: Image.Image
     infotext: str
@@ -79,7 +83,9 @@ class Result:
     peak_memory_bytes: int | None = None
     memory: MemoryRecord | None = None  # stage by stage
     interrupted: bool = False
-    adapter_retention: Mapping[str, Any] | None = None  # how much of the LoRAs arrived: retention, noise, worst layers
+    adapter_retention: Mapping[str, Any] | None = (
+        None  # how much of the LoRAs' effect is kept: retention, noise, worst layers
+    )
 
     @property
     def samples(self) -> tuple[GeneratedImage, ...]:

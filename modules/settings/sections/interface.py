@@ -1,7 +1,10 @@
 """The page: prompt editing, gallery, what is shown, infotext, live previews."""
 
 from modules.settings.group import SettingsGroup, choice, flag, many, number, text, whole
+from modules.settings.sections.stable_diffusion import FULL, TINY
 from modules.settings.setting import Section
+
+APPROX = "Approx NN"
 
 
 class PromptEditingSettings(SettingsGroup):
@@ -141,8 +144,8 @@ class PreviewSettings(SettingsGroup):
     )
     show_progress_type = choice(
         "Live preview method",
-        "Approx NN",
-        ("Full", "Approx NN", "Approx cheap", "TAESD"),
+        APPROX,
+        (FULL, APPROX, "Approx cheap", TINY),
         hint="Full: the VAE itself, slow. TAESD: a tiny VAE in models/VAE-taesd. Approx NN: an even smaller one in "
         "models/VAE-approx; without that file Approx cheap is used, which only mixes colours.",
     )

@@ -3,6 +3,9 @@
 from modules.settings.group import SettingsGroup, choice, flag, number, text
 from modules.settings.setting import Section
 
+FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
+"""No model, those of large families, all."""
+
 
 class OptimizationSettings(SettingsGroup):
     """Speed and memory."""
@@ -64,7 +67,7 @@ class OptimizationSettings(SettingsGroup):
     fp8_storage = choice(
         "FP8 weight",
         "Disable",
-        ("Disable", "Enable for SDXL", "Enable"),
+        FP8_CHOICES,
         infotext="FP8 weight",
         hint="Keeps the weights of UNet and text encoders in 8 bits: half the memory. SDXL: and larger ones.",
     )

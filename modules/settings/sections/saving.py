@@ -40,6 +40,12 @@ class ImageSavingSettings(SettingsGroup):
     grid_text_active_color = color("Text color for image grids", "#000000")
     grid_background_color = color("Background color for image grids that have text", "#ffffff")
     save_images_before_highres_fix = flag("Save a copy of the image before hires fix", False)
+    save_images_before_color_correction = flag(
+        "Save a copy of image before applying color correction to img2img results", False
+    )
+    save_mask = flag("For inpainting, save a copy of the greyscale mask", False)
+    save_mask_composite = flag("For inpainting, save a masked composite", False)
+    save_init_img = flag("Save init images when using img2img", False)
     jpeg_quality = whole("Quality for saved JPEG, WebP and AVIF images", 80, minimum=1, maximum=100, step=1)
     webp_lossless = flag("Use lossless compression for WebP images", False)
     export_for_4chan = flag("Save a copy of large images as JPG", True, hint="The two limits below say what is large.")
@@ -73,6 +79,7 @@ class SavingPathSettings(SettingsGroup):
     outdir_img2img_samples = text("outdir_img2img_samples", "outputs/img2img-images", hidden=True)
     outdir_extras_samples = text("outdir_extras_samples", "outputs/extras-images", hidden=True)
     outdir_img2img_grids = text("outdir_img2img_grids", "outputs/img2img-grids", hidden=True)
+    outdir_init_images = text("Directory for saving init images when using img2img", "outputs/init-images")
     outdir_save = text("Output directory for the Save button", "log/images")
 
 

@@ -5,6 +5,9 @@ from modules.settings.setting import Section
 
 MAX_CROP_PX = 4096
 
+FULL, TINY = "Full", "TAESD"
+"""Which autoencoder decodes or encodes: the model's own, or a tiny one for such latents."""
+
 
 class StableDiffusionSettings(SettingsGroup):
     """Checkpoints and how prompts are read."""
@@ -162,15 +165,15 @@ class VaeSettings(SettingsGroup):
     )
     sd_vae_encode_method = choice(
         "VAE type for encode",
-        "Full",
-        ("Full", "TAESD"),
+        FULL,
+        (FULL, TINY),
         infotext="VAE Encoder",
         hint="Encodes images to latents: in hires fix with an upscaler that works on pixels. TAESD: as below.",
     )
     sd_vae_decode_method = choice(
         "VAE type for decode",
-        "Full",
-        ("Full", "TAESD"),
+        FULL,
+        (FULL, TINY),
         infotext="VAE Decoder",
         hint="TAESD: a tiny VAE in models/VAE-taesd: faster and with little memory, but less detail. The bundled "
         "model has one; others need taesd_decoder, taesdxl_decoder or taesd3_decoder (.safetensors or .pth) there.",
@@ -211,18 +214,34 @@ class Img2ImgSettings(SettingsGroup):
     img2img_color_correction = flag(
         "Apply color correction to img2img results to match original colors.",
         False,
+        infotext="Color correction",
         hint="The result gets the color distribution of the image it began with, and keeps its own light.",
     )
     img2img_fix_steps = flag(
         "With img2img, do exactly the amount of steps the slider specifies.",
         False,
+        infotext="Exact img2img steps",
         hint="Otherwise a denoising strength of 0.5 makes half of the steps.",
     )
     img2img_background_color = text(
-        "With img2img, fill transparent parts of the input image with this color.", "#ffffff", hint="As #rrggbb."
+        "With img2img, fill transparent parts of the input image with this color.",
+        "#ffffff",
+        infotext="Img2img background",
+        hint="As #rrggbb.",
     )
+    img2img_editor_height = whole(
+        "Height of the image editor of img2img", 720, minimum=80, maximum=4096, hint="Pixels; larger images are shrunk."
+    )
+    img2img_sketch_default_brush_color = text("Sketch initial brush color", "#ffffff", hint="As #rrggbb.")
+    img2img_inpaint_mask_brush_color = text("Inpaint mask brush color", "#ffffff", hint="As #rrggbb.")
+    img2img_inpaint_sketch_default_brush_color = text(
+        "Inpaint sketch initial brush color", "#ffffff", hint="As #rrggbb."
+    )
+    return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
+    return_mask_composite = flag("For inpainting, include masked composite in results for web", False)
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,
+        infotext="Overlay original",
         hint="What the mask keeps is put back over the result, pixel for pixel.",
     )

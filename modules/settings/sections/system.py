@@ -67,16 +67,18 @@ class ApiSettings(SettingsGroup):
     section = Section(id="API", title="API", category="System")
 
     api_enable_requests = flag(
-        "Allow http:// and https:// URLs for input images in API", True, api_writable=False, hidden=True
+        "Allow http:// and https:// URLs for input images in API",
+        False,
+        api_writable=False,
+        hint="The server then fetches images from where a caller of the API says: at most 64 MB, within 30 seconds.",
     )
     api_forbid_local_requests = flag(
         "Forbid URLs to local resources",
         True,
         api_writable=False,
         hint="Keeps a caller from reaching this machine and its network through such a URL.",
-        hidden=True,
     )
-    api_useragent = text("User agent for requests", "", api_writable=False, hidden=True)
+    api_useragent = text("User agent for requests", "", api_writable=False, hint="Empty: this program's name.")
 
 
 class HiddenSettings(SettingsGroup):

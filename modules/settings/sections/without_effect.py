@@ -14,7 +14,7 @@ from modules.settings.sections.interface import (
 )
 from modules.settings.sections.postprocessing import FaceRestorationSettings, UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
-from modules.settings.sections.saving import ImageSavingSettings, SavingPathSettings
+from modules.settings.sections.saving import ImageSavingSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
 from modules.settings.sections.system import HiddenSettings, SystemSettings
 from modules.settings.setting import Section
@@ -26,20 +26,10 @@ SETTINGS = (
             "grid_zip_filename_pattern": "",
             "grid_text_inactive_color": "#999999",
             "save_images_before_face_restoration": False,
-            "save_images_before_color_correction": False,
-            "save_mask": False,
-            "save_mask_composite": False,
             "use_original_name_batch": True,
             "use_upscaler_name_as_suffix": False,
-            "save_init_img": False,
             "temp_dir": "",
             "clean_temp_dir_at_start": False,
-        },
-    ),
-    *kept(
-        SavingPathSettings.section,
-        {
-            "outdir_init_images": "outputs/init-images",
         },
     ),
     *kept(
@@ -59,12 +49,6 @@ SETTINGS = (
     *kept(
         Img2ImgSettings.section,
         {
-            "img2img_editor_height": 720,
-            "img2img_sketch_default_brush_color": "#ffffff",
-            "img2img_inpaint_mask_brush_color": "#ffffff",
-            "img2img_inpaint_sketch_default_brush_color": "#ffffff",
-            "return_mask": False,
-            "return_mask_composite": False,
             "img2img_batch_show_results_limit": 32,
         },
     ),
@@ -240,7 +224,6 @@ SETTINGS = (
         {
             "realesrgan_enabled_models": ("R-ESRGAN 4x+", "R-ESRGAN 4x+ Anime6B"),
             "dat_enabled_models": ("DAT x2", "DAT x3", "DAT x4"),
-            "upscaler_for_img2img": None,
             "set_scale_by_when_changing_upscaler": False,
             "SWIN_torch_compile": False,
             "ldsr_steps": 100,

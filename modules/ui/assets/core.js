@@ -37,6 +37,16 @@ window.featherweight = (() => {
       this.find(name)?.click();
     }
 
+    // What goes with the form when it is sent, as text: the images of tabs that start from some.
+    pictures() {
+      return "";
+    }
+
+    // The size of the image that the form starts from; null without one.
+    imageSize() {
+      return null;
+    }
+
     get isShown() {
       return Boolean(this.find("generate_box")?.offsetParent);
     }

@@ -1,4 +1,4 @@
-// Memory: what the job in the form would need, beside Generate; and after a job what its stages took.
+// Memory: what the job in the form would need, next to Generate; and after a job what its stages took.
 (() => {
   const fw = window.featherweight;
   const LOOK_MS = 1000;
@@ -27,7 +27,7 @@
       wasRunning = isRunning;
       if (isRunning || isAsking || !/fw-(ready|failed)/.test(scales.className)) return;
       const now = Date.now();
-      const wanted = JSON.stringify([fw.weighedForm(tab.form), scales.textContent]);
+      const wanted = JSON.stringify([fw.weighedForm(tab.form), tab.imageSize(), scales.textContent]);
       if (wanted !== seen) [seen, seenAt] = [wanted, now];
       if (now - seenAt < SETTLED_MS) return;
       if (wanted !== asked || now - askedAt > STALE_MS) ask(wanted);
@@ -36,7 +36,9 @@
     async function ask(wanted) {
       isAsking = true;
       try {
-        show(await fw.post("internal/memory-estimate", { form: JSON.parse(wanted)[0] }));
+        const [form, size] = JSON.parse(wanted);
+        const imageSize = size && [size.width, size.height];
+        show(await fw.post("internal/memory-estimate", { form, tab: tab.prefix, image_size: imageSize }));
       } catch {
         show(null); // a form that cannot be used: Generate will say why
       }
@@ -84,7 +86,7 @@
 
   setInterval(() => fw.tabs.forEach((tab) => tab.lookAtMemory()), LOOK_MS);
 
-  // The form as far as it decides about memory: of the prompts only their networks, nothing of the seed.
+  // The form as far as it decides about memory: of the prompts only their adapters, nothing of the seed.
   fw.weighedForm = (form) =>
     Object.fromEntries(
       Object.entries(form).map(([name, value]) => {

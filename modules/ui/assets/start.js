@@ -57,6 +57,7 @@
       const stage = tab.find("gallery", ".fw-stage");
       if (stage) stage.style.height = fw.settings.gallery_height;
     }
+    document.body.style.setProperty("--fw-editor-height", `${fw.settings.img2img_editor_height}px`);
     document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
@@ -82,6 +83,7 @@
     "↻": "Look for new files",
     "⇅": "Swap width and height",
     "⚄": "Use a new seed each time",
+    "⛶": "Take the size of the image",
     "♻": "Use the seed of the selected image",
     Paste: "Fill the form from the parameters in the prompt, or from the last image",
     "Last job": "Show the last job again",
@@ -100,6 +102,14 @@
   document.addEventListener("mouseover", (event) => {
     if (event.target.matches?.("input[role=listbox]")) event.target.title = event.target.value;
   });
+
+  // Show a tab, or a sub tab inside of it, by the ids of their elements.
+  fw.showTab = (name, ...subTabs) => {
+    for (const id of [`tab_${name}`, ...subTabs]) {
+      const button = document.querySelector(`#${id}-button`);
+      if (button) button.click();
+    }
+  };
 
   function ready() {
     if (!fw.tabs.some((tab) => tab.find("generate") && tab.find("gallery"))) {

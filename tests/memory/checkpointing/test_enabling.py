@@ -18,12 +18,13 @@ from modules.memory.checkpointing.keeping import Disk, OffloadError
 from modules.memory.checkpointing.solving import peak_bytes
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.layer import stored_state
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import StreamHandle, stream
 from tests.memory.checkpointing.models import WIDTH, Stack, gradients, inputs, same
+from tests.memory.storing import apply_storage
 
 STRATEGIES: dict[str, Strategy | str] = {
     "all": "all",

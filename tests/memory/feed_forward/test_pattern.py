@@ -8,8 +8,9 @@ from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
 from modules.memory.feed_forward import find_feed_forward, find_feed_forwards
 from modules.memory.feed_forward.pattern import READINGS
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
 from tests.memory.feed_forward.models import DIFFUSERS, FEED_FORWARDS, NONE, Residual, diffusers
+from tests.memory.storing import apply_storage
 
 
 @pytest.mark.parametrize("name", FEED_FORWARDS)

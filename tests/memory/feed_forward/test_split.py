@@ -16,12 +16,13 @@ from modules.memory.feed_forward.computing import Resolved
 from modules.memory.feed_forward.options import CallSize, Pieces, hidden_slices, pieces_for
 from modules.memory.formats import FORMATS
 from modules.memory.layer import Part, Stored, manage, stored_state
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import stream
 from tests.memory.feed_forward.allocations import peak_bytes
 from tests.memory.feed_forward.models import FEED_FORWARDS, diffusers
+from tests.memory.storing import apply_storage
 
 CUTS = {
     "2 slices": SplitOptions(num_splits=2),

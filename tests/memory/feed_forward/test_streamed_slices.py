@@ -15,7 +15,7 @@ from modules.memory.changes import AllBranches, Branches
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.feed_forward.options import hidden_slices
 from modules.memory.layer import put, stored_state
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.offload_storage import OffloadStorage
@@ -23,6 +23,7 @@ from modules.memory.streaming.source import FileRegion, WatchedFile, as_bytes
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.memory.streaming.transfer import pin
 from tests.memory.feed_forward.allocations import peak_bytes
+from tests.memory.storing import apply_storage
 from tests.memory.streaming.test_link import made_up
 
 CPU = torch.device("cpu")

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
 from modules.memory.streaming.groups import Group, Level, Piece, Slot
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.source import RamSource
 from modules.memory.streaming.streaming import StreamOptions, stream
 from modules.memory.streaming.transfer import ReadingCopyEngine, StreamCopyEngine, Transfer, pin, taken_bytes
+from tests.memory.storing import apply_storage
 from tests.memory.streaming.test_streaming import Blocks, everything, outputs, toy
 
 CPU = torch.device("cpu")

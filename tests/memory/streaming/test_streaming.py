@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
 from modules.memory.layer import put, stored_state, stored_tensors
-from modules.memory.storage import StorageRules, apply_storage
+from modules.memory.storage import StorageRules
 from modules.memory.streaming.blobs import BlobStore
 from modules.memory.streaming.groups import Level
 from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import StreamOptions, stream
+from tests.memory.storing import apply_storage
 from tests.memory.toys import Toy, toy_inputs
 
 CPU = torch.device("cpu")

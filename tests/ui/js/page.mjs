@@ -35,13 +35,18 @@ export function element(find = () => null) {
   return made;
 }
 
+class StubImage {
+  decode = async () => {};
+}
+
 // `featherweight` with these scripts loaded, for tabs with these prefixes; `elements` by selector, `replies` by path.
 export function load(names, { prefixes = ["one"], fields = [], elements = {}, replies = {}, stores = {} } = {}) {
   const timers = [];
+  const heard = [];
   const document = {
     title: "",
     activeElement: null,
-    addEventListener: () => {},
+    addEventListener: (kind, run) => heard.push([kind, run]),
     querySelector: (selector) => elements[selector] || null,
     querySelectorAll: () => [],
     createElement: () => element(),
@@ -57,7 +62,7 @@ export function load(names, { prefixes = ["one"], fields = [], elements = {}, re
     window, document, fetch, console, Date, Math, URL, JSON,
     setInterval: (run) => timers.push(run) && timers.length,
     clearInterval: (number) => { timers[number - 1] = null; },
-    setTimeout, clearTimeout, encodeURIComponent,
+    setTimeout, clearTimeout, encodeURIComponent, Image: StubImage,
   };
   vm.createContext(context);
   for (const name of ["core.js", ...names]) {
@@ -65,5 +70,7 @@ export function load(names, { prefixes = ["one"], fields = [], elements = {}, re
   }
   const fw = window.featherweight;
   Object.assign(fw, { keepAwake: () => {}, letSleep: () => {}, chime: () => {} });
-  return { fw, document, window, tick: () => Promise.all(timers.map((run) => run && run())) };
+  // All that listen to events of this kind hear one.
+  const fire = (kind, event) => Promise.all(heard.filter(([of]) => of === kind).map(([, run]) => run(event)));
+  return { fw, document, window, fire, tick: () => Promise.all(timers.map((run) => run && run())) };
 }

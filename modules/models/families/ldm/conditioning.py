@@ -92,7 +92,7 @@ class SizeFacts:
 class ClipConditioning:
     """The towers' outputs are side by side on the feature axis.
 
-    `zero_empty_negative`: a negative prompt without text becomes zeros in place of an encoding. `joins_pooled`: the
+    `zero_empty_negative`: a negative prompt without text becomes zeros instead of an encoding. `joins_pooled`: the
     vector begins with the pooled outputs of all towers, and not of the last alone.
     """
 

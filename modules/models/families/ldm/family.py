@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
@@ -18,12 +19,16 @@ from modules.models.families.family import (
     ExternalTextEncoder,
     GuidanceType,
     Header,
+    LoraBase,
+    Make,
     OptionalEncoder,
     TextParts,
+    text_inputs,
 )
 from modules.models.families.ldm.conditioning import ClipConditioning
 from modules.models.families.ldm.parts import (
     V_KEY,
+    ZERO_SNR_KEY,
     is_left_over,
     prediction_in,
     run_unet,
@@ -80,6 +85,8 @@ class LdmFamily:
     optional_encoder: OptionalEncoder | None = None
     external_encoders: tuple[ExternalTextEncoder, ...] = ()
     context_tokens: int = CHUNK_TOKENS
+    latent_multiple: int = 1
+    lora_base: LoraBase | None = None
 
     @property
     def embedding_components(self) -> tuple[str, ...]:
@@ -91,6 +98,9 @@ class LdmFamily:
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         return "v_prediction" if V_KEY in header else prediction_in(metadata) or self.unsaid_prediction(header)
+
+    def has_zero_snr(self, header: Header) -> bool:
+        return ZERO_SNR_KEY in header
 
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
@@ -120,6 +130,9 @@ class LdmFamily:
 
     def run(self, denoiser: Any, inputs: ModelInputs) -> Tensor:
         return run_unet(denoiser, inputs)
+
+    def example_inputs(self, denoiser: Any, shape: tuple[int, int, int], dtype: torch.dtype, make: Make) -> ModelInputs:
+        return text_inputs(unet_inputs(denoiser), self.context_tokens, shape, dtype, make)
 
     def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
         return unet_inputs(denoiser)

@@ -10,9 +10,8 @@ from torch.nn import functional as F
 
 from modules.models.architecture import UNetArchitecture, VaeArchitecture
 from modules.models.denoiser_context import ModelInputs
-from modules.models.families.family import Component, DenoiserInputSizes, Header
+from modules.models.families.family import Component, DenoiserInputSizes, Header, on_meta
 from modules.models.layouts.keymaps import ldm_unet, ldm_vae
-from modules.models.meta_init import on_meta
 
 LEFT_OVER = re.compile(
     r"^model_ema\.|^(alphas|betas|sqrt|log_one_minus|posterior|logvar|scale_factor|lvlb_weights)[a-z0-9_]*$"
@@ -134,7 +133,7 @@ def unet_inputs(unet: Any) -> DenoiserInputSizes:
 
 
 def prediction_in(metadata: Mapping[str, str]) -> str | None:
-    """What a file's metadata says that the network predicts."""
+    """What a file's metadata says that the model predicts."""
     return PREDICTIONS.get(metadata.get(PREDICTION_KEY, "").lower())
 
 
@@ -153,7 +152,7 @@ def _depths(depths: tuple[int, ...]) -> int | tuple[int, ...]:
 class LdmUpsample(nn.Module):
     """Double with nearest neighbours, convolve, then fit to `output_size`; takes over the convolution it replaces.
 
-    A 12x12 latent becomes 6, 3, 2 on the way down; on the way up 2 becomes 4, which does not fit beside the 3 of the
+    A 12x12 latent becomes 6, 3, 2 on the way down; on the way up 2 becomes 4, which does not fit alongside the 3 of the
     skip connection. diffusers resizes straight to 3 and convolves there; the original doubles, convolves, and then
     resizes to the skip's size. For even sizes both are the same. Images of hires fix depend on it.
     """
@@ -171,7 +170,7 @@ class LdmUpsample(nn.Module):
 
 
 def use_ldm_upsampling(unet: UNet2DConditionModel) -> UNet2DConditionModel:
-    """Put `LdmUpsample` in place of the UNet's own upsamplers; names of parameters stay."""
+    """Put `LdmUpsample` instead of the UNet's own upsamplers; names of parameters stay."""
     for block in unet.up_blocks:
         if block.upsamplers is not None:
             block.upsamplers = nn.ModuleList(LdmUpsample(upsampler.conv) for upsampler in block.upsamplers)

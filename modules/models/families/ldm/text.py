@@ -6,9 +6,8 @@ from pathlib import Path
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.errors import CheckpointError
-from modules.models.families.family import Component, Header
-from modules.models.layouts.keymaps import clip_text, open_clip_text
-from modules.models.meta_init import on_meta
+from modules.models.families.family import Component, Header, on_meta
+from modules.models.layouts.keymaps import clip_text
 
 CHANNELS_PER_HEAD = 64  # of CLIP's and OpenCLIP's text towers
 END_TOKEN = 49407
@@ -34,7 +33,7 @@ def open_clip_component(name: str, header: Header, prefix: str, with_projection:
     config = _open_clip_config(header, prefix)
     with on_meta():
         module = CLIPTextModelWithProjection(config) if with_projection else CLIPTextModel(config)
-    keymap = open_clip_text.open_clip_keymap(prefix, int(config.num_hidden_layers), with_projection)
+    keymap = clip_text.open_clip_keymap(prefix, int(config.num_hidden_layers), with_projection)
     return Component(name, module, keymap, (f"{prefix}.",), MISSING_HINT, IN_PROJECTION, TEXT_PROJECTION)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header
+from modules.models.families.family import Component, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector, input_channels
@@ -47,4 +47,5 @@ SD1 = LdmFamily(
     ),
     detects=_detects,
     text_encoders=_text_encoders,
+    lora_base=LoraBase("sd_v1", "stable-diffusion-v1"),
 )

@@ -1,7 +1,7 @@
 """Stable Diffusion 2.x: OpenCLIP ViT-H, of which the last but one layer counts; eps or v prediction.
 
-Nothing in a file tells eps from v, and the networks are of the same shape, so without a YAML or metadata one run of
-the network tells. With 9 input channels it is the inpainting model, which predicts eps.
+Nothing in a file tells eps from v, and the UNets have the same shape, so without a YAML or metadata one run of
+the model tells. With 9 input channels it is the inpainting model, which predicts eps.
 """
 
 from functools import partial

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
@@ -20,8 +21,11 @@ from modules.models.families.family import (
     ExternalTextEncoder,
     GuidanceType,
     Header,
+    LoraBase,
+    Make,
     OptionalEncoder,
     TextParts,
+    text_inputs,
 )
 from modules.models.families.ldm.parts import is_left_over, vae_component
 from modules.models.families.sd3.conditioning import CLIP, ClipAndT5
@@ -58,6 +62,8 @@ class StableDiffusion3:
         ExternalTextEncoder("t5xxl", T5_PREFIX, wanted_by=SIGN, any_ending=True, is_optional=True),
     )
     context_tokens = 2 * CHUNK_TOKENS
+    latent_multiple = 1  # `run_transformer` continues odd sides
+    lora_base: LoraBase | None = None
     folder = FOLDER
 
     def row_map_of(self, header: Header) -> RowMap | None:
@@ -69,6 +75,9 @@ class StableDiffusion3:
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         return "flow"
+
+    def has_zero_snr(self, header: Header) -> bool:
+        return False
 
     def components(
         self, header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
@@ -96,6 +105,9 @@ class StableDiffusion3:
 
     def run(self, denoiser: Any, inputs: ModelInputs) -> Tensor:
         return run_transformer(denoiser, inputs)
+
+    def example_inputs(self, denoiser: Any, shape: tuple[int, int, int], dtype: torch.dtype, make: Make) -> ModelInputs:
+        return text_inputs(transformer_inputs(denoiser), self.context_tokens, shape, dtype, make)
 
     def input_sizes(self, denoiser: Any) -> DenoiserInputSizes:
         return transformer_inputs(denoiser)

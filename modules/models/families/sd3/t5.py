@@ -11,10 +11,9 @@ from transformers import T5Config, T5EncoderModel
 
 from modules.errors import CheckpointError
 from modules.models.families.external_text_encoders import encoder_folders
-from modules.models.families.family import Component, Header, OptionalEncoder
+from modules.models.families.family import Component, Header, OptionalEncoder, on_meta
 from modules.models.families.sd3.layout import PREFIX, T5_LEVEL, T5_PREFIX
 from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
-from modules.models.meta_init import on_meta
 from modules.models.reading.tensor_source import TensorSource
 
 BLOCK = re.compile(rf"^{re.escape(T5_PREFIX)}\.encoder\.block\.(\d+)\.")
@@ -41,7 +40,7 @@ def t5_tokenizer_file(checkpoint: Path) -> Path:
                 return folder / name
     raise CheckpointError(
         f"{checkpoint.name}: T5 is there, and its tokenizer is not. Put T5's tokenizer.json (of t5-v1_1-xxl) into the "
-        f"folder text_encoder beside the checkpoints' folder, as models/text_encoder/{TOKENIZERS[0]}, or switch "
+        f"folder text_encoder next to the checkpoints' folder, as models/text_encoder/{TOKENIZERS[0]}, or switch "
         "Enable T5 off in Settings > Stable Diffusion 3."
     )
 
@@ -74,7 +73,7 @@ def t5_components(header: Header) -> tuple[Component, ...]:
 
 
 def is_unused_of_t5(key: str) -> bool:
-    """Tensors beside the encoder's own, and the second name that some files have for its table of tokens."""
+    """Tensors next to the encoder's own, and the second name that some files have for its table of tokens."""
     if not key.startswith(T5_LEVEL):
         return False
     return not key.startswith(f"{T5_PREFIX}.") or key.startswith(f"{T5_PREFIX}.encoder.embed_tokens.")

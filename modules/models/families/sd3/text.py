@@ -3,14 +3,13 @@
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
 from modules.errors import CheckpointError
-from modules.models.families.family import Component, Header
+from modules.models.families.family import Component, Header, on_meta
 from modules.models.families.ldm.text import CHANNELS_PER_HEAD, END_TOKEN
 from modules.models.families.sd3.layout import CLIP_G_PREFIX, CLIP_L_PREFIX
 from modules.models.layouts.keymaps.clip_text import PARTS, clip_text_keymap
 from modules.models.layouts.keymaps.keymap import KeyMap, ModulePair
-from modules.models.meta_init import on_meta
 
-HINT = "Put it into the folder text_encoder beside the checkpoints' folder (models/text_encoder)."
+HINT = "Put it into the folder text_encoder next to the checkpoints' folder (models/text_encoder)."
 CLIP_L_PROJECTION = f"{CLIP_L_PREFIX}.pooled_projection"
 """A projection of CLIP-L's pooled output, which original files never apply (they may hold one all the same, called
 `text_projection`): folders of diffusers can have one that does something."""

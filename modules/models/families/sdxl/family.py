@@ -1,7 +1,7 @@
 """Stable Diffusion XL and its refiner (Podell et al. 2023, arXiv:2307.01952).
 
 The base model has CLIP-L and OpenCLIP ViT-bigG side by side, and adds the pooled text and embedded sizes to the time
-embedding; the refiner has bigG alone and an aesthetic score in place of the target size. Pruned ones (SSD-1B) differ
+embedding; the refiner has bigG alone and an aesthetic score instead of the target size. Pruned ones (SSD-1B) differ
 in depth only, which the tensors tell; the inpainting model has 9 input channels.
 """
 

@@ -1,6 +1,6 @@
 """A key map: how the tensors of an original file are called, and shaped, in the modules that we build."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -49,10 +49,6 @@ class KeyMap:
         if self._is_squeezed(key, self._by_original) and shape[2:] == (1, 1):
             return shape[:2]
         return shape
-
-    def original_modules(self) -> Iterator[str]:
-        """Names of all modules on the original side."""
-        return iter(self._by_original)
 
     @staticmethod
     def _is_squeezed(key: str, pairs: Mapping[str, ModulePair]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,27 +11,28 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.errors import InvalidValueError
-from modules.images.resize import ResizeMode
+from modules.images.outpaint import distance_px
+from modules.images.resize import ResizeMode, Scaler, scale_lanczos
 from modules.models.loaded import LoadedModel
+from modules.processing.parameters import infotext_fields
+from modules.processing.pasting import INIT_IMAGE_KEY, MASK_KEY
+from modules.processing.pipeline.hooks import Hooks, MaskBlend, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings
 from modules.processing.pipeline.pixels import from_images
 from modules.processing.pipeline.starts.latents import tail_run
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.starts.prepared import PreparedImages, prepare
+from modules.processing.record.result import ImageRole
 from modules.processing.request import GenerationRequest
-from modules.processing.start import FromImage, Mask, MaskedContent, check_start
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, MaskedContent, check_start
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
 
-CONTENT_NAMES = {
-    MaskedContent.FILL: "fill",
-    MaskedContent.LATENT_NOISE: "latent noise",
-    MaskedContent.LATENT_NOTHING: "latent nothing",
-}
+SEAM_RAMP_PX = 40  # from a kept image, over which its surroundings become free
+LEAST_FREEDOM = 0.25
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class ImageStart:
     encodes: bool = True
 
     @classmethod
-    def of(cls, asked: FromImage, request: GenerationRequest) -> ImageStart:
+    def of(cls, asked: FromImage, request: GenerationRequest, scale: Scaler = scale_lanczos) -> ImageStart:
         """The start with what the settings leave open. Raises `InvalidValueError` for a number of images that does not
         go with the batch, and for an empty mask."""
         check_start(asked, request.batch_size)
@@ -62,7 +63,7 @@ class ImageStart:
         is_fixed = request.subseed_strength > 0
         return cls(
             asked,
-            prepare(asked, request.size_px, settings),
+            prepare(asked, request.size_px, settings, scale, request.seed),
             request.batch_size,
             settings.img2img.img2img_fix_steps,
             settings.img2img.initial_noise_multiplier,
@@ -77,11 +78,15 @@ class ImageStart:
         own = self.asked.initial_noise_multiplier
         return self.default_noise_multiplier if own is None else own
 
+    @property
+    def image_cfg_scale(self) -> float | None:
+        return self.asked.image_cfg_scale
+
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor:
         """Of the posterior's mean. Under `LATENT_UPSCALE` the latents are resized, not the images."""
         found = [model.encode(from_images([image])) for image in self.prepared.images]
         if self.asked.resize_mode is ResizeMode.LATENT_UPSCALE:
-            size = (height_px // model.downscale, width_px // model.downscale)
+            size = model.latent_size((width_px, height_px))
             found = [F.interpolate(latent, size=size, mode="bilinear") for latent in found]
         latents = torch.cat(found if len(found) == self.batch_size else found * self.batch_size)
         mask = self._painted(latents)
@@ -96,18 +101,22 @@ class ImageStart:
         return tail_run(settings, levels, self.asked.denoising_strength, self.fix_steps)
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        """An inpainting model sees the mask and the image without what the mask hides (of a batch, the first); without
-        a mask it may paint everything. Raises `InvalidValueError` for an editing model."""
+        """An inpainting model sees the mask and the image without what the mask hides; without a mask it may paint
+        everything. An editing model sees the image."""
         if model.image_channels == 0:
             return None
-        if model.image_channels == model.latent_channels:
-            raise InvalidValueError(
-                f"{model.info.name} edits images under a second guidance scale, which img2img lacks. Choose "
-                "another checkpoint."
-            )
-        source, mask = from_images([self.prepared.images[0]]), self.prepared.mask
-        if mask is None:
+        if self.prepared.mask is None and not model.edits_images:
             return unpainted_image(model, height, width)
+        shown = [self._shown(model, image, height, width) for image in self.prepared.images]
+        return torch.cat(shown if len(shown) == self.batch_size else shown * self.batch_size)
+
+    def _shown(self, model: LoadedModel, image: Image.Image, height: int, width: int) -> Tensor:
+        """One image as an inpainting or editing model sees it, [1,C,h,w]."""
+        source, mask = from_images([image]), self.prepared.mask
+        if model.edits_images:
+            edited = model.encode_unscaled(source)
+            return edited if edited.shape[-2:] == (height, width) else F.interpolate(edited, (height, width))
+        assert mask is not None
         hidden = torch.from_numpy(np.asarray(mask, dtype=np.float32) / 255.0)[None, None]
         hidden = hidden.round() if self.asked.mask is None or self.asked.mask.round else hidden
         if hidden.shape[-2:] != source.shape[-2:]:
@@ -115,12 +124,22 @@ class ImageStart:
         shown = model.encode(torch.lerp(source, source * (1.0 - hidden), self.mask_weight))
         if shown.shape[-2:] != (height, width):
             shown = F.interpolate(shown, size=(height, width), mode="bilinear")
-        return torch.cat([F.interpolate(hidden, size=(height, width)).to(shown), shown], dim=1)[0]
+        return torch.cat([F.interpolate(hidden, size=(height, width)).to(shown), shown], dim=1)
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        mask = None if latents is None else self._painted(latents)
+        if latents is None or mask is None:
+            return None
+        prepared = self.prepared
+        painted = mask[0].expand(latents.shape[1:])
+        return MaskedStart(latents, painted, list(prepared.overlays), prepared.overlay_mask, prepared.area)
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         mask = None if latents is None else self._painted(latents)
         if latents is None or mask is None:
             return denoise
+        if hooks.wants_mask_blends or self.prepared.margins is not None:
+            return self._blending(hooks, denoise, latents, mask)
         kept = latents * (1.0 - mask)
 
         def after(x: Tensor, sigma: Tensor) -> Tensor:
@@ -134,42 +153,98 @@ class ImageStart:
 
         return before if self.masks_input else after
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+    def _blending(self, hooks: Hooks, denoise: Denoise, latents: Tensor, mask: Tensor) -> Denoise:
+        """As above where the mask changes on the way, or hooks take part."""
+        mask_at = self._mask_by_level(mask)
+
+        def after(x: Tensor, sigma: Tensor) -> Tensor:
+            return _blended(hooks, denoise(x, sigma), latents, mask_at(sigma), sigma)
+
+        def before(x: Tensor, sigma: Tensor) -> Tensor:
+            scale = (1.0 + sigma.view(-1, 1, 1, 1) ** 2).sqrt()
+            blended = _blended(hooks, x / scale, latents, mask_at(sigma), sigma) * scale
+            return denoise(blended, sigma) + (x - blended)
+
+        return before if self.masks_input else after
+
+    def _mask_by_level(self, mask: Tensor) -> Callable[[Tensor], Tensor]:
+        """The mask [1,1,h,w] at a noise level. Outside of a kept image, what lies near to its border stays as it
+        begins, a continuation of that border, until the level is low: the nearer, the longer. So shapes go on across
+        the seam. After Levin and Fried 2023 (arXiv:2306.00950), who give every pixel the level from which on it may
+        change."""
+        margins = self.prepared.margins
+        if margins is None:
+            return lambda sigma: mask
+        height, width = mask.shape[-2:]
+        pixels_per_unit = self.prepared.images[0].height / height
+        distance = distance_px(self.prepared.images[0].size, margins)
+        ramp = torch.from_numpy(distance)[None, None].to(mask)
+        ramp = F.interpolate(ramp, size=(height, width), mode="area") - pixels_per_unit / 2
+        free_below = (ramp / SEAM_RAMP_PX).clamp(LEAST_FREEDOM, 1.0) ** 3  # as a share of the first level
+        first: list[Tensor] = []
+
+        def mask_at(sigma: Tensor) -> Tensor:
+            first[:] = first or [sigma.max()]
+            return mask * (sigma.max() / first[0] <= free_below).to(mask)
+
+        return mask_at
+
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         mask = None if latents is None else self._painted(latents)
-        return result if latents is None or mask is None else result * mask + latents * (1.0 - mask)
+        return result if latents is None or mask is None else _blended(hooks, result, latents, mask)
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
-        return self.prepared.finish(image, index)
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
+        return self.prepared.finish(image, index, hooks)
 
-    def fields(self) -> Mapping[str, object]:
-        fields: dict[str, object] = {"Denoising strength": self.asked.denoising_strength}
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        return self.prepared.by_products(image, index)
+
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
+        """Everything that is needed to make the image again, the images themselves by their hashes."""
+        fields = infotext_fields(self.asked, IMAGE_ROWS)
         if self.asked.mask is not None:
             fields |= _mask_fields(self.asked.mask)
         if self.noise_multiplier != 1.0:
             fields["Noise multiplier"] = self.noise_multiplier
+        if model.edits_images:
+            fields["Image CFG scale"] = self.asked.image_cfg_scale
+        elif model.image_channels:
+            fields["Conditional mask weight"] = self.mask_weight
+        fields[INIT_IMAGE_KEY] = ", ".join(image.pixel_hash for image in self.asked.images)
+        if self.asked.mask is not None:
+            fields[MASK_KEY] = self.asked.mask.image.pixel_hash
         return fields
 
     def _painted(self, latents: Tensor) -> Tensor | None:
         """The mask [1,1,h,w] over latents [B,C,h,w]: 1 is painted anew; None without one."""
-        if self.prepared.mask is None or self.asked.mask is None:
+        if self.prepared.mask is None:
             return None
         size = (latents.shape[3], latents.shape[2])
-        values = np.asarray(self.prepared.mask.convert("RGB").resize(size), dtype=np.float32)[..., 0] / 255.0
-        painted = torch.from_numpy(np.around(values) if self.asked.mask.round else values)
+        own = self.asked.mask.latent if self.asked.mask is not None else None
+        mask = self.prepared.mask if own is None else own.image
+        values = np.asarray(mask.convert("RGB").resize(size), dtype=np.float32)[..., 0] / 255.0
+        is_round = self.asked.mask is None or self.asked.mask.round
+        painted = torch.from_numpy(np.around(values) if is_round else values)
         return painted[None, None].to(latents)
 
 
-def _mask_fields(mask: Mask) -> Mapping[str, object]:
-    fields: dict[str, object] = {}
-    if mask.invert:
-        fields["Mask mode"] = "Inpaint not masked"
-    if mask.blur_x == mask.blur_y and mask.blur_x > 0:
-        fields["Mask blur"] = mask.blur_x
-    if mask.full_resolution:
-        fields |= {"Inpaint area": "Only masked", "Masked area padding": mask.padding}
-    if mask.fill in CONTENT_NAMES:
-        fields["Masked content"] = CONTENT_NAMES[mask.fill]
-    return fields
+def _blended(hooks: Hooks, current: Tensor, latents: Tensor, mask: Tensor, sigma: Tensor | None = None) -> Tensor:
+    """`current` where the mask [1,1,h,w] is 1, `latents` where it is 0; hooks have the last word."""
+    blended = current * mask + latents * (1.0 - mask)
+    if not hooks.wants_mask_blends:
+        return blended
+    blend = MaskBlend(current, latents, mask[0].expand(latents.shape[1:]), blended, sigma)
+    hooks.mask_blend(blend)
+    return blend.blended
+
+
+def _mask_fields(mask: Mask) -> dict[str, object]:
+    """One blur for both directions is written as the reference UI does; 0 is not written."""
+    fields = infotext_fields(mask, MASK_ROWS)
+    if not mask.blur:
+        return fields
+    mode = {key: fields.pop(key) for key in ("Mask mode",) if key in fields}
+    return {**mode, "Mask blur": mask.blur, **fields}
 
 
 def _shape(latents: Tensor) -> tuple[int, int, int]:

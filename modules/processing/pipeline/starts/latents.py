@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,11 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.hooks import Hooks, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings, sampler_options, schedule_options
 from modules.processing.pipeline.pixels import from_images, to_images
 from modules.processing.pipeline.stages import HiresSize, Stage
 from modules.processing.pipeline.starts.noise import unpainted_image
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, upscale_latents
+from modules.processing.record.result import ImageRole
 from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, img2img_run, img2img_steps
@@ -34,6 +36,7 @@ class LatentsStart:
     size: HiresSize
     denoising_strength: float
     noise_multiplier: float = 1.0
+    image_cfg_scale: float | None = None
 
     @property
     def encodes(self) -> bool:
@@ -54,16 +57,22 @@ class LatentsStart:
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         return unpainted_image(model, height, width)
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        return None
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         return denoise
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         return result
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         return image
 
-    def fields(self) -> Mapping[str, object]:
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        return iter(())
+
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
         return {}
 
 
@@ -97,9 +106,9 @@ def enlarged(
     """A first pass's latents in another size (width, height) by the upscaler `name`: as latents, or as images."""
     if name in LATENT_UPSCALE_MODES:
         mode = LATENT_UPSCALE_MODES.get(name)
-        sides = (size_px[0] // model.downscale, size_px[1] // model.downscale)
+        height, width = model.latent_size(size_px)
         stage(Stage.ENLARGE)
-        return model.recovery.run(Stage.ENLARGE, lambda: upscale_latents(latents, mode, *sides))
+        return model.recovery.run(Stage.ENLARGE, lambda: upscale_latents(latents, mode, width, height))
     images = []
     for index in range(latents.shape[0]):
         stage(Stage.DECODE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.hooks import Hooks, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings, sampler_options, schedule_options
+from modules.processing.record.result import ImageRole
 from modules.sampling.catalog import SCHEDULES
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun, txt2img_run
@@ -23,6 +25,7 @@ class NoiseStart:
     """See `Start`."""
 
     noise_multiplier: float = 1.0
+    image_cfg_scale: float | None = None
     encodes: bool = False
 
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor | None:
@@ -42,16 +45,22 @@ class NoiseStart:
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
         return unpainted_image(model, height, width)
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        return None
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         return denoise
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         return result
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         return image
 
-    def fields(self) -> Mapping[str, object]:
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        return iter(())
+
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
         return {}
 
 
@@ -61,6 +70,6 @@ def unpainted_image(model: LoadedModel, height: int, width: int) -> Tensor | Non
     channels = model.image_channels
     if channels == 0:
         return None
-    if channels == model.latent_channels:
+    if model.edits_images:
         return torch.zeros(channels, height, width, device=model.device)
     return F.pad(model.grey_latent(height, width), (0, 0, 0, 0, 1, 0), value=1.0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from PIL import Image
 from torch import Tensor
 
 from modules.models.loaded import LoadedModel
+from modules.processing.pipeline.hooks import Hooks, MaskedStart
 from modules.processing.pipeline.pass_settings import PassSettings
+from modules.processing.record.result import ImageRole
 from modules.sampling.flow import NoiseLevels
 from modules.sampling.plan import SamplingRun
 from modules.sampling.types import Denoise
@@ -26,6 +28,10 @@ class Start(Protocol):
     def encodes(self) -> bool:
         """Whether `latents` encodes images."""
 
+    @property
+    def image_cfg_scale(self) -> float | None:
+        """How strongly a model that edits images follows the one it is shown; None: it is not guided by it."""
+
     def latents(self, model: LoadedModel, width_px: int, height_px: int) -> Tensor | None:
         """The clean latents [B,C,h,w] that are noised; None: the pass starts from pure noise of this size."""
 
@@ -33,16 +39,23 @@ class Start(Protocol):
         """The whole schedule or its tail; None: there is nothing to sample, the latents are the result."""
 
     def image_conditioning(self, model: LoadedModel, height: int, width: int) -> Tensor | None:
-        """What an inpainting or editing model sees beside the latents, [C,h,w] in latent units; else None."""
+        """What an inpainting or editing model sees alongside the latents, [C,h,w] in latent units, or one for each
+        image of the batch, [B,C,h,w]; else None."""
 
-    def constrain(self, denoise: Denoise, latents: Tensor | None) -> Denoise:
+    def masked(self, latents: Tensor | None) -> MaskedStart | None:
+        """What a mask keeps of its own `latents`; None where nothing is kept."""
+
+    def constrain(self, denoise: Denoise, latents: Tensor | None, hooks: Hooks) -> Denoise:
         """Keeps what must not change, at every call of the denoiser; `latents` [B,C,h,w] are the start's own."""
 
-    def keep(self, result: Tensor, latents: Tensor | None) -> Tensor:
+    def keep(self, result: Tensor, latents: Tensor | None, hooks: Hooks) -> Tensor:
         """The sampled latents [B,C,h,w], with what must not change put back from the start's own."""
 
-    def finish(self, image: Image.Image, index: int) -> Image.Image:
+    def finish(self, image: Image.Image, index: int, hooks: Hooks) -> Image.Image:
         """The finished image `index` of the batch: pasted back, colors corrected; by default as it is."""
 
-    def fields(self) -> Mapping[str, object]:
-        """What the infotext says of it."""
+    def by_products(self, image: Image.Image, index: int) -> Iterator[tuple[ImageRole, Image.Image]]:
+        """What else there is of image `index`, which `image` is as decoded: its mask, what was painted under it."""
+
+    def fields(self, model: LoadedModel) -> Mapping[str, object]:
+        """What the infotext says of it; `model` begins the pass."""

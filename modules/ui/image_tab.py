@@ -1,0 +1,388 @@
+"""What the tabs that make images have in common: prompt on top, parameters left, images right; ids as users' scripts
+know them.
+
+The form only submits. The job lives in the queue; the page's script watches it by its task id and draws progress and
+images, so that closing or reloading the page loses nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import gradio as gr
+
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.processing.parameters import Section
+from modules.processing.request import GenerationRequest
+from modules.prompting.styles import Style, StyleBook
+from modules.services import Services
+from modules.ui.controls import Components, Controls, choices_of
+from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
+from modules.ui.filling import bounded, choices_of_names, known_only, restored
+from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields
+from modules.ui.messages import error_box, note_box
+from modules.ui.scripts_panel import ScriptFields
+
+HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+
+Submit = Callable[[Mapping[str, Any], str, Callable[[GenerationRequest], GenerationRequest], str], None]
+"""Puts the job of a form in line. It gets the form's values, what the page's script says of the form's images, what
+completes the request with user and scripts, and the task id. Raises `FeatherweightError`, and what wrong numbers
+raise."""
+
+
+def script_ids(prefix: str, **ids: str) -> dict[str, Any]:
+    """What the page's scripts have to know of a tab: how its elements are named, those whose names are other ones, and
+    what its form holds."""
+    return {"prefix": prefix, "ids": ids, "fields": list(FIELDS_OF[prefix])}
+
+
+@dataclass(frozen=True)
+class ImageTab:
+    """A form that makes images, as other tabs and pasted parameters fill it."""
+
+    services: Services
+    prefix: str  # txt2img or img2img
+    form: Components
+    scripts: ScriptFields
+    heads: Mapping[str, gr.Accordion]  # of hires fix ("hires"), where there is one, and of the "refiner"
+    notice: gr.HTML
+    tabs: Mapping[str, gr.Tabs] = field(default_factory=dict)
+    """Tabs inside of the form, by the field that names the one that is shown."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the form's fields, in the order in which their values arrive."""
+        return FIELDS_OF[self.prefix]
+
+    @property
+    def script(self) -> str:
+        """What the page's scripts call the tab."""
+        return f"featherweight.tab('{self.prefix}')"
+
+    @property
+    def fields(self) -> list[gr.components.Component]:
+        """In the order of `names`."""
+        return [self.form[name] for name in self.names]
+
+    @property
+    def others(self) -> list[Any]:
+        """What shows which part of the form is on: heads of accordions and tabs."""
+        return [*self.heads.values(), *self.tabs.values()]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What `filled` gives updates for."""
+        return [*self.fields, *self.scripts.pasted_outputs, *self.others, self.notice]
+
+    def filled(self, parsed: Mapping[str, Any], values: Mapping[str, Any]) -> list[Any]:
+        """Updates that put the values of an infotext into the form, without what is not here; the notice names it.
+        `parsed` are the infotext's fields."""
+        if not values:
+            note = note_box("No parameters found: paste an image's infotext into the prompt, then press this button.")
+            return [*(gr.update() for _ in self.outputs[:-1]), note]
+        known = known_only(values, parsed, self.services)
+        fitting = bounded(known.values, self.form)
+        found, left_out = fitting.values, (*known.left_out, *fitting.left_out)
+        updates = {name: gr.update(value=value) for name, value in found.items()}
+        for name, (_, choices) in choices_of_names(self.services).items():
+            if name in found:
+                updates[name] = gr.update(value=found[name], choices=choices)
+        updates["overrides"] = _overrides(found.get("overrides", []))
+        others = [*self._heads(found, closes=True), *self._shown_tabs(found)]
+        note = note_box(" ".join(("The parameters were filled in.", *left_out)))
+        fields = [updates.get(name, gr.update()) for name in self.names]
+        return [*fields, *self.scripts.pasted(parsed), *others, note]
+
+    def _heads(self, values: Mapping[str, Any], closes: bool) -> list[Any]:
+        """Updates that open the accordions of what takes part, and close the others if `closes`."""
+        is_on = {
+            "hires": bool(values.get("hires_enabled")),
+            "refiner": values.get("refiner_checkpoint", NO_REFINER) not in (NO_REFINER, "", None),
+        }
+        return [gr.update(open=is_on[name]) if is_on[name] or closes else gr.update() for name in self.heads]
+
+    def _shown_tabs(self, values: Mapping[str, Any]) -> list[Any]:
+        return [gr.update(selected=values[name]) if values.get(name) else gr.update() for name in self.tabs]
+
+    def opened(self, kept: str) -> list[Any]:
+        """Updates for `fields`, the scripts' fields and `others` when the page is opened: the lists as they now are,
+        and the values that an earlier page kept."""
+        side = default_size(self.services, wanted_checkpoint(self.services))
+        lists = {name: choices for name, (_, choices) in choices_of_names(self.services).items()}
+        lists["styles"] = _style_names(self.services)
+        found = restored(kept, self.form, self.scripts.components)
+        names = {component: name for name, component in self.form.items()}
+        updates: dict[str, dict[str, Any]] = {name: {"choices": choices} for name, choices in lists.items()}
+        updates |= {"width": {"value": side}, "height": {"value": side}}
+        values: dict[str, Any] = {}
+        for component, value in found.items():
+            name = names.get(component, "")
+            several = value if isinstance(value, list) else [value]
+            if name and all(one in lists.get(name, several) for one in several):
+                values[name] = value
+                updates[name] = {**updates.get(name, {}), "value": value}
+        fields = [gr.update(**updates.get(name, {})) for name in self.names]
+        fields[self.names.index("overrides")] = _overrides(values.get("overrides", []))
+        chosen = [gr.update(value=found[one]) if one in found else gr.update() for one in self.scripts.components]
+        return [*fields, *chosen, *self._heads(values, closes=False), *self._shown_tabs(values)]
+
+    def keep_after(self, event: Any) -> None:
+        """Tell the page's script what the form holds when an event has filled it; fields that are not shown say
+        nothing themselves."""
+        everything = [*self.fields, *self.scripts.components]
+        event.then(
+            None, inputs=everything, js=f"(...values) => {self.script}.keepForm(values)", api_visibility="private"
+        )
+
+
+def _overrides(shown: list[str]) -> dict[str, Any]:
+    return gr.update(value=shown, choices=shown, visible=bool(shown))
+
+
+@dataclass(frozen=True)
+class TopRow:
+    """What stands above a form."""
+
+    task: gr.Textbox  # the id of the job that is submitted
+    kept: gr.Textbox  # the form of an earlier page
+    generate: gr.Button
+    interrupt: gr.Button
+    skip: gr.Button
+    paste: gr.Button
+    notice: gr.HTML
+
+
+def build_top_row(controls: Controls, services: Services, build_tools: Callable[[], None] = lambda: None) -> TopRow:
+    """Prompts, Generate and tools; `build_tools` adds the tab's own."""
+    tab, form = controls.prefix, controls.form
+    with gr.Row(elem_id=f"{tab}_toprow", elem_classes=["fw-toprow"]):
+        with gr.Column(scale=6, elem_classes=["fw-prompts"]):
+            controls.build("prompt", "negative_prompt")
+            examples = _build_examples(services, tab)
+        with gr.Column(scale=2, min_width=240, elem_id=f"{tab}_actions_column"):
+            task = gr.Textbox(visible="hidden", elem_id=f"{tab}_task")
+            kept = gr.Textbox(visible="hidden", elem_id=f"{tab}_kept_form")
+            with gr.Row(elem_id=f"{tab}_generate_box", elem_classes=["fw-generate-box"]):
+                interrupt = gr.Button("Interrupt", elem_id=f"{tab}_interrupt", variant="stop")
+                skip = gr.Button("Skip", elem_id=f"{tab}_skip")
+                generate = gr.Button("Generate", elem_id=f"{tab}_generate", variant="primary")
+            line = f'<div id="{tab}_plan_line" class="fw-plan-line" aria-live="polite"></div>'
+            gr.HTML(line, elem_id=f"{tab}_plan")
+            with gr.Row(elem_id=f"{tab}_tools", elem_classes=["fw-form-tools"]):
+                paste = gr.Button("Paste", elem_id="paste" if tab == "txt2img" else f"{tab}_paste", size="sm")
+                clear = gr.Button("Clear", elem_id=f"{tab}_clear_prompt", size="sm")
+                gr.Button("Last job", elem_id=f"{tab}_restore_progress", size="sm")
+                build_tools()
+            controls.build("styles")
+    notice = gr.HTML(elem_id=f"{tab}_notice", elem_classes=["fw-notice"])
+    clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
+    for button, text in examples:
+        button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
+    return TopRow(task, kept, generate, interrupt, skip, paste, notice)
+
+
+def build_overrides(form: Components, tab: str) -> None:
+    """The settings of a pasted image that hold for the form only."""
+    form["overrides"] = overrides = gr.Dropdown(
+        choices=[],
+        multiselect=True,
+        allow_custom_value=True,
+        visible=False,
+        label="Override settings",
+        info="From the pasted image; they hold for this form only. Remove what you do not want.",
+        elem_id=f"{tab}_override_settings",
+    )
+    overrides.change(lambda chosen: gr.update(visible=bool(chosen)), [overrides], [overrides], **HIDDEN_EVENT)
+
+
+def wire_tab(tab: ImageTab, top: TopRow, page: gr.Blocks, submit: Submit, pictures: gr.Textbox | None = None) -> None:
+    """Everything that happens by itself: jobs, pasting, keeping the form. `pictures` is the field in which the page's
+    script names the form's images; `tab.pictures()` of the script says them."""
+    _wire_jobs(tab, top, submit, pictures)
+    tab.keep_after(top.paste.click(_pasting(tab), inputs=[tab.form["prompt"]], outputs=tab.outputs, **HIDDEN_EVENT))
+    _wire_keeping(tab, page, top.kept)
+
+
+def _wire_keeping(tab: ImageTab, page: gr.Blocks, kept: gr.Textbox) -> None:
+    """The page's script keeps the form whenever a field changes, and hands it back when the page is opened."""
+    everything = [*tab.fields, *tab.scripts.components]
+    opening = page.load(
+        tab.opened,
+        inputs=[kept],
+        outputs=[*everything, *tab.others],
+        js=f"() => [{tab.script}.keptForm()]",
+        **HIDDEN_EVENT,
+    )
+    opening.then(
+        None, inputs=everything, js=f"(...values) => {tab.script}.formOpened(values)", api_visibility="private"
+    )
+    gr.on(
+        [field.change for field in everything if hasattr(field, "change")],
+        None,
+        inputs=everything,
+        js=f"(...values) => {tab.script}.keepForm(values)",
+        trigger_mode="multiple",
+        **HIDDEN_EVENT,
+    )
+
+
+def _wire_jobs(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox | None) -> None:
+    services, count = tab.services, len(tab.names)
+
+    def send(sent: gr.Request, task_id: str, images: str, *values: Any) -> str:
+        def completed(request: GenerationRequest) -> GenerationRequest:
+            return tab.scripts.chosen(replace(request, user=sent.username or ""), values[count:])
+
+        try:
+            submit(dict(zip(tab.names, values[:count], strict=True)), images, completed, task_id)
+        except FeatherweightError as error:
+            return error_box(str(error))
+        except (TypeError, ValueError, OverflowError) as error:
+            return error_box(str(InvalidValueError(f"A number in the form cannot be used: {error}.")))
+        return ""
+
+    begun = f"[{tab.script}.start(), await {tab.script}.pictures(), ...values]"
+    sending = top.generate.click(
+        send,
+        inputs=[top.task, pictures or top.kept, *tab.fields, *tab.scripts.components],
+        outputs=[top.notice],
+        js=f"async (task, images, ...values) => {begun}",
+        **HIDDEN_EVENT,
+    )
+    sending.success(None, js=f"() => {tab.script}.submitted()", api_visibility="private")
+    sending.failure(None, js=f"() => {tab.script}.failed()", api_visibility="private")
+
+    def stop(task_id: str) -> None:
+        services.queue.interrupt(
+            task_id or None, services.settings.current.interface_alternatives.interrupt_after_current
+        )
+
+    top.interrupt.click(stop, inputs=[top.task], js=f"() => {tab.script}.task()", **HIDDEN_EVENT)
+    top.skip.click(services.queue.skip, **HIDDEN_EVENT)
+
+
+def preview_every(request: GenerationRequest) -> int:
+    """After how many steps a preview is shown, as the settings say; 0: never."""
+    previews = request.settings.previews
+    return max(previews.show_progress_every_n_steps, 0) if previews.live_previews_enable else 0
+
+
+def _build_examples(services: Services, tab: str) -> list[tuple[gr.Button, str]]:
+    """Prompts to try, shown while the bundled model is the chosen one."""
+    shown = is_shipped(wanted_checkpoint(services))
+    with gr.Row(elem_id=f"{tab}_examples", elem_classes=["fw-examples"], visible=shown):
+        return [(gr.Button(text, size="sm", elem_classes=["fw-example"]), text) for text in EXAMPLES]
+
+
+def build_size(controls: Controls, services: Services) -> None:
+    """Width and height with the button that swaps them."""
+    form, tab = controls.form, controls.prefix
+    with gr.Column(scale=6):
+        controls.build("width", "height")
+    form["width"].value = form["height"].value = default_size(services, wanted_checkpoint(services))
+    swap = gr.Button("⇅", elem_id=f"{tab}_res_switch_btn", elem_classes=["fw-beside"], scale=0, min_width=44)
+    size = [form["width"], form["height"]]
+    swap.click(lambda w, h: (h, w), inputs=size, outputs=size, **HIDDEN_EVENT)
+
+
+def build_seed(controls: Controls) -> None:
+    """Seed with its buttons, and the extra seed settings."""
+    tab = controls.prefix
+    with gr.Row(elem_id=f"{tab}_seed_row", elem_classes=["fw-centered"]):
+        controls.build("seed")
+        dice = gr.Button("⚄", elem_id=f"{tab}_random_seed", elem_classes=["fw-beside"], scale=0, min_width=44)
+        gr.Button("♻", elem_id=f"{tab}_reuse_seed", elem_classes=["fw-beside"], scale=0, min_width=44)
+    dice.click(lambda: -1, outputs=[controls.form["seed"]], **HIDDEN_EVENT)
+    with gr.Accordion("Extra seed settings", open=False, elem_id=f"{tab}_seed_extras"):
+        controls.build_rest(Section.SEED_EXTRAS)
+
+
+def build_refiner(services: Services, controls: Controls) -> gr.Accordion:
+    """The checkpoint that finishes the image, in an accordion."""
+    tab = controls.prefix
+
+    def look() -> Any:
+        services.catalogue.refresh()
+        return gr.update(choices=choices_of(ROWS["refiner_checkpoint"], services))
+
+    head: gr.Accordion = gr.Accordion("Refiner", open=False, elem_id=f"{tab}_refiner")
+    with head, gr.Row():
+        controls.build("refiner_checkpoint")
+        refresh = gr.Button("↻", elem_id=f"{tab}_checkpoint_refresh", scale=0, min_width=44)
+        controls.build_rest(Section.REFINER)
+    refresh.click(look, outputs=[controls.form["refiner_checkpoint"]], **HIDDEN_EVENT)
+    return head
+
+
+def build_style_editor(services: Services, form: Components, tab: str) -> None:
+    """Styles: looked at, changed, deleted."""
+    with gr.Accordion("Edit styles", open=False, elem_id=f"{tab}_styles_edit"):
+        name = gr.Dropdown(
+            _style_names(services),
+            label="Name",
+            allow_custom_value=True,
+            value=None,
+            elem_id=f"{tab}_styles_edit_name",
+        )
+        prompt = gr.Textbox(
+            label="Prompt of the style", lines=2, info="{prompt} stands for what you typed; without it, text is added"
+        )
+        negative = gr.Textbox(label="Negative prompt of the style", lines=2)
+        with gr.Row():
+            save = gr.Button("Save style", size="sm", elem_id=f"{tab}_styles_edit_save")
+            delete = gr.Button("Delete style", size="sm", elem_id=f"{tab}_styles_edit_delete")
+        message = gr.HTML(elem_id=f"{tab}_styles_message")
+
+    def show(chosen: str | None) -> tuple[str, str]:
+        style = _book(services).styles.get(chosen or "")
+        return (style.prompt, style.negative_prompt) if style else ("", "")
+
+    def change(edit: Callable[[StyleBook], StyleBook], done: str) -> tuple[Any, Any, str]:
+        try:
+            edit(_book(services)).save()
+        except FeatherweightError as error:
+            return gr.update(), gr.update(), error_box(str(error))
+        names = _style_names(services)
+        return gr.update(choices=names), gr.update(choices=names), note_box(done)
+
+    def store(chosen: str | None, text: str, negative_text: str) -> tuple[Any, Any, str]:
+        if not (chosen or "").strip():
+            return gr.update(), gr.update(), error_box("A style needs a name: type one into the first field.")
+        style = Style(str(chosen), text or "", negative_text or "")
+        return change(lambda book: book.with_style(style), f"Style '{chosen}' saved.")
+
+    def remove(chosen: str | None) -> tuple[Any, Any, str]:
+        return change(lambda book: book.without_style(chosen or ""), f"Style '{chosen}' deleted.")
+
+    outputs = [name, form["styles"], message]
+    name.change(show, inputs=[name], outputs=[prompt, negative], **HIDDEN_EVENT)
+    save.click(store, inputs=[name, prompt, negative], outputs=outputs, **HIDDEN_EVENT)
+    delete.click(remove, inputs=[name], outputs=outputs, **HIDDEN_EVENT)
+
+
+def _book(services: Services) -> StyleBook:
+    return StyleBook.read(services.paths.styles_files)
+
+
+def _style_names(services: Services) -> list[str]:
+    return list(_book(services).styles)
+
+
+def _pasting(tab: ImageTab) -> Callable[[str], list[Any]]:
+    """The handler of the paste button: parameters in the prompt box, or the last job's where it is empty."""
+
+    def paste(text: str) -> list[Any]:
+        text = (text or "").strip() or _last_infotext(tab.services)
+        parsed = pasted_fields(text, tab.services) if text else {}
+        return tab.filled(parsed, form_values(parsed, tab.services))
+
+    return paste
+
+
+def _last_infotext(services: Services) -> str:
+    for record in services.queue.store.recent(20):
+        images = (record.outcome or {}).get("images", [])
+        if images:
+            return str(images[0]["infotext"])
+    return ""

@@ -1,0 +1,140 @@
+"""The img2img tab: the form of all tabs that make images (`modules.ui.image_tab`), and what it starts from.
+
+Images lie in canvases of the page's script (`assets/canvas.js`, `assets/img2img.js`), one for each sub tab, and survive
+a reload in the browser. Other tabs put an image in with the script's `featherweight.tab('img2img').setImage(mode,
+image)`: `mode` is a sub tab ("img2img", "sketch", "inpaint", "inpaint_sketch", "inpaint_upload"), `image` a Blob, a
+data URI or an address of this server; it gives a promise, and shows the sub tab. Generate sends what changed to
+`internal/upload`, and names the images by their keys (`modules.ui.start_form`).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gradio as gr
+
+from modules.processing.parameters import Section, Tab
+from modules.processing.request import GenerationRequest
+from modules.services import Services
+from modules.ui.controls import Components, Controls
+from modules.ui.extra_networks import extra_networks_tabs
+from modules.ui.form import request_of
+from modules.ui.image_tab import (
+    HIDDEN_EVENT,
+    ImageTab,
+    build_overrides,
+    build_refiner,
+    build_seed,
+    build_size,
+    build_style_editor,
+    build_top_row,
+    preview_every,
+    script_ids,
+    wire_tab,
+)
+from modules.ui.output_panel import build_output_panel
+from modules.ui.scripts_panel import build_scripts
+from modules.ui.start_form import Mode, Pictures, sized, start_of
+from modules.ui.uploads import Uploads
+
+SCRIPT_IDS = script_ids("img2img")
+CANVAS = '<div class="fw-canvas-place" data-canvas="{name}" data-layer="{layer}"></div>'
+CANVASES = {
+    Mode.IMG2IMG: ("img2img", "img2img_img2img_tab", "img2img_image"),
+    Mode.SKETCH: ("Sketch", "img2img_img2img_sketch_tab", "img2img_sketch"),
+    Mode.INPAINT: ("Inpaint", "img2img_inpaint_tab", "img2maskimg"),
+    Mode.INPAINT_SKETCH: ("Inpaint sketch", "img2img_inpaint_sketch_tab", "inpaint_sketch"),
+    Mode.INPAINT_UPLOAD: ("Inpaint upload", "img2img_inpaint_upload_tab", "img_inpaint_base"),
+}
+"""Title, id of the tab and id of its canvas."""
+LAYERS = {Mode.SKETCH: "color", Mode.INPAINT: "mask", Mode.INPAINT_SKETCH: "color"}
+"""What is painted in the canvas of a sub tab."""
+
+
+def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
+    """Build the tab's contents inside of the tab that is open now."""
+    controls = Controls(services, Tab.IMG2IMG)
+    form, tab = controls.form, controls.prefix
+    uploads = Uploads.of(services.paths)
+    top = build_top_row(controls, services, _build_interrogation)
+    with extra_networks_tabs(services, tab), gr.Row(elem_id="img2img_body", elem_classes=["fw-body"]):
+        with gr.Column(scale=1, elem_id="img2img_settings", elem_classes=["fw-parameters"]):
+            pictures = gr.Textbox(visible="hidden", elem_id="img2img_pictures")
+            modes = _build_modes(form)
+            with gr.Column(elem_id="inpaint_controls"):
+                controls.build_rest(Section.MASK, lines=(0,))
+                form["mask_alpha"] = gr.Slider(
+                    0, 100, 0, step=1, label="Mask transparency", elem_id="img2img_mask_alpha"
+                )
+                controls.build_rest(Section.MASK)
+            controls.build("resize_mode")
+            controls.build_rest(Section.SAMPLING, lines=(0, 1))
+            with gr.Row(elem_id="img2img_dimensions", elem_classes=["fw-centered"]):
+                sizings = _build_sizing(services, controls)
+                with gr.Column(scale=4):
+                    controls.build("batch_count", "batch_size")
+            controls.build_rest(Section.IMAGE)
+            controls.build_rest(Section.SAMPLING)
+            build_seed(controls)
+            with gr.Accordion("Outpaint", open=False, elem_id="img2img_outpaint"):
+                controls.build_rest(Section.OUTPAINT)
+            heads = {"refiner": build_refiner(services, controls)}
+            build_overrides(form, tab)
+            scripts = build_scripts(services, Tab.IMG2IMG)
+            build_style_editor(services, form, tab)
+        with gr.Column(scale=1, elem_id="img2img_results", elem_classes=["fw-results"]):
+            build_output_panel(tab)
+
+    def submit(
+        values: Mapping[str, Any], images: str, completed: Callable[[GenerationRequest], GenerationRequest], task: str
+    ) -> None:
+        start = start_of(values, Pictures.of(images), uploads)
+        request = completed(request_of(sized(values, start.images[0].image.size), services, start))
+        services.queue.submit(request, task_id=task, preview_every=preview_every(request))
+
+    tabs = {"mode": modes, "sizing": sizings}
+    image_tab = ImageTab(services, tab, form, scripts, heads, top.notice, tabs)
+    wire_tab(image_tab, top, page, submit, pictures)
+    return image_tab
+
+
+def _build_interrogation() -> None:
+    """The page's script asks POST /sdapi/v1/interrogate about the image of the sub tab that is shown."""
+    gr.Button("Interrogate CLIP", elem_id="interrogate", size="sm")
+    gr.Button("Interrogate DeepBooru", elem_id="deepbooru", size="sm")
+
+
+def _build_modes(form: Components) -> gr.Tabs:
+    form["mode"] = mode = gr.Textbox(Mode.IMG2IMG.value, visible="hidden", elem_id="img2img_mode")
+    modes = gr.Tabs(elem_id="mode_img2img")
+    with modes:
+        for name, (title, tab_id, canvas_id) in CANVASES.items():
+            with gr.Tab(title, id=name.value, elem_id=tab_id, render_children=True) as sub_tab:
+                gr.HTML(CANVAS.format(name=name.value, layer=LAYERS.get(name, "")), elem_id=canvas_id)
+                if name is Mode.INPAINT_UPLOAD:
+                    gr.HTML(CANVAS.format(name="mask_upload", layer=""), elem_id="img_inpaint_mask")
+            _remembers(sub_tab, mode, name.value)
+    return modes
+
+
+def _build_sizing(services: Services, controls: Controls) -> gr.Tabs:
+    form = controls.form
+    form["sizing"] = sizing = gr.Textbox("to", visible="hidden", elem_id="img2img_sizing")
+    with gr.Column(scale=6):
+        sizings = gr.Tabs(elem_id="img2img_tabs_resize")
+    with sizings:
+        to = gr.Tab("Resize to", id="to", elem_id="img2img_tab_resize_to", render_children=True)
+        with to, gr.Row(elem_classes=["fw-centered"]):
+            build_size(controls, services)
+            detect = "img2img_detect_image_size_btn"
+            gr.Button("⛶", elem_id=detect, elem_classes=["fw-beside"], scale=0, min_width=44)
+        with gr.Tab("Resize by", id="by", elem_id="img2img_tab_resize_by", render_children=True) as by:
+            form["scale_by"] = gr.Slider(0.05, 4.0, 1.0, step=0.05, label="Scale", elem_id="img2img_scale")
+            gr.HTML('<p id="img2img_scale_resolution_preview" class="fw-size" aria-live="polite"></p>')
+    _remembers(to, sizing, "to")
+    _remembers(by, sizing, "by")
+    return sizings
+
+
+def _remembers(tab: gr.Tab, field: gr.Textbox, name: str) -> None:
+    """The form's field names the tab that is shown."""
+    tab.select(None, outputs=[field], js=f"() => '{name}'", **HIDDEN_EVENT)

@@ -1,0 +1,152 @@
+"""The built-in scripts on prompts and images, with the tiny model: recorded requests, and what they refuse."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modules.errors import FeatherweightError
+from modules.images.infotext import parse_infotext
+from modules.processing.engine.engine import Engine
+from modules.processing.record.result import ImageRole, Result
+from modules.scripts.library import ScriptLibrary, filled_args
+from tests.processing.recorded import levels_apart
+from tests.processing.recorded import request_of as noise_request
+from tests.processing.test_image_start import from_image
+from tests.recordings import REFERENCE
+from tests.scripts.toys import image_request, run, small_request
+
+BUILT_IN = Path(__file__).parent.parent.parent / "extensions-builtin"
+RECORDED = {case["id"]: case for case in json.loads((REFERENCE / "script-cases.json").read_text())["cases"]}
+LEFT = (0, 0, 32, 64)
+SOFT = {"Soft Inpainting": (True, 1.0, 0.5, 4.0, 0.0, 0.5, 2.0)}
+
+
+@pytest.fixture(scope="module")
+def library() -> ScriptLibrary:
+    found = ScriptLibrary.load([BUILT_IN])
+    assert not found.faults
+    return found
+
+
+def made(wanted: Any, title: str, args: list[Any], library: ScriptLibrary, engine: Engine, folder: Path) -> Result:
+    is_img2img = hasattr(wanted.start, "images")
+    script = library.find(title, is_img2img)
+    request = replace(wanted, script=script.title(), script_args=filled_args(script, args))
+    return run(request, engine, folder, library)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_script_makes_the_same_images(
+    name: str, library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    case = RECORDED[name]
+    payload = case["payload"]
+    wanted = from_image(payload) if "init_images" in payload else noise_request(payload)
+    settings = wanted.settings.with_changes({"return_grid": True})
+    wanted = replace(wanted, settings=settings)
+    result = made(wanted, payload["script_name"], payload["script_args"], library, engine, tmp_path)
+    assert len(result.images) == len(case["images"])
+    assert result.images[0].kind is ImageRole.GRID
+    for image, recorded in zip(result.samples, case["images"][1:], strict=True):
+        apart = levels_apart(image.image, recorded["file"])
+        assert apart.max() <= 8 and (apart <= 2).mean() >= 0.98, (apart.max(), (apart <= 2).mean())
+    for image, text in zip(result.images, case["info"]["infotexts"], strict=True):
+        ours, theirs = parse_infotext(image.infotext), parse_infotext(text)
+        for key in theirs.keys() - {"Version"}:
+            assert str(ours[key]).removesuffix(".0") == str(theirs[key]).removesuffix(".0"), key
+
+
+def test_a_prompt_matrix_of_negative_prompts_at_the_start(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    wanted = small_request(negative_prompt="ugly|dark", settings={"samples_save": False})
+    result = made(wanted, "prompt matrix", [True, True, "negative", "space", 4], library, engine, tmp_path)
+    parsed = [parse_infotext(image.infotext) for image in result.samples]
+    assert [fields["Negative prompt"] for fields in parsed] == ["ugly", "dark ugly"]
+    assert [fields["Seed"] for fields in parsed] == ["5", "6"]
+
+
+def test_lines_of_a_file_are_jobs(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    text = '# a comment\nblue\n\n--prompt a dog --steps 1 --seed 9 --sampler_name "DDIM"'
+    wanted = small_request(prompt="on grass")
+    result = made(wanted, "Prompts from file or textbox", [True, False, "end", text], library, engine, tmp_path)
+    first, second = (parse_infotext(image.infotext) for image in result.samples)
+    assert (first["Prompt"], first["Seed"], first["Steps"]) == ("on grass blue", "5", "2")
+    assert (second["Prompt"], second["Seed"], second["Steps"]) == ("on grass a dog", "9", "1")
+    assert second["Sampler"] == "DDIM"
+
+
+def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    image = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
+    wanted = image_request(image=image, denoising_strength=0.2, settings={"samples_save": True})
+    result = made(wanted, "sd upscale", ["", 16, "Lanczos", 1.75], library, engine, tmp_path)
+    (whole,) = result.images
+    assert whole.image.size == (112, 112) and whole.path is not None
+    assert "SD upscale overlap: 16, SD upscale upscaler: Lanczos" in whole.infotext
+    assert len(list(tmp_path.rglob("*.png"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("title", "args", "sentence"),
+    [
+        ("prompt matrix", [False, False, "both", "comma", 0], "'both' is none of: positive, negative"),
+        ("prompt matrix", [False, False, "positive", "dash", 0], "'dash' is none of: comma, space"),
+        ("Prompts from file or textbox", [False, False, "start", "# only"], "There are no prompts"),
+        ("Prompts from file or textbox", [False, False, "start", "--size 3"], "Line 1: unknown --size"),
+        ("Prompts from file or textbox", [False, False, "start", "--steps two"], "Line 1: --steps 'two' is no number"),
+        ("Prompts from file or textbox", [False, False, "start", '--prompt "a'], "Close every quote"),
+        ("Prompts from file or textbox", [False, False, "start", "--outpath_grids x"], "is not supported here"),
+        ("loopback", [4, 0.5, "Bent", "None"], "'Bent' is none of: Aggressive, Linear, Lazy"),
+        ("loopback", [4, 0.5, "Linear", "CLIP"], "has no interrogation"),
+        ("sd upscale", ["", 64, "Lanczos", 2.0], "tiles overlap by 64 pixels; allowed is 0 to 63"),
+        ("sd upscale", ["", 8, "Magic", 2.0], "there is no upscaler 'Magic'"),
+        ("poor man's outpainting", [16, 0, 0, []], "choose at least one direction"),
+        ("poor man's outpainting", [16, 0, "grey", ["up"]], "'grey' is none of: fill, original"),
+        ("sd upscale", ["", 8, "Lanczos", 0.5], "Make width and height smaller, or the image larger"),
+    ],
+)
+def test_wrong_arguments_are_said_before_the_first_image(
+    title: str, args: list[Any], sentence: str, library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    wanted = image_request() if title in ("loopback", "sd upscale", "poor man's outpainting") else small_request()
+    with pytest.raises(FeatherweightError, match=sentence.replace("(", r"\(")):
+        made(wanted, title, args, library, engine, tmp_path)
+
+
+def test_poor_mans_outpainting_makes_only_the_tiles_at_the_borders(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    image = Image.linear_gradient("L").resize((128, 64)).convert("RGB")
+    wanted = image_request(image=image)
+    result = made(wanted, "poor man's outpainting", [32, 0, "original", ["right"]], library, engine, tmp_path)
+    (whole,) = result.images
+    assert whole.image.size == (192, 64)
+    assert whole.image.crop((0, 0, 64, 64)).tobytes() == image.crop((0, 0, 64, 64)).tobytes()
+    assert "Masked content" not in whole.infotext and "Mask sha256" in whole.infotext
+
+
+def test_a_script_of_the_other_tab_is_refused_by_name(library: ScriptLibrary) -> None:
+    with pytest.raises(FeatherweightError, match="'loopback' is not for txt2img, only for img2img"):
+        library.find("loopback")
+
+
+def test_soft_inpainting_takes_grey_masks_as_they_are(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    wanted = replace(image_request(LEFT, blur=6), alwayson_args=SOFT)
+    result = run(wanted, engine, tmp_path, library)
+    assert not result.notices
+    parsed = parse_infotext(result.samples[0].infotext)
+    assert parsed["Soft inpainting enabled"] == "True" and parsed["Soft inpainting difference contrast"] == "2.0"
+    off = run(image_request(LEFT, blur=6), engine, tmp_path, library)
+    assert "Soft inpainting" not in off.samples[0].infotext
+    assert (np.asarray(result.samples[0].image) != np.asarray(off.samples[0].image)).any()
+
+
+def test_soft_inpainting_without_a_mask_does_nothing(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    wanted = replace(image_request(), alwayson_args=SOFT)
+    result = run(wanted, engine, tmp_path, library)
+    assert not result.notices and "Soft inpainting" not in result.samples[0].infotext

@@ -1,0 +1,79 @@
+"""Imports go down only and never in a ring; those for type checkers and those inside functions count too."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MODULES = ROOT / "modules"
+ORDER = (
+    ("setup", "ui"),
+    ("api", "cli"),
+    ("assembly",),
+    ("services",),
+    ("jobs", "training", "extra_networks", "script_callbacks"),
+    ("scripts",),
+    ("processing", "model_cards"),
+    ("adapters",),
+    ("models", "images", "upscalers"),
+    ("prompting", "sampling", "memory", "access"),
+    ("settings",),
+    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock"),
+    ("errors", "model_folders", "version"),
+)
+"""The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
+ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def imports() -> dict[str, dict[str, int]]:
+    """By file, which files of `modules/` it imports anywhere in its text, and in which line first."""
+    files = {dotted(path): path for path in MODULES.rglob("*.py") if path.parent != MODULES or path.stem != "__init__"}
+    return {name: dict(imported_by(path, files, name)) for name, path in files.items()}
+
+
+def imported_by(path: Path, files: dict[str, Path], own: str) -> Iterator[tuple[str, int]]:
+    for node in reversed(list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            assert node.level == 0 and node.module, f"{path}: a relative import"
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in files else node.module for name in full]
+        for name in names:
+            if name in files and name != own:
+                yield name, node.lineno
+
+
+def room(name: str) -> str:
+    return name.split(".")[1]
+
+
+def test_every_room_has_its_row() -> None:
+    assert {room(name) for name in imports()} == set(ROW)
+
+
+def test_imports_go_down() -> None:
+    upward = [
+        f"{name}:{line} imports {other}"
+        for name, others in imports().items()
+        for other, line in others.items()
+        if room(other) != room(name) and ROW[room(other)] <= ROW[room(name)]
+    ]
+    assert upward == []
+
+
+def test_no_files_import_each_other_in_a_ring() -> None:
+    """Files that import only what is known to be in no ring are in none either; what is left over is."""
+    left = {name: set(others) for name, others in imports().items()}
+    while free := {name for name, others in left.items() if not others}:
+        left = {name: others - free for name, others in left.items() if name not in free}
+    assert sorted(left) == []

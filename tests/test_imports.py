@@ -13,13 +13,13 @@ ORDER = (
     ("assembly",),
     ("services",),
     ("jobs", "training", "extra_networks", "script_callbacks"),
-    ("scripts",),
+    ("scripts", "history"),
     ("processing", "model_cards"),
     ("adapters",),
     ("models", "images", "upscalers"),
     ("prompting", "sampling", "memory", "access"),
     ("settings",),
-    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock"),
+    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder"),
     ("errors", "model_folders", "version"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""

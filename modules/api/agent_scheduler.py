@@ -31,7 +31,27 @@ from modules.services import Services
 
 PREFIX = "/agent-scheduler/v1"
 WAITS = "pending"  # their word; the other states are called as ours
-UNKNOWN = documented(errors={404: "No job has the task id 'task(abc)'; its record may have been removed."})
+GONE = {404: "No job has the task id 'task(abc)'; its record may have been removed."}
+DONE: dict[str, Any] = {"success": True, "message": "Done"}
+WITH_ID = {**DONE, "task_id": "task(abc)"}
+TASK: dict[str, Any] = {
+    "id": "task(abc)",
+    "api_task_id": "task(abc)",
+    "api_task_callback": None,
+    "name": "a large red circle",
+    "type": "txt2img",
+    "status": "pending",
+    "params": {"prompt": "a large red circle", "steps": 20},
+    "script_params": None,
+    "priority": 1000,
+    "position": 1,
+    "result": "{}",
+    "bookmarked": False,
+    "created_at": "2026-01-01T12:00:00+00:00",
+    "updated_at": "2026-01-01T12:00:00+00:00",
+}
+QUEUE = {"current_task_id": None, "pending_tasks": [TASK], "total_pending_tasks": 1, "paused": False}
+RESULTS = {"success": True, "data": [{"image": "data:image/png;base64,iVBORw0KGgo...", "infotext": "a cat"}]}
 MAX_IMPORTED = 10000
 MAX_SHOWN = 1000
 TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".avif": "avif"}
@@ -98,7 +118,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         """Put a job in line and answer at once. The body of POST /sdapi/v1/img2img, and `checkpoint` and `vae`."""
         return submit(body, request)
 
-    @routes.get("/queue")
+    @routes.get("/queue", **documented(QUEUE))
     def whole(limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """The task that runs, and those that wait."""
         line = queue.line(max(offset, 0) + _limit(limit))[max(offset, 0) :]
@@ -112,7 +132,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             "paused": queue.is_paused,
         }
 
-    @routes.get("/history")
+    @routes.get("/history", **documented({"total": 1, "tasks": [TASK]}))
     def history(status: str | None = None, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """Ended tasks, what ended last first; of one status or of all."""
         statuses = FINAL if status is None else tuple(item for item in FINAL if item.value == status)
@@ -122,14 +142,14 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             "tasks": [_task(record, services) for record in found],
         }
 
-    @routes.get("/export")
+    @routes.get("/export", **documented([{**TASK, "request": {"prompt": "a large red circle"}}]))
     def export(limit: int = MAX_SHOWN, offset: int = 0) -> list[dict[str, Any]]:
         """Waiting tasks with all that is needed to put them in line elsewhere."""
         line = queue.line(max(offset, 0) + _limit(limit))[max(offset, 0) :]
         records = (queue.record(entry.task_id) for entry in line if isinstance(entry, Job))
         return [{**_task(record, services), "request": _portable(record, services)} for record in records]
 
-    @routes.post("/import")
+    @routes.post("/import", **documented({**DONE, "task_ids": ["task(abc)"]}))
     def import_tasks(body: ImportBody) -> dict[str, Any]:
         """Put exported tasks in line."""
         try:
@@ -139,57 +159,57 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             raise InvalidValueError(f"The text is no export of tasks: {error}.") from error
         return _done("Imported") | {"task_ids": [queue.submit(request).task_id for request in requests]}
 
-    @routes.get("/samplers")
+    @routes.get("/samplers", **documented(["Euler", "DPM++ 2M"]))
     def samplers() -> list[str]:
         """Names of samplers."""
         return [name for name, _ in SAMPLERS.items()]
 
-    @routes.get("/sd-models")
+    @routes.get("/sd-models", **documented(["model.safetensors [5fe1d58aba]"]))
     def models() -> list[str]:
         """Titles of checkpoints."""
         return [info.title for info in services.catalogue.entries]
 
-    @routes.post("/queue/pause")
+    @routes.post("/queue/pause", **documented(DONE))
     def pause() -> dict[str, Any]:
         """Begin nothing new."""
         queue.pause()
         return _done("Queue paused")
 
-    @routes.post("/queue/resume")
+    @routes.post("/queue/resume", **documented(DONE))
     def resume() -> dict[str, Any]:
         """Go on."""
         queue.pause(False)
         return _done("Queue resumed")
 
-    @routes.post("/queue/clear")
+    @routes.post("/queue/clear", **documented(DONE))
     def clear() -> dict[str, Any]:
         """Cancel everything that waits."""
         return _done(f"{queue.clear()} tasks were taken out of the queue")
 
-    @routes.post("/history/clear")
+    @routes.post("/history/clear", **documented(DONE))
     def clear_history() -> dict[str, Any]:
         """Forget ended tasks but the bookmarked ones; images stay."""
         queue.store.prune(0)
         return _done("Task history cleared")
 
-    @routes.post("/task/requeue-failed")
+    @routes.post("/task/requeue-failed", **documented({**DONE, "task_ids": ["task(abc)"]}))
     def requeue_failed() -> dict[str, Any]:
         """Put all failed tasks in line again."""
         return _done("Failed tasks were put in line again") | {"task_ids": retried(services)}
 
-    @routes.get("/task/{id}", **UNKNOWN)
+    @routes.get("/task/{id}", **documented({"success": True, "data": TASK}, errors=GONE))
     def one(id: str) -> dict[str, Any]:
         """A task."""
         return {"success": True, "data": _task(queue.record(id), services)}
 
-    @routes.get("/task/{id}/position", **UNKNOWN)
+    @routes.get("/task/{id}/position", **documented({"status": "pending", "position": 1}, errors=GONE))
     def position(id: str) -> dict[str, Any]:
         """Its status, and its place in line from 1; null for one that does not wait."""
         record = queue.record(id)
         line = [entry.task_id for entry in queue.line(MAX_IMPORTED)]
         return {"status": _word(record.status), "position": line.index(id) + 1 if id in line else None}
 
-    @routes.get("/task/{id}/results", response_model=None, **UNKNOWN)
+    @routes.get("/task/{id}/results", response_model=None, **documented(RESULTS, errors=GONE))
     def results(id: str, zip: bool = False) -> Response | dict[str, Any]:
         """The images of a task with their infotexts, as data URIs or as a zip file."""
         record = queue.record(id)
@@ -202,7 +222,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             "data": [{"image": _uri(path), "infotext": texts.get(str(path), "")} for path in files],
         }
 
-    @routes.put("/task/{id}", **UNKNOWN)
+    @routes.put("/task/{id}", **documented(DONE, errors=GONE))
     def change(id: str, body: TaskChange) -> dict[str, Any]:
         """Have a waiting task ask for something else."""
         parameters = dict(body.params or {})
@@ -214,7 +234,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             queue.rename(id, body.name)
         return _done("Task updated")
 
-    @routes.delete("/task/{id}", **UNKNOWN)
+    @routes.delete("/task/{id}", **documented(DONE, errors=GONE))
     def delete(id: str) -> dict[str, Any]:
         """Cancel a task that waits or runs; forget one that has ended."""
         if queue.record(id).status.is_final:
@@ -223,7 +243,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             queue.interrupt(id, why="cancelled")
         return _done("Task deleted")
 
-    @routes.post("/task/{id}/run", **UNKNOWN)
+    @routes.post("/task/{id}/run", **documented(WITH_ID, errors=GONE))
     def run(id: str) -> dict[str, Any]:
         """Have a waiting task run next; an ended one is put in line again, first."""
         if queue.record(id).status.is_final:
@@ -232,12 +252,12 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             queue.run_next(id)
         return _done("Task runs next") | {"task_id": id}
 
-    @routes.post("/task/{id}/requeue", **UNKNOWN)
+    @routes.post("/task/{id}/requeue", **documented(WITH_ID, errors=GONE))
     def requeue(id: str) -> dict[str, Any]:
         """Put a task in line once more, with its seeds."""
         return _done("Task requeued") | {"task_id": queue.again(id).task_id}
 
-    @routes.post("/task/{id}/move/{over_id}", **UNKNOWN)
+    @routes.post("/task/{id}/move/{over_id}", **documented(DONE, errors=GONE))
     def move(id: str, over_id: str) -> dict[str, Any]:
         """Put a waiting task before another one; `top` and `bottom` are the ends of the line."""
         if over_id == "top":
@@ -246,19 +266,19 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
             queue.move_before(id, None if over_id == "bottom" else over_id)
         return _done("Task moved")
 
-    @routes.post("/task/{id}/bookmark", **UNKNOWN)
+    @routes.post("/task/{id}/bookmark", **documented(DONE, errors=GONE))
     def bookmark(id: str) -> dict[str, Any]:
         """Keep a task when the history is cleared."""
         queue.bookmark(id)
         return _done("Task bookmarked")
 
-    @routes.post("/task/{id}/unbookmark", **UNKNOWN)
+    @routes.post("/task/{id}/unbookmark", **documented(DONE, errors=GONE))
     def unbookmark(id: str) -> dict[str, Any]:
         """The opposite."""
         queue.bookmark(id, False)
         return _done("Task unbookmarked")
 
-    @routes.post("/task/{id}/rename", **UNKNOWN)
+    @routes.post("/task/{id}/rename", **documented(DONE, errors=GONE))
     def rename(id: str, name: str) -> dict[str, Any]:
         """Give a task another title."""
         queue.rename(id, name)

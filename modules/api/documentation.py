@@ -56,6 +56,12 @@ def documented(reply: Any = None, errors: Mapping[int, str] | None = None) -> di
     return {"responses": {200: _json("Done.", example), **_error_replies(errors or {})}}
 
 
+def documented_image(kind: str, errors: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """As `documented`, for a route that answers with an image of this kind, such as png."""
+    reply = {"description": "The image.", "content": {f"image/{kind}": {"example": f"({kind.upper()})"}}}
+    return {"responses": {200: reply, **_error_replies(errors or {})}}
+
+
 class DescribedApi(FastAPI):
     """An app whose OpenAPI description has summaries from docstrings, our error replies and the users' scheme."""
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from modules.access import is_loopback
 from modules.api.auth import user_of
-from modules.api.documentation import documented
+from modules.api.documentation import documented, documented_image
 from modules.api.reply_models import (
     DifferenceReply,
     HistoryItem,
@@ -116,12 +116,12 @@ def history_routes(services: Services) -> APIRouter:
         more = len(found) > limit
         return HistoryPage(images=[item(entry) for entry in found[:limit]], more=more)
 
-    @routes.get("/count")
+    @routes.get("/count", **documented(120))
     def count(request: Request, q: str = "") -> int:
         """How many images a search finds."""
         return history.count(q, own(request))
 
-    @routes.get("/values")
+    @routes.get("/values", **documented(["featherweight-scenes", "other"]))
     def values(key: str) -> list[str]:
         """The values that images have for a key of the search, such as model or tag."""
         return history.values_of(key)
@@ -137,7 +137,7 @@ def history_routes(services: Services) -> APIRouter:
         """All that is known of an image."""
         return item(entry_of(id, request))
 
-    @routes.get("/thumbnail", response_class=Response, **documented(errors={404: NO_IMAGE}))
+    @routes.get("/thumbnail", response_class=Response, **documented_image("webp", errors={404: NO_IMAGE}))
     def thumbnail(id: int, request: Request) -> Response:
         """A small WebP of an image."""
         entry = entry_of(id, request)
@@ -146,7 +146,7 @@ def history_routes(services: Services) -> APIRouter:
             data = thumbnails.of(entry.fingerprint, file_of(entry))
         return Response(data, media_type="image/webp", headers=CACHED)
 
-    @routes.get("/image", response_class=FileResponse, **documented(errors={404: NO_IMAGE}))
+    @routes.get("/image", response_class=FileResponse, **documented_image("png", errors={404: NO_IMAGE}))
     def image(id: int, request: Request) -> FileResponse:
         """The file of an image."""
         path = file_of(entry_of(id, request))
@@ -192,7 +192,7 @@ def history_routes(services: Services) -> APIRouter:
         wanted = replace(wanted, user=user_of(request, services.access))
         return TaskIdReply(task_id=(await asyncio.to_thread(services.queue.submit, wanted)).task_id)
 
-    @routes.get("/difference", response_class=Response, **documented(errors={404: NO_IMAGE}))
+    @routes.get("/difference", response_class=Response, **documented_image("png", errors={404: NO_IMAGE}))
     def difference_image(first: int, second: int, request: Request) -> Response:
         """The absolute difference of two images, eight times amplified."""
         data = BytesIO()

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
-from modules.api.documentation import documented
+from modules.api.documentation import documented, documented_image
 from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, UnknownNameError
@@ -22,6 +22,38 @@ from modules.services import Services
 NO_JOB = "No waiting job has the task id 'task(abc)'; it may have begun or ended."
 SHOWN_ENDED = 20
 MAX_SHOWN = 500
+
+
+ENTRY: dict[str, Any] = {
+    "task_id": "task(abc)",
+    "kind": "txt2img",
+    "title": "a large red circle on a blue background",
+    "status": "queued",
+    "user": "",
+    "model": "featherweight-scenes.safetensors Disable",
+    "waits_for": "",
+    "is_pinned": False,
+    "is_bookmarked": False,
+    "created_at": 1767225600.0,
+    "ended_at": None,
+    "seconds": None,
+    "fraction": 0.0,
+    "phase": "waiting",
+    "eta_s": None,
+    "images": 0,
+    "error": None,
+    "parameters": None,
+    "infotext": None,
+}
+EXAMPLE = {
+    "paused": False,
+    "when_done": "nothing",
+    "running": None,
+    "waiting": [ENTRY],
+    "waiting_total": 1,
+    "ended": [],
+    "failed_total": 0,
+}
 
 
 class QueueId(Tolerant):
@@ -65,7 +97,7 @@ def queue_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/featherweight/v1/queue", tags=["queue"])
     queue = services.queue
 
-    @routes.get("")
+    @routes.get("", **documented(EXAMPLE))
     def whole(limit: int = 100) -> QueueReply:
         """What runs, what waits in the order in which it will run, and what ended last."""
         running = queue.running_entry
@@ -92,7 +124,9 @@ def queue_routes(services: Services) -> APIRouter:
             reply.infotext = request_infotext(request, services.catalogue)
         return reply
 
-    @routes.get("/image", response_class=FileResponse, **documented(errors={404: "The job has no such image."}))
+    @routes.get(
+        "/image", response_class=FileResponse, **documented_image("png", errors={404: "The job has no such image."})
+    )
     def image(task_id: str, index: int = 0) -> FileResponse:
         """A finished image of a job, from its file."""
         paths = image_paths(queue.record(task_id))

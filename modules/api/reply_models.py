@@ -434,7 +434,7 @@ class QueueReply(Reply):
 
     paused: bool = Field(examples=[False])
     when_done: str = Field(examples=["nothing"])
-    running: QueueEntry | None = Field(default=None)
+    running: QueueEntry | None = Field(default=None, examples=[None])
     waiting: list[QueueEntry]
     waiting_total: int = Field(examples=[1])
     ended: list[QueueEntry]

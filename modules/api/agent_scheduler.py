@@ -121,7 +121,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.get("/queue", **documented(QUEUE))
     def whole(limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """The task that runs, and those that wait."""
-        line = queue.line(max(offset, 0) + _limit(limit))[max(offset, 0) :]
+        line = queue.line(_offset(offset) + _limit(limit))[_offset(offset) :]
         running = queue.running_entry
         return {
             "current_task_id": running.task_id if running else None,
@@ -136,7 +136,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     def history(status: str | None = None, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """Ended tasks, what ended last first; of one status or of all."""
         statuses = FINAL if status is None else tuple(item for item in FINAL if item.value == status)
-        found = queue.store.ended_jobs(statuses, _limit(limit), max(offset, 0)) if statuses else []
+        found = queue.store.ended_jobs(statuses, _limit(limit), _offset(offset)) if statuses else []
         return {
             "total": queue.store.count(statuses) if statuses else 0,
             "tasks": [_task(record, services) for record in found],
@@ -145,7 +145,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
     @routes.get("/export", **documented([{**TASK, "request": {"prompt": "a large red circle"}}]))
     def export(limit: int = MAX_SHOWN, offset: int = 0) -> list[dict[str, Any]]:
         """Waiting tasks with all that is needed to put them in line elsewhere."""
-        line = queue.line(max(offset, 0) + _limit(limit))[max(offset, 0) :]
+        line = queue.line(_offset(offset) + _limit(limit))[_offset(offset) :]
         records = (queue.record(entry.task_id) for entry in line if isinstance(entry, Job))
         return [{**_task(record, services), "request": _portable(record, services)} for record in records]
 
@@ -289,6 +289,10 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
 
 def _limit(limit: int) -> int:
     return max(0, min(limit, MAX_SHOWN))
+
+
+def _offset(offset: int) -> int:
+    return max(0, min(offset, 10**9))
 
 
 def _done(message: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from modules.api.reply_models import (
 )
 from modules.api.requests import request_from
 from modules.api.schemas import Tolerant, Txt2ImgBody
-from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
+from modules.errors import FeatherweightError, InvalidValueError, OutputError, UnknownNameError
 from modules.history.difference import Difference, difference
 from modules.history.store import PAGE, HistoryEntry
 from modules.images.reading import read_image
@@ -216,7 +216,10 @@ def history_routes(services: Services) -> APIRouter:
     def import_folder(body: FolderBody) -> list[ImportItem]:
         """Take the images of a folder and all below into the history, in the background."""
         folder = Path(body.folder).expanduser()
-        check_folder(folder, allowed)
+        try:
+            check_folder(folder, allowed)
+        except OutputError as error:
+            raise InvalidValueError(f"{folder} may not be imported. {error}") from error
         importer.add(folder)
         return imports()
 

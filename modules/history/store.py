@@ -390,7 +390,7 @@ class History:
         log.warning("%s", self.notices[0])
 
     def _one(self, entry_id: int) -> HistoryEntry:
-        row = self._db.execute("SELECT * FROM entries WHERE id = ?", (min(entry_id, 2**62),)).fetchone()
+        row = self._db.execute("SELECT * FROM entries WHERE id = ?", (max(-(2**62), min(entry_id, 2**62)),)).fetchone()
         if row is None:
             raise UnknownNameError(f"The history has no image {entry_id}; it may have been deleted.")
         return _entry(row)

@@ -109,7 +109,7 @@ def test_an_image_is_made_again_in_another_precision(client: TestClient, ids: li
 
 
 def test_folders_outside_of_the_allowed_ones_are_not_imported(client: TestClient) -> None:
-    assert client.post(f"{ROUTE}/import", json={"folder": "/etc"}).status_code == 507
+    assert client.post(f"{ROUTE}/import", json={"folder": "/etc"}).status_code == 422
     assert client.post(f"{ROUTE}/stop-import").status_code == 200
 
 

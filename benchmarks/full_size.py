@@ -1,8 +1,10 @@
 """Checkpoints of the full size of Stable Diffusion 1, 2 and XL with random weights, written without ever holding it."""
 
+import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -110,6 +112,24 @@ def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
             repeated = numbers.roll(index).repeat(-(-count // numbers.numel()))
             writer.write(name, repeated[:count].reshape(shape))
     return sum(math.prod(shape) for shape in shapes.values())
+
+
+def write_full_size_header(path: Path, family: str) -> None:
+    """Write the header of such a checkpoint, with a hole in place of the weights: it takes no room on the disk."""
+    make, yaml = FAMILIES[family]
+    header: dict[str, Any] = {}
+    end = 0
+    for module, keymap in make(read_architecture(yaml)):
+        for key, tensor in module.state_dict().items():
+            original = keymap.to_original(key)
+            assert original is not None
+            shape = list(keymap.tensor_to_original(key, tensor).shape)
+            begin, end = end, end + 2 * math.prod(shape)
+            header[original] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
 
 
 def use_every_page(modules: Iterable[nn.Module]) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 from PIL import Image
 
 from modules.access import access_of
+from modules.captioning.captioners import Captioners
 from modules.devices import choose_device, tune_allocator
-from modules.errors import FeatherweightError
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.faces.restorers import FaceRestorers
 from modules.flags.flags import Flags
 from modules.history.service import HistoryService
+from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
@@ -26,6 +29,9 @@ from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
 from modules.paths import Paths, resolve_paths
+from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
+from modules.postprocessing.operations import Operations
+from modules.postprocessing.upscale import UpscaleOperation
 from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.engine import Engine
@@ -57,6 +63,8 @@ from modules.version import PROGRAM_VERSION
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
+BROUGHT_ALONG = ("wildcards", "tags")
+"""Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
 
 
@@ -95,9 +103,12 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),
+        faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
-    scripts = load_scripts(flags, paths, settings.current, program_of(paths, catalogue, engine))
+    captioners = captioners_of(flags, paths)
+    program = program_of(paths, catalogue, engine, settings, captioners)
+    scripts = load_scripts(flags, paths, settings.current, program)
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
@@ -128,10 +139,12 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         queue,
         PROGRAM_VERSION,
         estimator,
+        captioners,
         history,
         spool,
         scripts,
         access,
+        operations=operations_of(engine, scripts),
         history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
         notices=(
@@ -144,6 +157,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))
+    extras_of(services).repeat_what_is_left()
     return services
 
 
@@ -184,6 +198,33 @@ def precision_work(services: Services) -> PrecisionWork:
     )
 
 
+def operations_of(engine: Engine, scripts: ScriptLibrary) -> Operations:
+    """Our operations of the Extras tab, then those of extensions; one whose name is taken is left out, by its file."""
+    ours = (UpscaleOperation(engine.upscalers), GfpganOperation(engine.faces), CodeFormerOperation(engine.faces))
+    operations = Operations(ours)
+    for operation in scripts.operations:
+        try:
+            operations.add(operation)
+        except InvalidValueError as error:
+            log.error("%s: %s", operation.filename, error)
+            scripts.faults.append(f"{operation.filename}: {error}")
+    return operations
+
+
+def extras_of(services: Services) -> Extras:
+    """The work of the Extras tab of this program."""
+    allowed = None
+    if not services.access.is_local:
+        allowed = output_folders(services.flags, services.paths, services.settings.current)
+    return Extras(services.queue, services.operations, services.settings, services.paths.data_dir, allowed)
+
+
+def captioners_of(flags: Flags, paths: Paths) -> Captioners:
+    """What writes captions, from the models that the user has."""
+    clip_dir = Path(flags.clip_models_path).expanduser().absolute() if flags.clip_models_path else None
+    return Captioners(paths.models_dir, lambda part: choose_device(flags, part), clip_dir)
+
+
 def merger_of(services: Services) -> Merger:
     """Merges of this program; results lie in the first folder of checkpoints."""
     return Merger(
@@ -196,7 +237,9 @@ def merger_of(services: Services) -> Merger:
     )
 
 
-def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> Program:
+def program_of(
+    paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, settings: SettingsStore, captioners: Captioners
+) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
@@ -209,6 +252,9 @@ def program_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine) -> 
         styles=lambda: StyleBook.read(paths.styles_files),
         adapters=lambda: engine.adapters.files,
         folders=folders_of(paths),
+        settings=lambda: settings.current,
+        caption=captioners.caption,
+        find_faces=engine.faces.find,
     )
 
 
@@ -232,7 +278,8 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name next to them."""
+    """The folders by kinds of models; for other kinds a folder of that name next to them. Wildcards and tags lie in the
+    data folder, among the models, or in folders of extensions."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
@@ -240,7 +287,14 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "embeddings": (paths.embeddings_dir,),
         "hypernetworks": (paths.hypernetwork_dir,),
     }
-    return lambda kind: known.get(kind, (paths.models_dir / Path(kind).name,))
+
+    def folders(kind: str) -> tuple[Path, ...]:
+        if kind in BROUGHT_ALONG:
+            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{kind}")))
+            return (paths.data_dir / kind, paths.models_dir / kind, *brought)
+        return known.get(kind, (paths.models_dir / Path(kind).name,))
+
+    return folders
 
 
 def load_scripts(flags: Flags, paths: Paths, settings: Settings, program: Program | None = None) -> ScriptLibrary:

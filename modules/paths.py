@@ -17,6 +17,8 @@ UPSCALER_FLAGS = {
     "ScuNET": "scunet_models_path",
     "SwinIR": "swinir_models_path",
 }
+# The same for face restorers.
+FACE_FLAGS = {"GFPGAN": "gfpgan_models_path", "Codeformer": "codeformer_models_path", "RestoreFormer": None}
 
 
 class PathFlags(Protocol):
@@ -53,6 +55,14 @@ class PathFlags(Protocol):
     @property
     def swinir_models_path(self) -> str | None: ...
     @property
+    def gfpgan_dir(self) -> str | None: ...
+    @property
+    def gfpgan_model(self) -> str | None: ...
+    @property
+    def gfpgan_models_path(self) -> str | None: ...
+    @property
+    def codeformer_models_path(self) -> str | None: ...
+    @property
     def ui_config_file(self) -> str | None: ...
     @property
     def ui_settings_file(self) -> str | None: ...
@@ -79,6 +89,8 @@ class Paths:
     embeddings_dir: Path
     hypernetwork_dir: Path
     upscaler_dirs: Mapping[str, Path]  # by kind: "ESRGAN", "SwinIR" ...
+    face_dirs: Mapping[str, Path]  # by kind: "GFPGAN", "Codeformer" ...
+    face_files: Mapping[str, Path]  # by name of the restorer, where the command line names a file
     outputs_dir: Path
     config_file: Path
     ui_config_file: Path
@@ -129,6 +141,7 @@ class Paths:
             "hypernetwork_dir": str(self.hypernetwork_dir),
             "lora_dir": str(self.lora_dirs[0]),
             **{flag: str(self.upscaler_dirs[kind]) for kind, flag in UPSCALER_FLAGS.items() if flag},
+            **{flag: str(self.face_dirs[kind]) for kind, flag in FACE_FLAGS.items() if flag},
             "ui_config_file": str(self.ui_config_file),
             "ui_settings_file": str(self.config_file),
             "styles_file": [str(path) for path in self.styles_files],
@@ -168,6 +181,13 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
             kind: _given(getattr(flags, flag) if flag else None) or models_dir / kind
             for kind, flag in UPSCALER_FLAGS.items()
         },
+        face_dirs={
+            kind: _given(getattr(flags, flag) if flag else None)
+            or (_given(flags.gfpgan_dir) if kind == "GFPGAN" else None)
+            or models_dir / kind
+            for kind, flag in FACE_FLAGS.items()
+        },
+        face_files={"GFPGAN": path} if (path := _given(flags.gfpgan_model)) else {},
         outputs_dir=data_dir / "outputs",
         config_file=_given(flags.ui_settings_file) or data_dir / "config.json",
         ui_config_file=_given(flags.ui_config_file) or data_dir / "ui-config.json",

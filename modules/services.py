@@ -4,12 +4,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.access import Access
+from modules.captioning.captioners import Captioners
 from modules.flags.flags import Flags
 from modules.history.service import HistoryService
+from modules.jobs.batch import Batches
 from modules.jobs.queue import JobQueue
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.paths import Paths
+from modules.postprocessing.operations import Operations
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.record.spool import Spool
@@ -29,10 +32,13 @@ class Services:
     queue: JobQueue
     version: str
     estimator: MemoryEstimator
+    captioners: Captioners
     history: HistoryService
     spool: Spool
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
+    batches: Batches = field(default_factory=Batches)
+    operations: Operations = field(default_factory=Operations)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""

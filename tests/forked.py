@@ -6,13 +6,14 @@ A worker of the suite has one such process, which computes nothing itself.
 import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 PRELOADED = ["webui", "modules.api.app", "modules.api.guard", "modules.models.loading", "tests.fakes"]
 WAIT_S = 120
 
 
-def forked() -> Any:
+def forked() -> ForkServerContext:
     """The context whose `Process` is forked from the process that has imported the program."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)

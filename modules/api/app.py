@@ -12,8 +12,10 @@ from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.errors import install_error_handlers
 from modules.api.extra_networks import extra_network_routes
+from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes
 from modules.api.history import history_routes
+from modules.api.interrogate import interrogate_routes
 from modules.api.limits import install_limits
 from modules.api.lists import list_routes
 from modules.api.memory import memory_routes
@@ -41,6 +43,8 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     install_limits(app)
     install_auth(app, services.access)
     app.include_router(generation_routes(services))
+    app.include_router(extras_routes(services))
+    app.include_router(interrogate_routes(services))
     app.include_router(progress_routes(services))
     app.include_router(option_routes(services))
     app.include_router(list_routes(services))

@@ -22,6 +22,7 @@ FOR_THE_PAGE = (
     "/internal/",
     "/file-of/",
     "/sdapi/v1/png-info",
+    "/sdapi/v1/interrogate",
     "/featherweight/v1/reports/",
     "/featherweight/v1/queue",
     "/featherweight/v1/history",

@@ -11,8 +11,10 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -147,9 +149,9 @@ def _port(place: SplitResult) -> int:
 
 
 def _answer(place: SplitResult, address: str, agent: str, deadline: float, max_bytes: int) -> bytes | str | int:
-    """The body, the address of a redirect, or the status of an error (`_TOO_LARGE`: the body is)."""
-    connection = _Connection(place.hostname or "", _port(place), timeout=_left(deadline))
-    connection.address, connection.is_secure = address, place.scheme.lower() == "https"
+    """The body, the address of a redirect, or the status of an error (`_TOO_LARGE`: the body is). Raises
+    `TimeoutError` at the deadline, however slowly the other side sends."""
+    connection = _Connection(place, address, deadline)
     try:
         path = f"{place.path or '/'}{f'?{place.query}' if place.query else ''}"
         connection.request("GET", path, headers={"User-Agent": agent, "Accept": "image/*", "Host": place.netloc})
@@ -159,17 +161,17 @@ def _answer(place: SplitResult, address: str, agent: str, deadline: float, max_b
         if reply.status != 200:
             return reply.status
         body = bytearray()
-        while True:
-            if connection.sock is not None:
-                connection.sock.settimeout(_left(deadline))
-            chunk = reply.read1(CHUNK_BYTES)
-            if not chunk:
-                return bytes(body)
+        while chunk := reply.read1(CHUNK_BYTES):
             body += chunk
             if len(body) > max_bytes:
                 return _TOO_LARGE
+        _left(deadline)  # else the end of the body may be that of our patience
+        return bytes(body)
+    except (OSError, http.client.HTTPException):
+        _left(deadline)
+        raise
     finally:
-        connection.close()
+        connection.end()
 
 
 def _left(deadline: float) -> float:
@@ -181,13 +183,34 @@ def _left(deadline: float) -> float:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to one address of a host that was checked; the certificate is checked for the host's name."""
+    """A connection to one address of a host that was checked, which is cut at the deadline; the certificate is checked
+    for the host's name."""
 
-    address = ""
-    is_secure = False
+    def __init__(self, place: SplitResult, address: str, deadline: float) -> None:
+        super().__init__(place.hostname or "", _port(place), timeout=_left(deadline))
+        self._address = address
+        self._is_secure = place.scheme.lower() == "https"
+        self._own: socket.socket | None = None  # a response takes the other reference along
+        self._cut = threading.Timer(_left(deadline), self._shut)
+        self._cut.daemon = True
 
     def connect(self) -> None:
-        sock = socket.create_connection((self.address, self.port), self.timeout)
-        self.sock = (
-            ssl.create_default_context().wrap_socket(sock, server_hostname=self.host) if self.is_secure else sock
-        )
+        self._own = self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        self._cut.start()
+        if self._is_secure:
+            context = ssl.create_default_context()
+            secure = context.wrap_socket(self.sock, server_hostname=self.host, do_handshake_on_connect=False)
+            self._own = self.sock = secure
+            secure.do_handshake()
+
+    def end(self) -> None:
+        """Close it, and the socket under a response as well."""
+        self._cut.cancel()
+        self.close()
+        if self._own is not None:
+            self._own.close()
+
+    def _shut(self) -> None:
+        with suppress(OSError):  # the other side may have closed it
+            if self._own is not None:
+                self._own.shutdown(socket.SHUT_RDWR)

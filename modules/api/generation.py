@@ -17,7 +17,7 @@ from modules.errors import Interrupted
 from modules.images.encode import decode_base64
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
-from modules.jobs.job import Job
+from modules.jobs.job import Entry
 from modules.services import Services
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def generation_routes(services: Services) -> APIRouter:
         # Whoever names the job or has its images saved may come back for them.
         is_lasting = wanted.save_images or bool(body.force_task_id)
         job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0), is_lasting)
-        if not await _ended_before_the_client(job, request):
+        if not await ended_before_the_client(job, request):
             log.info("%s: the client went away; the job %s.", job.task_id, "goes on" if is_lasting else "ends")
             if not is_lasting:
                 await asyncio.to_thread(services.queue.interrupt, job.task_id, why="left by its client")
@@ -92,7 +92,7 @@ def generation_routes(services: Services) -> APIRouter:
     return routes
 
 
-async def _ended_before_the_client(job: Job, request: Request) -> bool:
+async def ended_before_the_client(job: Entry, request: Request) -> bool:
     """Wait for the job or for its client to go away; no thread waits meanwhile. False for the latter."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 

@@ -19,6 +19,7 @@ from modules.api.reply_models import (
     UpscalerItem,
     VaeItem,
 )
+from modules.faces.kinds import RESTORERS
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -138,8 +139,9 @@ def list_routes(services: Services) -> APIRouter:
 
     @routes.get("/face-restorers")
     def face_restorers() -> list[FaceRestorerItem]:
-        """Face restorers: this version has none."""
-        return []
+        """Face restorers, each with the folder of its file (null: there is no file yet)."""
+        found = [(kind.name, services.engine.faces.file_of(kind)) for kind in RESTORERS]
+        return [FaceRestorerItem(name=name, cmd_dir=str(path.parent) if path else None) for name, path in found]
 
     @routes.get("/extensions")
     def extensions() -> list[ExtensionItem]:

@@ -14,6 +14,7 @@ from modules.api.reply_models import (
 from modules.api.schemas import ProgressBody
 from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
+from modules.jobs.tasks import Task
 from modules.services import Services
 
 NOTICE = "styles.csv could not be read: it is a folder. No styles are used from it."
@@ -30,7 +31,7 @@ def progress_routes(services: Services) -> APIRouter:
         """Where the running job stands; all zero when there is none."""
         job = queue.running
         if job is None:
-            return ProgressReply()
+            return _task_progress(queue.running_task)
         state = job.progress()
         done, total = job.request.batch_count, max(state.total_steps // max(job.request.batch_count, 1), 1)
         return ProgressReply(
@@ -98,6 +99,19 @@ def progress_routes(services: Services) -> APIRouter:
         return Nothing()
 
     return routes
+
+
+def _task_progress(task: Task | None) -> ProgressReply:
+    """Of a task that makes images."""
+    if task is None:
+        return ProgressReply()
+    state = task.state
+    return ProgressReply(
+        progress=state.fraction,
+        eta_relative=state.eta_s or 0.0,
+        state=ProgressState(interrupted=task.is_interrupt_requested, job=task.task_id, job_count=1, job_timestamp=""),
+        textinfo=state.phase,
+    )
 
 
 def _text(job: Job, position: int, phase: str, is_paused: bool) -> str:

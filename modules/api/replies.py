@@ -18,11 +18,16 @@ def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> T
     extension = settings.saving.samples_format.lower()
     extension = extension if extension in REPLY_FORMATS else "png"
     infotexts = settings.infotext.enable_pnginfo
+    faces = settings.face_restoration
     images = [
         to_base64(image.image, extension, image.infotext if infotexts else None, Quality.of(settings))
         for image in (result.images if body.value("send_images") else ())
     ]
-    return Txt2ImgReply(images=images, parameters=body.model_dump(), info=json.dumps(info_of(result)))
+    info = info_of(result) | {
+        "restore_faces": faces.face_restoration,
+        "face_restoration_model": faces.face_restoration_model if faces.face_restoration else None,
+    }
+    return Txt2ImgReply(images=images, parameters=body.model_dump(), info=json.dumps(info))
 
 
 def info_of(result: Result) -> dict[str, Any]:
@@ -75,5 +80,14 @@ def shown_as(name: str) -> str:
 
     Headers are Latin-1: `filename` has what ASCII can say of the name, `filename*` all of it.
     """
+    return f"inline; {_named(name)}"
+
+
+def attached_as(name: str) -> str:
+    """As `shown_as`, for a file that the browser saves."""
+    return f"attachment; {_named(name)}"
+
+
+def _named(name: str) -> str:
     plain = "".join(sign if sign.isascii() and sign.isprintable() and sign not in '"\\%' else "_" for sign in name)
-    return f"inline; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"
+    return f"filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"

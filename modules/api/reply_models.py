@@ -15,6 +15,7 @@ INFOTEXT = (
 PROMPT = "a large red circle on a blue background"
 PNG = "iVBORw0KGgoAAAANSUhEUgAA..."
 TASK = "task(abc)"
+EXTRAS_INFO = "<p>Postprocess upscale by: 2.0, Postprocess upscaler: Lanczos</p>"
 
 
 class Reply(BaseModel):
@@ -36,6 +37,34 @@ class Txt2ImgReply(Reply):
     images: list[str] = Field(examples=[[PNG]])
     parameters: dict[str, object] = Field(examples=[{"prompt": PROMPT, "steps": 20, "seed": 1}])
     info: str = Field(examples=[f'{{"prompt": "{PROMPT}", "seed": 1, "all_seeds": [1], "infotexts": ["..."]}}'])
+
+
+class ExtrasSingleReply(Reply):
+    """What was done as HTML, and the image as base64 text."""
+
+    html_info: str = Field(examples=[EXTRAS_INFO])
+    image: str = Field(examples=[PNG])
+
+
+class InterrogateReply(Reply):
+    """What an image shows."""
+
+    caption: str = Field(examples=[PROMPT])
+
+
+class FailureItem(Reply):
+    """An image of a batch that could not be done."""
+
+    name: str = Field(examples=["broken.png"])
+    error: str = Field(examples=["The image broken.png is empty: 0 bytes."])
+
+
+class ExtrasBatchReply(Reply):
+    """What was done as HTML, the images as base64 text, and which could not be done."""
+
+    html_info: str = Field(examples=[EXTRAS_INFO])
+    images: list[str] = Field(examples=[[PNG]])
+    failures: list[FailureItem] = Field(default_factory=list)
 
 
 class PngInfoReply(Reply):
@@ -558,6 +587,18 @@ class SavedImageReply(Reply):
     """Where an image was saved; with several, all paths behind each other."""
 
     path: str = Field(examples=["log/images/00000-1.png"])
+
+
+class DeletedImageReply(Reply):
+    """Where the file of a deleted image lies now; null where it had none."""
+
+    trash: str | None = Field(examples=["outputs/trash/2026-01-01/00000-1.png"])
+
+
+class HiresImageReply(Reply):
+    """The job that was put in line."""
+
+    task: str = Field(examples=[TASK])
 
 
 class OpenedFolderReply(Reply):

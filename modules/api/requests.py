@@ -137,6 +137,8 @@ def _settings(body: GenerationBody, current: Settings, overrides: dict[str, Any]
     changes: dict[str, object] = {
         key: getattr(body, key) for key in PER_CALL_SETTINGS if getattr(body, key) is not None
     }
+    if body.restore_faces is not None:
+        changes["face_restoration"] = body.restore_faces
     source = SAMPLERS.get(sampler).eta
     if body.eta is not None and source is not EtaSource.NONE:
         changes[source.value] = body.eta

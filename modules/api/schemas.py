@@ -1,7 +1,7 @@
 """Bodies of requests, with the reference UI's field names. Unknown fields are tolerated: clients send many."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -111,6 +111,50 @@ else:
         __doc__="POST /sdapi/v1/img2img. A field that is null or left out has its default.",
         **parameter_fields(IMG2IMG_PARAMETERS),
     )
+
+
+class ExtrasBody(Tolerant):
+    """What the two routes of Extras have in common, with the reference UI's defaults."""
+
+    resize_mode: Literal[0, 1] = Field(default=0, description="0: by upscaling_resize, 1: to width and height")
+    show_extras_results: bool = Field(default=True, description="Accepted; the images are always returned.")
+    gfpgan_visibility: float = Field(default=0, ge=0, le=1)
+    codeformer_visibility: float = Field(default=0, ge=0, le=1)
+    codeformer_weight: float = Field(default=0, ge=0, le=1)
+    upscaling_resize: float = Field(default=2, gt=0, description="factor, for resize_mode 0")
+    upscaling_resize_w: int = Field(default=512, ge=1, description="pixels, for resize_mode 1")
+    upscaling_resize_h: int = Field(default=512, ge=1, description="pixels, for resize_mode 1")
+    upscaling_crop: bool = Field(default=True, description="cut to that size, for resize_mode 1")
+    upscaler_1: str = Field(default="None", examples=["Lanczos"])
+    upscaler_2: str = Field(default="None")
+    extras_upscaler_2_visibility: float = Field(default=0, ge=0, le=1)
+    upscale_first: bool = Field(default=False, description="Accepted; the operations run in the order of the settings.")
+
+
+class ExtrasSingleBody(ExtrasBody):
+    """POST /sdapi/v1/extra-single-image."""
+
+    image: str = Field(default="", description="base64 text or a data URI", examples=["iVBORw0KGgo..."])
+
+
+class FileData(Tolerant):
+    """A file of a list."""
+
+    data: str = Field(description="base64 text or a data URI", examples=["iVBORw0KGgo..."])
+    name: str = Field(examples=["first.png"])
+
+
+class ExtrasBatchBody(ExtrasBody):
+    """POST /sdapi/v1/extra-batch-images."""
+
+    imageList: list[FileData]  # noqa: N815 - the reference UI's name
+
+
+class InterrogateBody(Tolerant):
+    """POST /sdapi/v1/interrogate."""
+
+    image: str = Field(default="", description="base64 text or a data URI", examples=["iVBORw0KGgo..."])
+    model: str = Field(default="clip", description="clip, deepbooru or deepdanbooru", examples=["clip"])
 
 
 class PngInfoBody(Tolerant):

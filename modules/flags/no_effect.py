@@ -3,7 +3,6 @@
 Whoever builds what a flag asks for removes its line. Standard library only.
 """
 
-_NO_FACES = "face restoration is not built yet"
 _NO_LDSR = "LDSR is not built yet; ESRGAN, Real-ESRGAN, BSRGAN, DAT, HAT, ScuNET and SwinIR files are read"
 _NO_EXTENSIONS = "extensions are not installed or updated by the program; put their folders into extensions/"
 _NO_TUNNEL = "no public tunnel is opened; put a reverse proxy before --listen instead"
@@ -22,13 +21,8 @@ NO_EFFECT: dict[str, str] = {
     "dump_sysinfo": "the system report is not built yet",
     "textual_inversion_templates_dir": "training from the page is not built yet",
     "localizations_dir": "translations are not built yet",
-    "gfpgan_dir": _NO_FACES,
-    "gfpgan_model": _NO_FACES,
-    "gfpgan_models_path": _NO_FACES,
-    "codeformer_models_path": _NO_FACES,
-    "unload_gfpgan": _NO_FACES,
+    "unload_gfpgan": _NOT_IN_REFERENCE,
     "ldsr_models_path": _NO_LDSR,
-    "clip_models_path": "the CLIP interrogator is not built yet",
     "deepdanbooru": _NOT_IN_REFERENCE,
     "upcast_sampling": "a step in 32 bits alone is not built yet; --no-half computes everything in 32 bits",
     "lowram": "checkpoints are always read tensor by tensor, straight to where they belong",

@@ -16,7 +16,7 @@ def override_settings_from(parsed: Mapping[str, object], current: Settings) -> d
     The checkpoint is left out unless "Disregard checkpoint information" is off. A field whose text is no value of
     its setting is left out and logged, because pasted text may come from anywhere.
     """
-    changes: dict[str, SettingValue] = {}
+    changes = _face_restoration(parsed, current)
     for key, setting in SETTINGS.items():
         if key == "sd_model_checkpoint" and current.infotext.disable_weights_auto_swap:
             continue
@@ -31,6 +31,22 @@ def override_settings_from(parsed: Mapping[str, object], current: Settings) -> d
         if value != current[key]:
             changes[key] = value
     return changes
+
+
+def _face_restoration(parsed: Mapping[str, object], current: Settings) -> dict[str, SettingValue]:
+    """An image records the model alone, which stands for two settings; one that is unknown here is left out."""
+    model = parsed.get("Face restoration")
+    if model is None:
+        return {}
+    try:
+        wanted: dict[str, SettingValue] = {
+            "face_restoration": True,
+            "face_restoration_model": SETTINGS.get("face_restoration_model").check(model),
+        }
+    except ValueError as error:
+        log.warning("Infotext field 'Face restoration' is ignored: %s.", error)
+        return {}
+    return {key: value for key, value in wanted.items() if value != current[key]}
 
 
 def _recorded(parsed: Mapping[str, object], setting: Setting) -> object | None:

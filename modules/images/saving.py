@@ -64,13 +64,15 @@ def save_image(
     suffix: str = "",
     items: Mapping[str, str] | None = None,
     on_path: OnPath = lambda path, fingerprint: None,
+    stem: str | None = None,
 ) -> Path:
     """Write an image below `folder` and return its path.
 
     Subfolder, name and format follow from the settings, e.g. `2024-05-01/00000-SEED.png`; `suffix` ("-before-x") ends
-    the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. What the chosen format cannot
-    hold is written as PNG. `on_path` is told where the file is about to appear. The file appears
-    complete or not at all. Raises OutputError (full disk, read-only folder).
+    the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. `stem` names the file in place of
+    the settings, with a further number where that is taken; an empty one gives the number alone. What the chosen format
+    cannot hold is written as PNG. `on_path` is told where the file is about to appear. The file
+    appears complete or not at all. Raises OutputError (full disk, read-only folder).
     """
     saving, folders = settings.saving, settings.saving_folders
     source = Source(context, image, settings.saving_folders.directories_max_prompt_words)
@@ -79,7 +81,7 @@ def save_image(
     extension = _fitting_extension(image, infotext, saving.grid_format if is_grid else saving.samples_format)
     written_infotext = infotext if settings.infotext.enable_pnginfo else None
     data = encode_image(image, extension, written_infotext, Quality.of(settings), items)
-    decoration = _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder)
+    decoration = _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder) if stem is None else ""
     found = fingerprint_of(data)
 
     def before(path: Path) -> None:
@@ -87,7 +89,9 @@ def save_image(
 
     try:
         target_folder.mkdir(parents=True, exist_ok=True)
-        if settings.saving.save_images_add_number or is_grid or not sanitize_name(decoration):
+        if stem and sanitize_name(stem):
+            path = _save_named(target_folder, sanitize_name(stem) + suffix, extension, data, before, replace=False)
+        elif settings.saving.save_images_add_number or is_grid or not sanitize_name(decoration):
             path = _save_numbered(target_folder, decoration, suffix, extension, data, before, "grid" if is_grid else "")
         else:
             replace = settings.saving.save_images_replace_action == "Replace"

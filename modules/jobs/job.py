@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -215,6 +215,7 @@ class Job(Entry):
         self._skip = threading.Event()
         self._stops_after_batch = False
         self._result: Result | None = None
+        self.removed = 0  # how many of its images were deleted since it ended
 
     # -- the worker's side -------------------------------------------------------------------------------------------
 
@@ -355,6 +356,15 @@ class Job(Entry):
     def has_result(self) -> bool:
         """Whether the job ended with a result, complete or what it had when it was interrupted."""
         return self._result is not None
+
+    def remove_image(self, image: GeneratedImage) -> None:
+        """Forget one of the images of a final job."""
+        with self._lock:
+            self._images = [other for other in self._images if other is not image]
+            if self._result is not None:
+                kept = tuple(other for other in self._result.images if other is not image)
+                self._result = replace(self._result, images=kept)
+            self.removed += 1
 
     def progress(self, position: int = 0) -> Progress:
         """Where the job stands now. `eta_s` follows from the steps so far; None before the first one."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus, Progress
+from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus, Progress, recorded_images
 from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
@@ -188,7 +188,12 @@ class JobQueue:
             )
         else:
             entry = Task(
-                record.task_id, record.kind, record.title, self._work_of(record), record.request, record.created_at
+                record.task_id,
+                record.kind,
+                record.title,
+                self._work_of(record),
+                record.request,
+                created_at=record.created_at,
             )
         entry.standing = record.standing
         return entry
@@ -208,7 +213,13 @@ class JobQueue:
         starter = self._starters.get(record.kind)
         if starter is None:
             raise InvalidValueError(f"Work of the kind {record.kind!r} cannot be repeated; begin it from its tab.")
-        return lambda task: starter(record.request).work(task)
+
+        def work(task: Task) -> Outcome:
+            spec = starter(record.request)
+            task.makes_images, task.product = spec.makes_images, spec.product
+            return spec.work(task)
+
+        return work
 
     # -- into the line -----------------------------------------------------------------------------------------------
 
@@ -236,15 +247,22 @@ class JobQueue:
         return job
 
     def submit_task(
-        self, kind: str, title: str, work: Callable[[Task], Outcome], request: Mapping[str, Any] | None = None
+        self,
+        kind: str,
+        title: str,
+        work: Callable[[Task], Outcome],
+        request: Mapping[str, Any] | None = None,
+        *,
+        makes_images: bool = False,
+        product: object | None = None,
     ) -> Task:
         """Put other work in line, see `TaskSpec`. Raises as `submit`."""
-        return self.submit_spec(TaskSpec(kind, title, work, request or {}))
+        return self.submit_spec(TaskSpec(kind, title, work, request or {}, makes_images, product))
 
     def submit_spec(self, spec: TaskSpec) -> Task:
         """Put other work in line; a starter of its kind (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
-        task = Task(_new_id(), spec.kind, spec.title, spec.work, spec.request)
+        task = Task(_new_id(), spec.kind, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
         self._enter(task)
         return task
 
@@ -338,6 +356,12 @@ class JobQueue:
         """The image job that computes now."""
         running = self._running
         return running if isinstance(running, Job) else None
+
+    @property
+    def running_task(self) -> Task | None:
+        """The task that makes images and computes now."""
+        running = self._running
+        return running if isinstance(running, Task) and running.makes_images else None
 
     @property
     def pending(self) -> tuple[Entry, ...]:
@@ -522,12 +546,13 @@ class JobQueue:
     # -- out of the line ---------------------------------------------------------------------------------------------
 
     def interrupt(self, task_id: str | None = None, after_batch: bool = False, why: str = "interrupted") -> None:
-        """Stop work within one step, or take it out of the line; without an id, the image job that runs.
+        """Stop work within one step, or take it out of the line; without an id, the image job that runs, or the task
+        that makes images.
 
         `after_batch`: see `Job.interrupt`. `why` is a word for people, should it not have started.
         """
         with self._condition:
-            entry = self._known.get(task_id) if task_id else self.running
+            entry = self._known.get(task_id) if task_id else self.running or self.running_task
             is_waiting = entry is not None and entry in self._waiting
             if entry is not None and is_waiting:
                 self._waiting.remove(entry)
@@ -581,6 +606,15 @@ class JobQueue:
                 return
         self._executor.close()
         self.store.close()
+
+    def remove_image(self, job: Job, image: GeneratedImage) -> None:
+        """Forget an image of a final job, in the record too."""
+        job.remove_image(image)
+        record = self.store.get(job.task_id)
+        if record is None or not record.outcome:
+            return
+        images = job.result().images if job.has_result else job.images
+        self.store.outcome_changed(job.task_id, {**record.outcome, "images": recorded_images(images)})
 
     # -- the worker --------------------------------------------------------------------------------------------------
 

@@ -244,6 +244,10 @@ class JobStore:
             Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
         )
 
+    def outcome_changed(self, task_id: str, outcome: dict[str, Any]) -> None:
+        """What came of ended work is less than it was: somebody has deleted an image of it."""
+        self._put(Write("UPDATE jobs SET outcome = ? WHERE task_id = ?", (json.dumps(outcome), task_id)))
+
     def image_moved(self, before: Path, after: Path) -> None:
         """The file of an image, of whatever job, is elsewhere now."""
         old, new = _text(str(before)), _text(str(after))

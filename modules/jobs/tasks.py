@@ -1,4 +1,4 @@
-"""Work that makes no image (reports, conversions, comparisons, merges): its `Task` in the queue.
+"""Work that samples no image (reports, conversions, merges, Extras): its `Task` in the queue.
 
 A piece of work is a function that gets its `Task`, says how far it is, and returns what a client may read as JSON.
 """
@@ -27,6 +27,8 @@ class TaskSpec:
     title: str
     work: Callable[[Task], Outcome]
     request: Mapping[str, Any] = field(default_factory=dict)
+    makes_images: bool = False  # this and `product`: see `Task`
+    product: object | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,9 @@ class TaskState:
 class Task(Entry):
     """One piece of work. The working thread calls `progress` and `check`; everybody else reads `state`.
 
-    `request` is what the record keeps, ready for JSON: enough to begin the work again.
+    `request` is what the record keeps, ready for JSON: enough to begin the work again. `makes_images`: whoever
+    interrupts the images that are being made means this task too, and the routes of progress show it. `product`: what
+    the work fills that is no JSON, such as images; kept as long as the task is remembered.
     """
 
     def __init__(
@@ -58,9 +62,13 @@ class Task(Entry):
         title: str,
         work: Callable[[Task], Outcome],
         request: Mapping[str, Any] | None = None,
+        makes_images: bool = False,
+        product: object | None = None,
         created_at: float | None = None,
     ) -> None:
         super().__init__(task_id, kind, title, created_at)
+        self.makes_images = makes_images
+        self.product = product
         self._work = work
         self._request = dict(request or {})
         self._fraction = 0.0
@@ -72,9 +80,13 @@ class Task(Entry):
 
     def compute(self, executor: Executor) -> Ending:
         self.check()
-        outcome = self._work(self)
-        with self._lock:
-            self._outcome = outcome
+        try:
+            outcome = self._work(self)
+        except Interrupted:
+            if self._outcome is None:
+                raise
+            return Ending(JobStatus.INTERRUPTED, dict(self._outcome))
+        self.keep(outcome)
         return Ending(JobStatus.DONE, dict(outcome))
 
     def begin(self) -> None:
@@ -91,6 +103,11 @@ class Task(Entry):
         if self._interrupt.is_set():
             raise Interrupted("Cancelled by the user; nothing was kept.")
 
+    def keep(self, outcome: Outcome) -> None:
+        """What the work has made so far. It is shown while the work goes on, and stays when it is interrupted."""
+        with self._lock:
+            self._outcome = outcome
+
     def progress(self, done: float, total: float, phase: str = "") -> None:
         """`done` of `total` is finished; `phase` says for people what happens now. Raises `Interrupted` as `check`."""
         self.check()
@@ -99,7 +116,8 @@ class Task(Entry):
             self._phase = phase or self._phase
 
     def result(self) -> Outcome:
-        """The outcome of a final task; raises the error of one that failed or was cancelled."""
+        """The outcome of a final task, also of one that was interrupted after it had made something; raises the error
+        of one that failed or was cancelled before."""
         if self._error is not None:
             raise self._error
         assert self._outcome is not None, "result() asked of a task that is not final"

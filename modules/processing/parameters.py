@@ -90,7 +90,7 @@ class Control:
     text_lines: int = 1
     placeholder: str = ""
     labels: tuple[str, ...] = ()
-    value: object = UNSET
+    value: Any = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from PIL import Image
 
+from modules.errors import FeatherweightError
 from modules.processing.pipeline.hooks import (
     BatchDraft,
     Denoised,
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FIRST_HOOKS = ("setup", "before_process", "process")
+"""Those before anything is computed."""
+
 
 class ScriptRunner:
     """All who take part in one job: always-on scripts with their arguments, and callbacks. One that fails is left out
@@ -60,17 +64,25 @@ class ScriptRunner:
         self.notices: list[str] = []
 
     def call(self, hook: str, p: Any, *objects: Any, **facts: Any) -> None:
-        """Call a hook of all scripts: `hook(p, *objects, *args, **facts)`."""
+        """Call a hook of all scripts: `hook(p, *objects, *args, **facts)`. Before anything is computed an error of the
+        program's own ends the job with its sentence: the user asked for something that cannot be made."""
         for title, (script, args) in list(self._scripts.items()):
             if getattr(type(script), hook) is getattr(Script, hook):
                 continue
             method: Callable[..., None] = getattr(script, hook)
             try:
                 method(p, *objects, *args, **facts)
+            except FeatherweightError as error:
+                if hook in FIRST_HOOKS:
+                    raise
+                self._leave_out(title, hook, error)
             except Exception as error:  # somebody else's code must not cost the image
                 log.exception("%s of %s failed", hook, title)
-                self.notices.append(f"The script {title!r} failed in {hook} ({error}) and was left out.")
-                del self._scripts[title]
+                self._leave_out(title, hook, error)
+
+    def _leave_out(self, title: str, hook: str, error: Exception) -> None:
+        self.notices.append(f"The script {title!r} failed in {hook} ({error}) and was left out.")
+        del self._scripts[title]
 
     def tell(self, moment: Moment, params: Any) -> None:
         """Call the callbacks of a moment."""

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 from modules.errors import InvalidValueError, UnknownNameError
+from modules.postprocessing.operation import ScriptPostprocessing
 from modules.scripts.adapters import ExtraNetworks
 from modules.scripts.callbacks import Callbacks, Moment
 from modules.scripts.loading import Loading, while_loading
@@ -23,28 +25,37 @@ from modules.scripts.script import OnComponent, Script
 
 log = logging.getLogger(__name__)
 
+C = TypeVar("C")
+
 
 @dataclass
 class ScriptLibrary:
-    """All scripts, by file in the order of extensions and names. `faults` says which files could not be loaded."""
+    """All scripts, by file in the order of extensions and names. `faults` says which files could not be loaded;
+    `operations` are those for the Extras tab."""
 
     scripts: list[Script] = field(default_factory=list)
+    operations: list[ScriptPostprocessing] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     callbacks: Callbacks = field(default_factory=Callbacks)
     program: Program = field(default_factory=Program)
     adapters: ExtraNetworks = field(default_factory=ExtraNetworks)
+    page_scripts: list[Path] = field(default_factory=list)  # javascript/*.js, which run in the page after ours
+    page_styles: list[Path] = field(default_factory=list)  # style.css
 
     @classmethod
     def load(
         cls, folders: Iterable[Path], disabled: Iterable[str] = (), program: Program | None = None
     ) -> ScriptLibrary:
-        """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled."""
+        """Load `FOLDER/EXTENSION/scripts/*.py` for every extension that is not disabled, and note what it adds to the
+        page."""
         library = cls(program=program or Program())
         off = set(disabled)
         for folder in folders:
             for extension in sorted(folder.iterdir()) if folder.is_dir() else ():
-                if extension.name in off or not (extension / "scripts").is_dir():
+                if extension.name in off or not extension.is_dir():
                     continue
+                library.page_scripts += sorted((extension / "javascript").glob("*.js"))
+                library.page_styles += [extension / "style.css"] * (extension / "style.css").is_file()
                 for file in sorted((extension / "scripts").glob("*.py")):
                     library._load_file(file, extension.name)
         return library
@@ -113,15 +124,17 @@ class ScriptLibrary:
             sys.modules[name] = module
             with while_loading(Loading(label, self.callbacks, self.adapters, self.program)):
                 spec.loader.exec_module(module)
-            found = [
-                item()
-                for item in vars(module).values()
-                if inspect.isclass(item) and issubclass(item, Script) and item.__module__ == name
-            ]
+            found = [made() for made in _classes_in(module, Script)]
             for script in found:
                 script.filename = str(file)
                 script.program = self.program
                 script.title()
+            operations = [made() for made in _classes_in(module, ScriptPostprocessing)]
+            for operation in operations:
+                operation.filename = str(file)
+                operation.program = self.program
+                if not operation.name:
+                    raise InvalidValueError(f"{type(operation).__name__} sets no name.")
         except Exception as error:  # an extension may do anything; the program goes on without it
             sys.modules.pop(name, None)
             self.callbacks.forget(label)
@@ -130,6 +143,16 @@ class ScriptLibrary:
             self.faults.append(f"{label}: {type(error).__name__}: {error}")
             return
         self.scripts += found
+        self.operations += operations
+
+
+def _classes_in(module: ModuleType, base: type[C]) -> list[type[C]]:
+    """The subclasses that a file defines itself."""
+    return [
+        item
+        for item in vars(module).values()
+        if inspect.isclass(item) and issubclass(item, base) and item.__module__ == module.__name__
+    ]
 
 
 def _tabs_of(script: Script) -> list[bool]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 from modules.errors import InvalidValueError
+from modules.faces.face import Face
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
 from modules.prompting.styles import StyleBook
@@ -46,6 +47,11 @@ class Program:
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
     adapters: Callable[[], AdapterFiles] = AdapterFiles  # what finds, reads and applies LoRA files and their like
     folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
+    settings: Callable[[], Settings] = Settings  # as they now are; those of a job are `p.settings`
+    caption: Callable[[Image.Image, str, Settings], str] = lambda image, kind, settings: ""
+    """What an image shows, by "clip" (a sentence) or "deepbooru" (tags)."""
+    find_faces: Callable[[Image.Image], list[Face]] = lambda image: []
+    """The faces of an image, the largest first."""
 
 
 def one_of(kind: str, text: str, names: list[str]) -> str:

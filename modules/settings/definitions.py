@@ -16,8 +16,9 @@ from modules.settings.sections.interface import (
     PreviewSettings,
     PromptEditingSettings,
 )
+from modules.settings.sections.interrogate import InterrogateSettings
 from modules.settings.sections.optimizations import CompatibilitySettings, OptimizationSettings
-from modules.settings.sections.postprocessing import FaceRestorationSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import FaceRestorationSettings, PostprocessingSettings, UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings, SavingFolderSettings, SavingPathSettings
 from modules.settings.sections.stable_diffusion import (
@@ -69,8 +70,10 @@ class SettingsGroups(Mapping[str, SettingValue]):
     system = GroupAttribute(SystemSettings)
     api = GroupAttribute(ApiSettings)
     hidden = GroupAttribute(HiddenSettings)
+    interrogate = GroupAttribute(InterrogateSettings)
     upscaling = GroupAttribute(UpscalingSettings)
     face_restoration = GroupAttribute(FaceRestorationSettings)
+    postprocessing = GroupAttribute(PostprocessingSettings)
 
 
 def _program_settings() -> Registry[Setting]:

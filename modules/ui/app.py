@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import gradio as gr
@@ -15,6 +16,8 @@ from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
+from modules.ui.extras_routes import extras_routes
+from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
 from modules.ui.history_tab import build_history_tab
 from modules.ui.img2img_tab import build_img2img_tab
@@ -30,12 +33,22 @@ from modules.ui.txt2img_tab import build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
-    *("core.js", "form.js", "attention.js", "progress.js", "gallery.js", "prompt_text.js", "prompt.js", "hotkeys.js"),
-    "lightbox.js",
+    *("core.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
+    *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("canvas.js", "canvas_store.js", "img2img.js", "memory.js", "notices.js", "queue.js", "history.js", "start.js"),
+    *(
+        "canvas.js",
+        "canvas_store.js",
+        "img2img.js",
+        "batch.js",
+        "memory.js",
+        "notices.js",
+        "queue.js",
+        "history.js",
+        "start.js",
+    ),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "queue.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -48,13 +61,15 @@ def build_page(services: Services) -> gr.Blocks:
     ) as page:
         checkpoint = build_header(services, page)
         gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
-        with gr.Tabs(elem_id="tabs") as tabs:
+        with gr.Tabs(elem_id="tabs"):
             with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
-                images = build_txt2img_tab(services, page)
+                build_txt2img_tab(services, page)
             with gr.Tab("img2img", id="img2img", elem_id="tab_img2img", render_children=True):
                 build_img2img_tab(services, page)
+            with gr.Tab("Extras", id="extras", elem_id="tab_extras"):
+                build_extras_tab(services, page)
             with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
-                build_png_info_tab(services, images, tabs)
+                build_png_info_tab()
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
                 build_merger_tab(services, page, checkpoint)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
@@ -75,6 +90,7 @@ def build_page(services: Services) -> gr.Blocks:
 def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
+    app.include_router(extras_routes(services))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     users = services.access.page
     page = build_page(services)
@@ -86,7 +102,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
         ssr_mode=False,
         footer_links=[],
         theme=build_theme(),
-        css_paths=[ASSETS / name for name in STYLES],
+        css_paths=[*(ASSETS / name for name in STYLES), *services.scripts.page_styles],
         head=_head(services),
         allowed_paths=[],
         max_file_size="256mb",
@@ -118,5 +134,13 @@ def _head(services: Services) -> str:
         "theme": services.flags.theme or "",
     }
     forced = f"window.featherweightPage = {json.dumps(known)};"
-    scripts = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    return f'<meta name="viewport" content="width=device-width, initial-scale=1"><script>{forced}\n{scripts}</script>'
+    ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    return f"{viewport}<script>{forced}\n{ours}</script>{''.join(map(_script, services.scripts.page_scripts))}"
+
+
+def _script(file: Path) -> str:
+    """An extension's script as an element of its own, so that a mistake in it costs no other."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    inside = re.sub("</(?=script)", r"<\\/", text, flags=re.IGNORECASE)  # which would end the element
+    return f"<script>{inside}</script>"

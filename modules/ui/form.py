@@ -33,10 +33,13 @@ FIELDS = (*_shown(REQUEST_ROWS, Tab.TXT2IMG), "hires_enabled", *_shown(HIRES_ROW
 
 IMAGE_FIELDS = (
     *_shown((*REQUEST_ROWS, *IMAGE_ROWS, *MASK_ROWS), Tab.IMG2IMG),
-    *("mode", "sizing", "scale_by", "mask_alpha", "overrides"),
+    *("mode", "sizing", "scale_by", "mask_alpha"),
+    *("batch_source", "batch_input_dir", "batch_output_dir", "batch_mask_dir"),
+    *("batch_png_info", "batch_png_info_dir", "batch_png_info_fields", "overrides"),
 )
 """Those of the img2img form. `mode` is the sub tab with the image, `sizing` whether the size is given in pixels ("to")
-or by the factor `scale_by` ("by")."""
+or by the factor `scale_by` ("by"), `batch_source` whether a batch takes files that were sent ("upload") or those of a
+"directory"."""
 
 NO_IMAGE = FromNoise()
 
@@ -73,6 +76,11 @@ def request_of(form: Mapping[str, Any], services: Services, start: RequestStart 
         check_start(start, request.batch_size)
     check_names(request, services.catalogue, services.engine.upscalers.catalogue.names)
     return request
+
+
+def hires_of(form: Mapping[str, Any], styles: tuple[str, ...], services: Services) -> HiresRequest:
+    """What a filled form says of hires fix, whether it is on or not, with these styles; raises as `request_of`."""
+    return _hires(form, StyleBook.read(services.paths.styles_files), styles)
 
 
 def _values(form: Mapping[str, Any], rows: Iterable[Parameter]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The form only submits. The job lives in the queue; the page's script watches it 
 images, so that closing or reloading the page loses nothing.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,10 +20,11 @@ from modules.services import Services
 from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
 from modules.ui.filling import bounded, choices_of_names, known_only, restored
-from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields
+from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
 from modules.ui.scripts_panel import ScriptFields
 
+SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 Submit = Callable[[Mapping[str, Any], str, Callable[[GenerationRequest], GenerationRequest], str], None]
@@ -31,10 +33,10 @@ completes the request with user and scripts, and the task id. Raises `Featherwei
 raise."""
 
 
-def script_ids(prefix: str, **ids: str) -> dict[str, Any]:
-    """What the page's scripts have to know of a tab: how its elements are named, those whose names are other ones, and
-    what its form holds."""
-    return {"prefix": prefix, "ids": ids, "fields": list(FIELDS_OF[prefix])}
+def script_ids(prefix: str, *, takes: Mapping[str, str], **ids: str) -> dict[str, Any]:
+    """What the page's scripts have to know of a tab: how its elements are named, those whose names are other ones, what
+    its form holds, and as what an image can be sent to it (name and label of each button)."""
+    return {"prefix": prefix, "ids": ids, "fields": list(FIELDS_OF[prefix]), "takes": dict(takes)}
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class TopRow:
     interrupt: gr.Button
     skip: gr.Button
     paste: gr.Button
+    take_sent: gr.Button  # pressed by the page's script with the parameters of an image elsewhere
     notice: gr.HTML
 
 
@@ -173,13 +176,14 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
                 paste = gr.Button("Paste", elem_id="paste" if tab == "txt2img" else f"{tab}_paste", size="sm")
                 clear = gr.Button("Clear", elem_id=f"{tab}_clear_prompt", size="sm")
                 gr.Button("Last job", elem_id=f"{tab}_restore_progress", size="sm")
-                build_tools()
+                take_sent = gr.Button("Take", elem_id=f"{tab}_take_sent", visible="hidden")
+            build_tools()
             controls.build("styles")
     notice = gr.HTML(elem_id=f"{tab}_notice", elem_classes=["fw-notice"])
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
     for button, text in examples:
         button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
-    return TopRow(task, kept, generate, interrupt, skip, paste, notice)
+    return TopRow(task, kept, generate, interrupt, skip, paste, take_sent, notice)
 
 
 def build_overrides(form: Components, tab: str) -> None:
@@ -201,6 +205,9 @@ def wire_tab(tab: ImageTab, top: TopRow, page: gr.Blocks, submit: Submit, pictur
     script names the form's images; `tab.pictures()` of the script says them."""
     _wire_jobs(tab, top, submit, pictures)
     tab.keep_after(top.paste.click(_pasting(tab), inputs=[tab.form["prompt"]], outputs=tab.outputs, **HIDDEN_EVENT))
+    sent = f"() => {tab.script}.sent"  # in place of the values of any two text fields
+    boxes = [top.task, top.kept]
+    tab.keep_after(top.take_sent.click(_taking(tab), inputs=boxes, outputs=tab.outputs, js=sent, **HIDDEN_EVENT))
     _wire_keeping(tab, page, top.kept)
 
 
@@ -278,7 +285,7 @@ def _build_examples(services: Services, tab: str) -> list[tuple[gr.Button, str]]
 def build_size(controls: Controls, services: Services) -> None:
     """Width and height with the button that swaps them."""
     form, tab = controls.form, controls.prefix
-    with gr.Column(scale=6):
+    with gr.Column(scale=6, min_width=220):
         controls.build("width", "height")
     form["width"].value = form["height"].value = default_size(services, wanted_checkpoint(services))
     swap = gr.Button("⇅", elem_id=f"{tab}_res_switch_btn", elem_classes=["fw-beside"], scale=0, min_width=44)
@@ -378,6 +385,25 @@ def _pasting(tab: ImageTab) -> Callable[[str], list[Any]]:
         return tab.filled(parsed, form_values(parsed, tab.services))
 
     return paste
+
+
+def _taking(tab: ImageTab) -> Callable[[str, str], list[Any]]:
+    """The handler of an image that was sent from elsewhere (`takeSent` of send.js), with its infotext and its size as
+    "512x768" or "": as pasting, without what the settings say is not sent along."""
+
+    def take(text: str, size: str) -> list[Any]:
+        parsed = pasted_fields(text, tab.services)
+        values = sent_values(parsed, tab.services)
+        sides = SIZE.fullmatch(size)
+        if sides and tab.services.settings.current.interface.send_size:
+            values |= {"width": int(sides[1]) // 8 * 8, "height": int(sides[2]) // 8 * 8}
+        if parsed or not sides:
+            return tab.filled(parsed, values)
+        updates = {name: gr.update(value=value) for name, value in bounded(values, tab.form).values.items()}
+        rest = [gr.update() for _ in tab.outputs[len(tab.names) :]]
+        return [*(updates.get(name, gr.update()) for name in tab.names), *rest]
+
+    return take
 
 
 def _last_infotext(services: Services) -> str:

@@ -8,13 +8,16 @@ data URI or an address of this server; it gives a promise, and shows the sub tab
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from modules.assembly import output_folders
 from modules.processing.parameters import Section, Tab
 from modules.processing.request import GenerationRequest
 from modules.services import Services
+from modules.ui.batch_form import INFO_FIELDS, BatchForm
 from modules.ui.controls import Components, Controls
 from modules.ui.extra_networks import extra_networks_tabs
 from modules.ui.form import request_of
@@ -33,10 +36,10 @@ from modules.ui.image_tab import (
 )
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import build_scripts
-from modules.ui.start_form import Mode, Pictures, sized, start_of
+from modules.ui.start_form import Mode, Pictures, mode_of, sized, start_of
 from modules.ui.uploads import Uploads
 
-SCRIPT_IDS = script_ids("img2img")
+SENT_TO = (Mode.IMG2IMG, Mode.SKETCH, Mode.INPAINT, Mode.INPAINT_SKETCH)
 CANVAS = '<div class="fw-canvas-place" data-canvas="{name}" data-layer="{layer}"></div>'
 CANVASES = {
     Mode.IMG2IMG: ("img2img", "img2img_img2img_tab", "img2img_image"),
@@ -46,6 +49,7 @@ CANVASES = {
     Mode.INPAINT_UPLOAD: ("Inpaint upload", "img2img_inpaint_upload_tab", "img_inpaint_base"),
 }
 """Title, id of the tab and id of its canvas."""
+SCRIPT_IDS = script_ids("img2img", takes={mode.value: CANVASES[mode][0] for mode in SENT_TO})
 LAYERS = {Mode.SKETCH: "color", Mode.INPAINT: "mask", Mode.INPAINT_SKETCH: "color"}
 """What is painted in the canvas of a sub tab."""
 
@@ -68,10 +72,9 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
                 controls.build_rest(Section.MASK)
             controls.build("resize_mode")
             controls.build_rest(Section.SAMPLING, lines=(0, 1))
-            with gr.Row(elem_id="img2img_dimensions", elem_classes=["fw-centered"]):
-                sizings = _build_sizing(services, controls)
-                with gr.Column(scale=4):
-                    controls.build("batch_count", "batch_size")
+            sizings = _build_sizing(services, controls)
+            with gr.Row():
+                controls.build("batch_count", "batch_size")
             controls.build_rest(Section.IMAGE)
             controls.build_rest(Section.SAMPLING)
             build_seed(controls)
@@ -87,7 +90,14 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
     def submit(
         values: Mapping[str, Any], images: str, completed: Callable[[GenerationRequest], GenerationRequest], task: str
     ) -> None:
-        start = start_of(values, Pictures.of(images), uploads)
+        sent = Pictures.of(images)
+        if mode_of(values) is Mode.BATCH:
+            batch = BatchForm(values, sent.files, services, uploads, completed, readable_folders(services))
+            services.batches.begin(
+                task, batch.items, lambda made: services.queue.submit(made, None, preview_every(made))
+            )
+            return
+        start = start_of(values, sent, uploads)
         request = completed(request_of(sized(values, start.images[0].image.size), services, start))
         services.queue.submit(request, task_id=task, preview_every=preview_every(request))
 
@@ -97,15 +107,23 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
     return image_tab
 
 
+def readable_folders(services: Services) -> tuple[Path, ...] | None:
+    """Folders that a batch may name; None: any, as where only this machine reaches the server."""
+    if services.access.is_local:
+        return None
+    return output_folders(services.flags, services.paths, services.settings.current)
+
+
 def _build_interrogation() -> None:
     """The page's script asks POST /sdapi/v1/interrogate about the image of the sub tab that is shown."""
-    gr.Button("Interrogate CLIP", elem_id="interrogate", size="sm")
-    gr.Button("Interrogate DeepBooru", elem_id="deepbooru", size="sm")
+    with gr.Row(elem_id="img2img_interrogation", elem_classes=["fw-form-tools"]):
+        gr.Button("Interrogate CLIP", elem_id="interrogate", size="sm")
+        gr.Button("Interrogate DeepBooru", elem_id="deepbooru", size="sm")
 
 
 def _build_modes(form: Components) -> gr.Tabs:
     form["mode"] = mode = gr.Textbox(Mode.IMG2IMG.value, visible="hidden", elem_id="img2img_mode")
-    modes = gr.Tabs(elem_id="mode_img2img")
+    modes: gr.Tabs = gr.Tabs(elem_id="mode_img2img")
     with modes:
         for name, (title, tab_id, canvas_id) in CANVASES.items():
             with gr.Tab(title, id=name.value, elem_id=tab_id, render_children=True) as sub_tab:
@@ -113,20 +131,63 @@ def _build_modes(form: Components) -> gr.Tabs:
                 if name is Mode.INPAINT_UPLOAD:
                     gr.HTML(CANVAS.format(name="mask_upload", layer=""), elem_id="img_inpaint_mask")
             _remembers(sub_tab, mode, name.value)
+        with gr.Tab("Batch", id="batch", elem_id="img2img_batch_tab", render_children=True) as sub_tab:
+            _build_batch(form)
+        _remembers(sub_tab, mode, "batch")
     return modes
+
+
+def _build_batch(form: Components) -> None:
+    form["batch_source"] = source = gr.Textbox("upload", visible="hidden", elem_id="img2img_batch_source_field")
+    with gr.Tabs(elem_id="img2img_batch_source"):
+        with gr.Tab("Upload", id="upload", elem_id="img2img_batch_upload_tab", render_children=True) as upload:
+            gr.HTML('<div class="fw-batch-files"></div>', elem_id="img2img_batch_upload")
+        with gr.Tab("From directory", id="directory", elem_id="img2img_batch_dir_tab", render_children=True) as folder:
+            form["batch_input_dir"] = gr.Textbox(
+                label="Input directory",
+                info="A folder of the machine that the server runs on; all of its images are taken",
+                elem_id="img2img_batch_input_dir",
+            )
+    _remembers(upload, source, "upload")
+    _remembers(folder, source, "directory")
+    form["batch_output_dir"] = gr.Textbox(
+        label="Output directory",
+        info="Results get the names of their inputs. Empty: the usual folder and names",
+        elem_id="img2img_batch_output_dir",
+    )
+    form["batch_mask_dir"] = gr.Textbox(
+        label="Inpaint batch mask directory",
+        info="For inpainting: masks named as their images, or one for all",
+        elem_id="img2img_batch_inpaint_mask_dir",
+    )
+    with gr.Accordion("PNG info", open=False):
+        form["batch_png_info"] = gr.Checkbox(
+            False, label="Append png info to prompts", elem_id="img2img_batch_use_png_info"
+        )
+        form["batch_png_info_dir"] = gr.Textbox(
+            label="PNG info directory",
+            info="Images of the same names, whose info is used. Empty: that of the inputs themselves",
+            elem_id="img2img_batch_png_info_dir",
+        )
+        form["batch_png_info_fields"] = gr.CheckboxGroup(
+            list(INFO_FIELDS),
+            value=["Prompt"],
+            label="Parameters to take from png info",
+            elem_id="img2img_batch_png_info_props",
+        )
+    gr.HTML('<div id="img2img_batch_state" class="fw-batch-state" aria-live="polite"></div>')
 
 
 def _build_sizing(services: Services, controls: Controls) -> gr.Tabs:
     form = controls.form
     form["sizing"] = sizing = gr.Textbox("to", visible="hidden", elem_id="img2img_sizing")
-    with gr.Column(scale=6):
-        sizings = gr.Tabs(elem_id="img2img_tabs_resize")
+    sizings: gr.Tabs = gr.Tabs(elem_id="img2img_tabs_resize")
     with sizings:
         to = gr.Tab("Resize to", id="to", elem_id="img2img_tab_resize_to", render_children=True)
-        with to, gr.Row(elem_classes=["fw-centered"]):
+        with to, gr.Row(elem_classes=["fw-centered", "fw-unbroken"]):
             build_size(controls, services)
             detect = "img2img_detect_image_size_btn"
-            gr.Button("⛶", elem_id=detect, elem_classes=["fw-beside"], scale=0, min_width=44)
+            gr.Button("⇲", elem_id=detect, elem_classes=["fw-beside"], scale=0, min_width=44)
         with gr.Tab("Resize by", id="by", elem_id="img2img_tab_resize_by", render_children=True) as by:
             form["scale_by"] = gr.Slider(0.05, 4.0, 1.0, step=0.05, label="Scale", elem_id="img2img_scale")
             gr.HTML('<p id="img2img_scale_resolution_preview" class="fw-size" aria-live="polite"></p>')

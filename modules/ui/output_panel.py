@@ -14,12 +14,20 @@ PANEL = """
     <div class="fw-thumbs" role="listbox" aria-label="Images of this job" aria-orientation="horizontal"></div>
   </div>
   <div id="{tab}_image_tools" class="fw-tools" hidden>
-    <button type="button" data-do="save" title="Save into the folder of the Save button">Save</button>
+    <button type="button" id="save_{tab}" data-do="save" data-job
+            title="Save into the folder of the Save button, with a line in log.csv">Save</button>
     <a data-do="download" download>Download</a>
-    <button type="button" data-do="folder" title="Open the folder it was saved in">Open folder</button>
+    <button type="button" id="save_zip_{tab}" data-do="zip" data-job
+            title="Download all images of this job in one archive">Zip</button>
+    {upscale}
+    <button type="button" id="{tab}_open_folder" data-do="folder" data-job data-local
+            title="Open the folder it was saved in">Open folder</button>
     <button type="button" data-do="copy" title="Copy the infotext">Copy parameters</button>
     <button type="button" data-do="paste" title="Put this image's parameters into the form">Use parameters</button>
+    <button type="button" id="{tab}_delete" data-do="remove" data-job
+            title="Move the file to the trash folder of the outputs (Delete)">Delete</button>
   </div>
+  <div id="{tab}_send_tools" class="fw-tools fw-send" role="group" aria-label="Send to" hidden></div>
   <div id="{tab}_messages" aria-live="polite"></div>
   <details id="{tab}_memory" class="fw-memory" hidden>
     <summary>Memory</summary>
@@ -30,7 +38,12 @@ PANEL = """
 </section>
 """
 
+UPSCALE = """<button type="button" id="{tab}_upscale" data-do="upscale" data-job
+            title="Make this image again with the hires fix of the form, whether that is on or not"
+            >Hires this</button>"""
+
 
 def build_output_panel(tab: str) -> None:
-    """The panel of a tab: progress, stage, thumbnails, tools, memory, infotext."""
-    gr.HTML(PANEL.format(tab=tab), elem_id=f"{tab}_output")
+    """The panel: progress, stage, thumbnails, tools, memory, infotext. `tab` begins the ids of its elements."""
+    upscale = UPSCALE.format(tab=tab) if tab == "txt2img" else ""
+    gr.HTML(PANEL.format(tab=tab, upscale=upscale), elem_id=f"{tab}_output")

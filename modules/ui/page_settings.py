@@ -12,7 +12,7 @@ PAGE_SETTINGS = (
     *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
     "sd_webui_modal_lightbox_icon_opacity",
     *("img2img_editor_height", "img2img_sketch_default_brush_color", "img2img_inpaint_mask_brush_color"),
-    "img2img_inpaint_sketch_default_brush_color",
+    *("img2img_inpaint_sketch_default_brush_color", "img2img_batch_show_results_limit"),
 )
 
 

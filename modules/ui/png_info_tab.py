@@ -1,21 +1,21 @@
-"""The PNG Info tab: drop an image, read how it was made, send it to txt2img."""
+"""The PNG Info tab: drop an image, read how it was made, send it to a tab that takes images."""
 
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
 from modules.errors import FeatherweightError
 from modules.images.metadata import read_metadata
-from modules.services import Services
-from modules.ui.form import pasted_fields, sent_values
-from modules.ui.image_tab import HIDDEN_EVENT, ImageTab
+from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 
+SEND = '<div id="pnginfo_send" class="fw-tools fw-send" role="group" aria-label="Send to" hidden></div>'
+READ_SCRIPT = "(file, infotext) => { featherweight.pngInfoRead(file, infotext); }"
 
-def build_png_info_tab(services: Services, images: ImageTab, tabs: gr.Tabs) -> None:
-    """Build the tab's contents inside of the tab that is open now; `images` is what it sends to."""
+
+def build_png_info_tab() -> None:
+    """Build the tab's contents inside of the tab that is open now. The page's script fills the buttons (send.js)."""
     with gr.Row():
         with gr.Column(scale=1):
             image = gr.File(
@@ -24,10 +24,10 @@ def build_png_info_tab(services: Services, images: ImageTab, tabs: gr.Tabs) -> N
                 type="filepath",
                 elem_id="pnginfo_image",
             )
-            send = gr.Button("Send to txt2img", elem_id="pnginfo_send_to_txt2img")
+            gr.HTML(SEND, elem_id="pnginfo_send_box")
         with gr.Column(scale=1):
             shown = gr.HTML(note_box("Drop an image to see its parameters."), elem_id="pnginfo_html")
-            text = gr.Textbox(visible=False)
+            text = gr.Textbox(visible="hidden")
 
     def read(path: str | None) -> tuple[str, str]:
         if not path:
@@ -42,11 +42,5 @@ def build_png_info_tab(services: Services, images: ImageTab, tabs: gr.Tabs) -> N
         blocks = [f"<h3>{escape(name)}</h3><pre>{escape(value)}</pre>" for name, value in parts if value]
         return f'<div class="fw-infotext-view">{"".join(blocks)}</div>', infotext or ""
 
-    def fill(infotext: str) -> list[Any]:
-        parsed = pasted_fields(infotext, services) if infotext else {}
-        updates = images.filled(parsed, sent_values(parsed, services))
-        return [*updates, gr.update(selected="txt2img") if parsed else gr.update()]
-
-    image.change(read, inputs=[image], outputs=[shown, text], **HIDDEN_EVENT)
-    sent = send.click(fill, inputs=[text], outputs=[*images.outputs, tabs], **HIDDEN_EVENT)
-    images.keep_after(sent)
+    was_read = image.change(read, inputs=[image], outputs=[shown, text], **HIDDEN_EVENT)
+    was_read.then(None, inputs=[image, text], js=READ_SCRIPT, api_visibility="private")

@@ -1,40 +1,27 @@
 """The page's own small routes: what the engine holds, token counts, finished images. Served from memory, no folder
 is opened to the browser."""
 
-import csv
-import logging
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import asdict
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from modules.api.documentation import documented
 from modules.api.replies import shown_as
 from modules.api.reply_models import (
     EngineReply,
-    OpenedFolderReply,
     ResultReply,
-    SavedImageReply,
     TokenCountReply,
 )
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.encode import encode_image
-from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
 from modules.processing.memory_estimate.proposals import propose
 from modules.processing.memory_estimate.words import plan_reply
 from modules.processing.pipeline.texts import text_options
-from modules.processing.record.output import name_context
-from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import MAX_SIDE_PX, GenerationRequest
 from modules.prompting.chunks import Tokenizer
 from modules.prompting.counter import count_prompt
@@ -43,21 +30,27 @@ from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
 from modules.ui.form import FIELDS_OF, request_of
+from modules.ui.gallery_routes import NO_JOB, gallery_routes
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
 from modules.ui.start_form import mode_of, sized, stand_in
 from modules.ui.upload_routes import upload_routes
 from modules.ui.uploads import Uploads
 
-log = logging.getLogger(__name__)
-
-LOG_COLUMNS = ("prompt", "seed", "width", "height", "sampler", "cfgs", "steps", "filename", "negative_prompt")
-NO_JOB = "No job has the task id 'task(abc)'; it may have finished long ago."
+NO_BATCH = "This batch is not known: the server was restarted since, or many others came after it."
+BATCH = {
+    "total": 3,
+    "done": 2,
+    "current": ["c.png", "task(abc)"],
+    "finished": ["task(abd)"],
+    "failures": [["b.png", "b.png is empty: 0 bytes."]],
+    "is_over": False,
+    "is_stopped": False,
+}
 IMAGE_REPLIES: dict[int | str, dict[str, Any]] = {
     **documented(errors={404: NO_JOB})["responses"],
     200: {"description": "The image as PNG, its infotext inside.", "content": {"image/png": {"example": "(PNG)"}}},
 }
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class CountBody(BaseModel):
@@ -69,19 +62,18 @@ class CountBody(BaseModel):
     is_negative: bool = False
 
 
-class ImageBody(BaseModel):
-    """An image of a job, by its position in the result."""
-
-    id_task: str = Field(examples=["task(abc)"])
-    index: int = 0
-
-
 class FormBody(BaseModel):
     """The values of a form by the names of its fields, as the page's script keeps them."""
 
     form: dict[str, Any]
     tab: str = Field(default="txt2img", examples=["img2img"])
     image_size: tuple[int, int] | None = Field(default=None, description="of the image that img2img starts from")
+
+
+class BatchBody(BaseModel):
+    """A batch of img2img."""
+
+    id: str = Field(examples=["task(abc)"])
 
 
 class _Counting:
@@ -164,26 +156,19 @@ def page_routes(services: Services) -> APIRouter:
         }
         return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
 
-    @routes.post("/save-image", response_model=SavedImageReply, **documented(errors={404: NO_JOB}))
-    def save_image(body: ImageBody) -> dict[str, Any]:
-        """Save an image once more, into the folder of the Save button, with a line in log.csv.
+    @routes.get("/batch", **documented(BATCH, errors={404: NO_BATCH}))
+    def batch(id: str) -> dict[str, Any]:
+        """How far a batch of img2img is, and what of it could not be made."""
+        return asdict(services.batches.get(id).state)
 
-        All of the job's images where the setting `save_selected_only` is off.
-        """
-        job = services.queue.get(body.id_task)
-        chosen = [job.image(body.index)]
-        if not services.settings.current.saving.save_selected_only:
-            chosen = [image for image in job.known_images() if image.kind is ImageRole.SAMPLE]
-        paths = [str(_save_chosen(services, job, image)) for image in chosen]
-        return {"path": ", ".join(paths)}
+    @routes.post("/stop-batch", **documented(BATCH, errors={404: NO_BATCH}))
+    def stop_batch(body: BatchBody) -> dict[str, Any]:
+        """Stop a batch; what is made stays."""
+        found = services.batches.get(body.id)
+        found.stop()
+        return asdict(found.state)
 
-    @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
-    def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
-        """Open the folder of an image in the file manager of this machine, if the page runs on it."""
-        folder = _folder_of(services, services.queue.get(body.id_task).image(body.index).path)
-        is_local = request.client is not None and request.client.host in LOOPBACK
-        return {"folder": str(folder), "opened": is_local and _open(folder)}
-
+    routes.include_router(gallery_routes(services))
     routes.include_router(card_routes(services))
     routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
@@ -197,13 +182,6 @@ def _planned(body: FormBody, services: Services) -> GenerationRequest:
     size_px = (min(max(width, 1), MAX_SIDE_PX), min(max(height, 1), MAX_SIDE_PX))
     start = stand_in(body.form, size_px, is_masked=mode_of(body.form).has_mask)
     return request_of(sized(body.form, size_px), services, start)
-
-
-def _folder_of(services: Services, path: Path | None) -> Path:
-    """The folder to open for an image: its own, or as a setting may say the root of the output folder."""
-    settings = services.settings.current
-    root = samples_folder(settings, services.paths.data_dir)
-    return root if path is None or settings.gallery.open_dir_button_choice == "Output Root" else path.parent
 
 
 def _styling(services: Services, body: CountBody) -> Callable[[str], str]:
@@ -220,6 +198,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
     seconds = None
     retention = None
     images = job.images
+    version = f"&v={job.removed}" if job.removed else ""  # an image that moves up is not the one the browser kept
     if job.status.is_final:
         try:
             finished = job.result()
@@ -243,7 +222,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
         "seconds": seconds,
         "images": [
             {
-                "url": f"internal/image?id_task={job.task_id}&index={index}&n={len(images)}",
+                "url": f"internal/image?id_task={job.task_id}&index={index}&n={len(images)}{version}",
                 "infotext": image.infotext,
                 "seed": image.seed,
                 "subseed": image.subseed,
@@ -256,43 +235,3 @@ def _result_reply(job: Job) -> dict[str, Any]:
         ],
         "retention": retention,
     }
-
-
-def _save_chosen(services: Services, job: Job, image: GeneratedImage) -> Path:
-    settings = services.settings.current
-    folder = services.paths.data_dir / settings.saving_paths.outdir_save
-    request = job.request
-    context = replace(name_context(request, "", "", (image.seed,), datetime.now().astimezone()), seed=image.seed)
-    in_subfolders = settings.saving_folders.use_save_to_dirs_for_ui
-    path = save_image(image.image, folder, settings.changed(save_to_dirs=in_subfolders), context, image.infotext)
-    if settings.saving.save_write_log_csv:
-        _log_saved(folder / "log.csv", job, image, path)
-    return path
-
-
-def _log_saved(file: Path, job: Job, image: GeneratedImage, path: Path) -> None:
-    request = job.request
-    is_new = not file.exists()
-    with file.open("a", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        if is_new:
-            writer.writerow(LOG_COLUMNS)
-        writer.writerow(
-            [
-                *(request.prompt, image.seed, *request.size_px, request.sampler, request.cfg_scale),
-                *(request.steps, path.name, request.negative_prompt),
-            ]
-        )
-
-
-def _open(folder: Path) -> bool:
-    command = {"darwin": "open", "win32": "explorer"}.get(sys.platform, "xdg-open")
-    has_screen = command != "xdg-open" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not has_screen or shutil.which(command) is None:
-        return False
-    try:
-        subprocess.Popen([command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        log.info("The folder %s could not be opened: %s", folder, error)
-        return False
-    return True

@@ -31,6 +31,8 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
         return list(SAMPLERS)
     if setting.choices == "settings":
         return [shown.key for shown in visible_settings()]
+    if setting.choices == "postprocessing":
+        return list(services.operations.names)
     if setting.choices == "infotext_fields":
         of_settings = (shown.infotext for shown in visible_settings() if shown.infotext)
         return list(dict.fromkeys([*FIELD_ORDER, *of_settings]))

@@ -40,24 +40,41 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
+class SentFile:
+    """A file for a batch: kept under `key`, or not taken with the sentence `error`."""
+
+    name: str
+    key: str = ""
+    infotext: str = ""
+    error: str = ""
+
+    @classmethod
+    def of(cls, sent: Mapping[str, Any]) -> "SentFile":
+        """From JSON."""
+        return cls(**{name: str(sent.get(name) or "") for name in ("name", "key", "infotext", "error")})
+
+
+@dataclass(frozen=True)
 class Pictures:
     """The images of the sub tab that is shown, by their keys in `Uploads`; empty: there is none."""
 
     image: str = ""
     paint: str = ""  # what is painted on it [RGBA]
     mask: str = ""  # uploaded as a file
+    files: tuple[SentFile, ...] = ()  # of a batch
 
     @classmethod
     def of(cls, text: str) -> "Pictures":
-        """From the JSON text that the page sends with the form: {"image", "paint", "mask"}. Where an image could not be
-        sent there is {"error"}, which is raised as `InvalidValueError`."""
+        """From the JSON text that the page sends with the form: {"image", "paint", "mask", "files"}. Where an image
+        could not be sent there is {"error"}, which is raised as `InvalidValueError`."""
         try:
             sent = dict(json.loads(text or "{}"))
-        except (ValueError, TypeError) as error:
+            files = tuple(SentFile.of(file) for file in sent.get("files") or ())
+        except (ValueError, TypeError, AttributeError) as error:
             raise InvalidValueError("The images of the form did not arrive; reload the page.") from error
         if sent.get("error"):
             raise InvalidValueError(str(sent["error"]))
-        return cls(**{name: str(sent.get(name) or "") for name in ("image", "paint", "mask")})
+        return cls(**{name: str(sent.get(name) or "") for name in ("image", "paint", "mask")}, files=files)
 
 
 def mode_of(form: Mapping[str, Any]) -> Mode:

@@ -28,7 +28,13 @@ from modules.ui.image_tab import (
 from modules.ui.output_panel import build_output_panel
 from modules.ui.scripts_panel import build_scripts
 
-SCRIPT_IDS = script_ids("txt2img", paste="paste", hires_prompt="hires_prompt", hires_neg_prompt="hires_neg_prompt")
+SCRIPT_IDS = script_ids(
+    "txt2img",
+    takes={"txt2img": "txt2img"},
+    paste="paste",
+    hires_prompt="hires_prompt",
+    hires_neg_prompt="hires_neg_prompt",
+)
 
 
 def build_txt2img_tab(services: Services, page: gr.Blocks) -> ImageTab:

@@ -4,6 +4,7 @@ import os
 import re
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,8 +88,9 @@ class Uploads:
             return
         self._looked_at = now
         for path in self._folder.iterdir():
-            if now - path.stat().st_mtime > KEPT_S:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another page may have removed it
+                if now - path.stat().st_mtime > KEPT_S:
+                    path.unlink()
 
 
 def _plain(image: Image.Image) -> Image.Image:

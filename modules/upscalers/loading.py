@@ -32,16 +32,8 @@ class PixelModel(Protocol):
 
 def load_upscaler(path: Path, device: torch.device) -> PixelModel:
     """The model of a file, in fp32 on `device`. Raises `CheckpointError` that names the file."""
-    weights = read_weights(path)
     spandrel = import_spandrel()
-    try:
-        loaded = spandrel.ModelLoader(device=device).load_from_state_dict(weights)
-    except (spandrel.UnsupportedModelError, RuntimeError, KeyError, ValueError, TypeError, IndexError) as error:
-        reason = str(error).strip().splitlines()
-        raise CheckpointError(
-            f"{path.name} is no upscaler that can be read: {reason[0] if reason else type(error).__name__} "
-            "Take the file out of the folder, or choose another upscaler."
-        ) from error
+    loaded = load_network(path, device, "is no upscaler that can be read")
     if not isinstance(loaded, spandrel.ImageModelDescriptor) or (loaded.input_channels, loaded.output_channels) != (
         3,
         3,
@@ -50,10 +42,26 @@ def load_upscaler(path: Path, device: torch.device) -> PixelModel:
             f"{path.name} holds a model of architecture {loaded.architecture.name}, which does not turn one "
             "colour image into another. Choose another upscaler."
         )
-    loaded.eval().float()
-    loaded.model.requires_grad_(False)
     model: PixelModel = loaded
     return model
+
+
+def load_network(path: Path, device: torch.device, problem: str) -> Any:
+    """What spandrel makes of a file, in fp32 on `device`, for inference. Raises `CheckpointError`: the file's
+    name, then `problem`, then why."""
+    weights = read_weights(path)
+    spandrel = import_spandrel()
+    try:
+        loaded = spandrel.ModelLoader(device=device).load_from_state_dict(weights)
+    except (spandrel.UnsupportedModelError, RuntimeError, KeyError, ValueError, TypeError, IndexError) as error:
+        reason = str(error).strip().splitlines()
+        raise CheckpointError(
+            f"{path.name} {problem}: {reason[0] if reason else type(error).__name__} "
+            "Take the file out of the folder, or choose another one."
+        ) from error
+    loaded.eval().float()
+    loaded.model.requires_grad_(False)
+    return loaded
 
 
 def read_weights(path: Path) -> dict[str, Any]:

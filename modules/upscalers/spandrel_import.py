@@ -1,13 +1,14 @@
 """Importing spandrel without torchvision.
 
-spandrel asks for torchvision, of which only two architectures (LaMa, RestoreFormer) use anything, and neither makes
-images larger. A placeholder is in `sys.modules` while spandrel is imported and is missing afterwards: other packages
-decide by its presence what they can do.
+spandrel asks for torchvision, of which only two architectures use anything: RestoreFormer one function, which is
+here, and LaMa, which makes no image larger. A placeholder is in `sys.modules` while spandrel is imported and is missing
+afterwards: other packages decide by its presence what they can do.
 """
 
 import importlib.util
 import sys
 import threading
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -40,9 +41,18 @@ def import_spandrel() -> Any:
 def _stand_in() -> dict[str, ModuleType]:
     modules = {name: ModuleType(name) for name in _NAMES}
     functional: Any = modules[_NAMES[2]]
-    for name in ("InterpolationMode", "rotate", "normalize"):
+    for name in ("InterpolationMode", "rotate"):
         setattr(functional, name, _missing(name))
+    functional.normalize = _normalize
     return modules
+
+
+def _normalize(images: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
+    """Images [B,C,H,W] less a mean, by a standard deviation, for each channel."""
+    result = images.clone()
+    for channel, (middle, spread) in enumerate(zip(mean, std, strict=True)):
+        result[:, channel] = (images[:, channel] - middle) / spread
+    return result
 
 
 def _missing(name: str) -> type:

@@ -55,9 +55,12 @@ class Upscalers:
         settings: Settings,
         on_tile: OnTile,
         limits: UpscalerLimits | None = None,
+        *,
+        at_least_once: bool = False,
     ) -> Image.Image:
         """The image in exactly `size_px` (width, height): through the model until it is large enough, then Lanczos.
 
+        An image that is large enough already goes through it with `at_least_once` only (a network that repairs).
         `on_tile(index, count)` comes before each tile and may raise to stop. `limits` hold it to less memory than the
         settings ask for. Raises `UnknownNameError`, and `CheckpointError` that names a file which cannot be used; when
         memory runs out the image is as it was, and the call may be made again.
@@ -69,7 +72,7 @@ class Upscalers:
             raise UnknownNameError.of("upscaler", name, self.catalogue.names)
         limits = limits or UpscalerLimits()
         width, height = size_px
-        if width > image.width or height > image.height:
+        if at_least_once or width > image.width or height > image.height:
             with self._lock:
                 loaded = self._load(info, limits.on_cpu)
                 for _ in range(MAX_PASSES):

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from modules.services import Services
+from modules.ui.extras_routes import extras_routes
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services, whole_api
 
@@ -26,6 +27,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
 def app(services: Services) -> FastAPI:
     app = whole_api(services)
     app.include_router(page_routes(services))
+    app.include_router(extras_routes(services))
     return app
 
 

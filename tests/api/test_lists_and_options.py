@@ -32,7 +32,7 @@ def test_shapes_are_as_recorded(client: TestClient, name: str) -> None:
     assert ours.keys() - OWN_KEYS.get(name, set()) == theirs.keys()
 
 
-@pytest.mark.parametrize("name", ["sd-vae", "hypernetworks", "face-restorers", "realesrgan-models", "extensions"])
+@pytest.mark.parametrize("name", ["sd-vae", "hypernetworks", "realesrgan-models", "extensions"])
 def test_what_this_version_has_none_of_is_an_empty_list(client: TestClient, name: str) -> None:
     assert client.get(f"/sdapi/v1/{name}").json() == []
 

@@ -280,7 +280,7 @@ def test_outpainting_keeps_the_image_and_grows_the_canvas(engine: Engine, tmp_pa
     assert made_image.image.crop((16, 0, 80, 64)).tobytes() == source.tobytes()
     parsed = parse_infotext(made_image.infotext)
     values, found = pasted_values(parsed), pasted_start(parsed)
-    assert (parsed["Size-1"], values["width"], values["height"]) == (80, 64, 64)
+    assert (int(str(parsed["Size-1"])), values["width"], values["height"]) == (80, 64, 64)
     assert (found["outpaint_left"], found["outpaint_right"], found["outpaint_down"]) == (16, 0, 32)
 
 

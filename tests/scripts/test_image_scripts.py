@@ -13,6 +13,7 @@ from modules.errors import FeatherweightError
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
 from modules.processing.record.result import ImageRole, Result
+from modules.processing.start import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
@@ -52,13 +53,28 @@ def test_a_recorded_script_makes_the_same_images(
     result = made(wanted, payload["script_name"], payload["script_args"], library, engine, tmp_path)
     assert len(result.images) == len(case["images"])
     assert result.images[0].kind is ImageRole.GRID
-    for image, recorded in zip(result.samples, case["images"][1:], strict=True):
+    # One level of 8 bits in a loop's result moves the next one's by far; see the test below.
+    compared = case["images"][1:2] if name == "script/loopback" else case["images"][1:]
+    for image, recorded in zip(result.samples, compared, strict=False):
         apart = levels_apart(image.image, recorded["file"])
         assert apart.max() <= 8 and (apart <= 2).mean() >= 0.98, (apart.max(), (apart <= 2).mean())
     for image, text in zip(result.images, case["info"]["infotexts"], strict=True):
         ours, theirs = parse_infotext(image.infotext), parse_infotext(text)
         for key in theirs.keys() - {"Version"}:
             assert str(ours[key]).removesuffix(".0") == str(theirs[key]).removesuffix(".0"), key
+
+
+def test_the_second_loop_goes_on_from_the_first_with_the_next_seed(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    case = RECORDED["script/loopback"]
+    first = Image.open(REFERENCE / case["images"][1]["file"]).convert("RGB")
+    wanted = from_image({**case["payload"], "seed": 1235})
+    start = FromImage(images=(SourceImage.of(first),), denoising_strength=0.4)
+    wanted = replace(wanted, start=start)
+    result = made(wanted, "loopback", [1, 0.9, "Lazy", "None"], library, engine, tmp_path)
+    apart = levels_apart(result.samples[0].image, case["images"][2]["file"])
+    assert apart.max() <= 8 and (apart <= 2).mean() >= 0.98
 
 
 def test_a_prompt_matrix_of_negative_prompts_at_the_start(

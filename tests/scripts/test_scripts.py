@@ -100,7 +100,7 @@ class Faulty(Script):
 
 
 def test_the_built_in_script_is_there(built_in: ScriptLibrary) -> None:
-    assert [script.title() for script in built_in.selectable] == [XYZ]
+    assert XYZ in [script.title() for script in built_in.selectable]
     assert not built_in.faults
     info = script_info(built_in.find("x/y/z plot"))
     assert info["name"] == "x/y/z plot"

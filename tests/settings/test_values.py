@@ -56,10 +56,10 @@ def test_unknown_keys_behave_like_those_of_a_mapping() -> None:
 
 def test_the_api_may_send_back_but_not_change_guarded_keys() -> None:
     settings = Settings()
-    assert settings.with_changes({"api_enable_requests": True}, from_api=True) == settings
+    assert settings.with_changes({"api_enable_requests": False}, from_api=True) == settings
     with pytest.raises(SettingsError, match="api_enable_requests cannot be changed through the API"):
-        settings.with_changes({"api_enable_requests": False}, from_api=True)
-    assert settings.with_changes({"api_enable_requests": False})["api_enable_requests"] is False
+        settings.with_changes({"api_enable_requests": True}, from_api=True)
+    assert settings.with_changes({"api_enable_requests": True})["api_enable_requests"] is True
 
 
 def test_locked_keys_only_take_the_value_they_have() -> None:

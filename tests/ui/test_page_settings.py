@@ -151,13 +151,13 @@ def test_the_save_button_saves_one_image_or_all(services: Services) -> None:
     ("choice", "folder"), [("Output Root", "txt2img-images"), ("Subdirectory", "today"), (None, "today")]
 )
 def test_open_folder_opens_what_the_setting_says(services: Services, choice: str | None, folder: str) -> None:
-    from modules.ui.routes import _folder_of
+    from modules.ui.gallery_routes import folder_of
 
     if choice:
         services.settings.update({"open_dir_button_choice": choice})
     saved = services.paths.data_dir / "outputs" / "txt2img-images" / "today" / "00000-3.png"
-    assert _folder_of(services, saved).name == folder
-    assert _folder_of(services, None).name == "txt2img-images"
+    assert folder_of(services, saved).name == folder
+    assert folder_of(services, None).name == "txt2img-images"
 
 
 def test_prompts_are_printed_where_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

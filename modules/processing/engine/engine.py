@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.devices import Memory, memory_info, release_memory
 from modules.errors import FeatherweightError
+from modules.faces.restorers import FaceRestorers
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.reading.hashing import BackgroundHasher, HashProgress
 from modules.models.vae.files import VaeCatalogue, VaeInfo
@@ -70,6 +71,7 @@ class Engine:
         upscalers: Upscalers | None = None,
         current_keep: Callable[[], KeepOptions] = KeepOptions,
         tiny_vaes: TinyVaeFolders | None = None,
+        faces: FaceRestorers | None = None,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_options`
         whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
@@ -79,6 +81,7 @@ class Engine:
         self.vaes = vaes or VaeCatalogue()
         self.tiny_vaes = tiny_vaes or TinyVaeFolders()
         self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
+        self.faces = faces or FaceRestorers({}, lambda _: self.machine.device)
         self._configs_dir = configs_dir
         self._find_machine = find_machine
         self._current_options = current_options
@@ -261,6 +264,7 @@ class Engine:
         """Free the model and the upscaler; the next image loads them again."""
         with self.lock:
             self.upscalers.release()
+            self.faces.release()
             self._finer.clear()
             self._drop()
             if self._shelf.clear():

@@ -39,6 +39,8 @@ ADVICE = (
     "The program goes on as it is."
 )
 
+UPSCALER_ADVICE = "Choose a smaller size, or unload the checkpoint (POST /sdapi/v1/unload-checkpoint) first."
+
 
 @contextmanager
 def recovering(
@@ -290,6 +292,11 @@ def _upscaler_on_cpu(limits: UpscalerLimits) -> Fallback:
         return Step("with the upscaler on the CPU", undo)
 
     return Fallback("upscaler on the CPU", frozenset({Stage.ENLARGE}), apply)
+
+
+def recovering_upscaler(limits: UpscalerLimits) -> Recovery:
+    """For an upscaler that works alone: smaller squares, and in the end the CPU. Use it in a `with`."""
+    return Recovery([_upscaler_tiles(limits), _upscaler_on_cpu(limits)], gc.collect, advice=UPSCALER_ADVICE)
 
 
 def _dtype_on_cpu(dtype: torch.dtype) -> torch.dtype:

@@ -50,6 +50,9 @@ def generate(
     request = _with_old_hires_sizes(request)
     if request.hires is not None:
         check_upscaler(request.hires.upscaler, engine.upscalers.catalogue.names)
+    faces = request.settings.face_restoration
+    if faces.face_restoration:
+        engine.faces.check(faces.face_restoration_model)
     with (
         engine.lock,
         torch.inference_mode(),

@@ -30,6 +30,7 @@ class Stage(StrEnum):
     ENLARGE = "enlarge"
     SAMPLE_HIRES = "denoise hires"
     DECODE = "decode"
+    FACES = "faces"
     HASH = "hash"
     SAVE = "save"
 
@@ -53,6 +54,7 @@ LABELS = {
     Stage.ENLARGE: "enlarging the image",
     Stage.SAMPLE_HIRES: "sampling the larger image",
     Stage.DECODE: "decoding the image",
+    Stage.FACES: "restoring faces",
     Stage.HASH: "computing the checkpoint's hash",
     Stage.SAVE: "saving the image",
 }

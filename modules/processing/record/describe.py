@@ -83,12 +83,14 @@ def main_fields(
     merge_hires = OptimizationSettings.token_merging_ratio_hr.as_set(settings)
     has_merged = Used.MERGED_TOKENS in used
     source = settings.stable_diffusion.randn_source
+    faces = settings.face_restoration
     return {
         **{key: value for key, value in own_fields(request).items() if key in FIELD_ORDER},
         "Seed": seed,
         "Variation seed": subseed if request.subseed_strength > 0 else None,
         "Sampler": spec.name,
         "Schedule type": schedule_label(request.sampler, request.scheduler),
+        "Face restoration": faces.face_restoration_model if faces.face_restoration else None,
         "Size": f"{size_px[0]}x{size_px[1]}",
         "Model hash": checkpoint.shorthash if settings.infotext.add_model_hash_to_info else None,
         "Model": checkpoint.model_name if settings.infotext.add_model_name_to_info else None,

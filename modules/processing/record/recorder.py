@@ -123,6 +123,8 @@ class Recorder:
             return
         self._events.stage(Stage.SAVE)
         (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
+        if self._request.settings.face_restoration.face_restoration and is_finished:
+            image = self._with_restored_faces(image, batch, index)
         image = self._hooks.image(image, index)
         raw, image = image, start.finish(image, index, self._hooks)
         image = self._hooks.composited(image, index)
@@ -181,6 +183,28 @@ class Recorder:
         else:
             self._images.append(image)
         return True
+
+    def _with_restored_faces(self, image: Image.Image, batch: Batch, index: int) -> Image.Image:
+        """Faces restored as the settings say, and a copy of the image before saved where they want that."""
+        settings = self._request.settings
+        if settings.saving.save_images_before_face_restoration and self._request.save_images:
+            described = self._described(image, batch, index)
+            self._saved(described, batch.number, index, "-before-face-restoration")
+        self._events.stage(Stage.FACES)
+
+        def on_face(_: int, __: int) -> None:
+            self._events.check()
+
+        options = settings.face_restoration
+        image = self._engine.faces.restore(
+            image,
+            options.face_restoration_model,
+            options.code_former_weight,
+            on_face,
+            unload=options.face_restoration_unload,
+        )
+        self._events.stage(Stage.SAVE)
+        return image
 
     def before_hires(self, decoded: Tensor, batch: Batch, index: int) -> None:
         """Save an image [1,3,H,W] of the first pass, before the second."""

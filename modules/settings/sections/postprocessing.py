@@ -1,6 +1,6 @@
 """Upscaling and what happens to a finished image."""
 
-from modules.settings.group import SettingsGroup, choice, flag, whole
+from modules.settings.group import SettingsGroup, choice, flag, many, number, whole
 from modules.settings.setting import Section
 
 
@@ -40,4 +40,45 @@ class FaceRestorationSettings(SettingsGroup):
 
     section = Section(id="face-restoration", title="Face restoration", category="Postprocessing")
 
-    face_restoration = flag("Restore faces", False, infotext="Face restoration", hidden=True)
+    face_restoration = flag(
+        "Restore faces",
+        False,
+        hint="Of every image that txt2img and img2img make, with the model below. The API's restore_faces goes first.",
+    )
+    face_restoration_model = choice("Face restoration model", "CodeFormer", ("CodeFormer", "GFPGAN", "RestoreFormer"))
+    code_former_weight = number(
+        "CodeFormer weight", 0.5, minimum=0, maximum=1, step=0.01, hint="0: the most restored; 1: the closest."
+    )
+    face_restoration_unload = flag("Move face restoration model from VRAM into RAM after processing", False)
+
+
+class PostprocessingSettings(SettingsGroup):
+    """Operations on finished images."""
+
+    section = Section(id="postprocessing", title="Postprocessing", category="Postprocessing")
+
+    postprocessing_disable_in_extras = many(
+        "Disable postprocessing operations in extras tab", (), "postprocessing", needs_reload=True
+    )
+    postprocessing_operation_order = many(
+        "Postprocessing operation order",
+        (),
+        "postprocessing",
+        needs_reload=True,
+        hint="Those named here come first, in this order; the others follow in their own.",
+    )
+    upscaling_max_images_in_cache = whole(
+        "Maximum number of images in upscaling cache",
+        5,
+        minimum=0,
+        maximum=10,
+        step=1,
+        hint="Upscaled images that are kept in memory, so that changing the visibility of the second one is quick.",
+    )
+    postprocessing_existing_caption_action = choice(
+        "Action for existing captions",
+        "Ignore",
+        ("Ignore", "Keep", "Prepend", "Append"),
+        hint="When generating captions in batches: Ignore overwrites a text that stands beside the input, Keep takes "
+        "it instead, Prepend and Append put it before or after the new one.",
+    )

@@ -33,12 +33,16 @@ class ImageSavingSettings(SettingsGroup):
         False,
         hint="Where the row count is on automatic: as square as possible without a gap.",
     )
+    grid_zip_filename_pattern = text(
+        "Archive filename pattern", "", hint=f"Empty: [datetime]_[model_name]_[seed]-[seed_last]. {PATTERN_HINT}"
+    )
     n_rows = whole(
         "Grid row count", -1, minimum=-1, maximum=16, step=1, hint="-1: automatic; 0: same as the batch size."
     )
     font = text("Font for image grids that have text", "", hint="A TrueType file. Empty: the built-in one.")
     grid_text_active_color = color("Text color for image grids", "#000000")
     grid_background_color = color("Background color for image grids that have text", "#ffffff")
+    save_images_before_face_restoration = flag("Save a copy of the image before face restoration", False)
     save_images_before_highres_fix = flag("Save a copy of the image before hires fix", False)
     save_images_before_color_correction = flag(
         "Save a copy of image before applying color correction to img2img results", False
@@ -52,6 +56,8 @@ class ImageSavingSettings(SettingsGroup):
     img_downscale_threshold = number("File size limit for the above option, MB", 4.0, minimum=0)
     target_side_length = whole("Width/height limit for the above option, in pixels", 4000, minimum=1)
     img_max_size_mp = whole("Maximum grid size, in megapixels", 200, minimum=0, hint="Larger grids are not made.")
+    use_original_name_batch = flag("Use original name for output filename during batch process in extras tab", True)
+    use_upscaler_name_as_suffix = flag("Use upscaler name as filename suffix in the extras tab", False)
     save_selected_only = flag(
         "When using the Save button, only save the selected image",
         True,
@@ -77,7 +83,7 @@ class SavingPathSettings(SettingsGroup):
     outdir_grids = text("Output directory for grids", "", hint="Empty: the directories below, one per tab.")
     outdir_txt2img_grids = text("Output directory for txt2img grids", "outputs/txt2img-grids")
     outdir_img2img_samples = text("outdir_img2img_samples", "outputs/img2img-images", hidden=True)
-    outdir_extras_samples = text("outdir_extras_samples", "outputs/extras-images", hidden=True)
+    outdir_extras_samples = text("Output directory for images from extras tab", "outputs/extras-images")
     outdir_img2img_grids = text("outdir_img2img_grids", "outputs/img2img-grids", hidden=True)
     outdir_init_images = text("Directory for saving init images when using img2img", "outputs/init-images")
     outdir_save = text("Output directory for the Save button", "log/images")

@@ -239,6 +239,13 @@ class Img2ImgSettings(SettingsGroup):
     )
     return_mask = flag("For inpainting, include the greyscale mask in results for web", False)
     return_mask_composite = flag("For inpainting, include masked composite in results for web", False)
+    img2img_batch_show_results_limit = whole(
+        "Show the first N batch img2img results in UI",
+        32,
+        minimum=-1,
+        maximum=1000,
+        hint="-1: all that the server still holds; 0: none.",
+    )
     overlay_inpaint = flag(
         "Overlay original for inpaint",
         True,

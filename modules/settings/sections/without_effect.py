@@ -12,7 +12,7 @@ from modules.settings.sections.interface import (
     InterfaceSettings,
     PreviewSettings,
 )
-from modules.settings.sections.postprocessing import FaceRestorationSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import PostprocessingSettings, UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
@@ -23,11 +23,7 @@ SETTINGS = (
     *kept(
         ImageSavingSettings.section,
         {
-            "grid_zip_filename_pattern": "",
             "grid_text_inactive_color": "#999999",
-            "save_images_before_face_restoration": False,
-            "use_original_name_batch": True,
-            "use_upscaler_name_as_suffix": False,
             "temp_dir": "",
             "clean_temp_dir_at_start": False,
         },
@@ -48,9 +44,7 @@ SETTINGS = (
     ),
     *kept(
         Img2ImgSettings.section,
-        {
-            "img2img_batch_show_results_limit": 32,
-        },
+        {},
     ),
     *kept(
         Section(id="hypertile", title="Hypertile", category="Stable Diffusion"),
@@ -196,23 +190,6 @@ SETTINGS = (
         },
     ),
     *kept(
-        Section(id="interrogate", title="Interrogate"),
-        {
-            "interrogate_keep_models_in_memory": False,
-            "interrogate_return_ranks": False,
-            "interrogate_clip_num_beams": 1,
-            "interrogate_clip_min_length": 24,
-            "interrogate_clip_max_length": 48,
-            "interrogate_clip_dict_limit": 1500,
-            "interrogate_clip_skip_categories": (),
-            "interrogate_deepbooru_score_threshold": 0.5,
-            "deepbooru_sort_alpha": True,
-            "deepbooru_use_spaces": True,
-            "deepbooru_escape": True,
-            "deepbooru_filter_tags": "",
-        },
-    ),
-    *kept(
         HiddenSettings.section,
         {
             "restore_config_state_file": "",
@@ -231,21 +208,9 @@ SETTINGS = (
         },
     ),
     *kept(
-        FaceRestorationSettings.section,
-        {
-            "face_restoration_model": "CodeFormer",
-            "code_former_weight": 0.5,
-            "face_restoration_unload": False,
-        },
-    ),
-    *kept(
-        Section(id="postprocessing", title="Postprocessing", category="Postprocessing"),
+        PostprocessingSettings.section,
         {
             "postprocessing_enable_in_main_ui": (),
-            "postprocessing_disable_in_extras": (),
-            "postprocessing_operation_order": (),
-            "upscaling_max_images_in_cache": 5,
-            "postprocessing_existing_caption_action": "Ignore",
         },
     ),
 )

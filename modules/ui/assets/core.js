@@ -4,10 +4,11 @@ window.featherweight = (() => {
 
   // A form with its Generate button and its images. Its elements are named by its prefix, a few by `ids`.
   class Tab {
-    constructor({ prefix, ids = {}, fields = [] }) {
+    constructor({ prefix, ids = {}, fields = [], takes = {} }) {
       this.prefix = prefix;
       this.ids = ids;
       this.fields = fields; // names of the form's fields, in the order in which their values arrive
+      this.takes = takes; // labels of the buttons that send an image to it, by name
       this.form = {}; // what the form holds, also in fields that were never shown
     }
 

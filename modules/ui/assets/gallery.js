@@ -1,15 +1,17 @@
-// Images of a job: a stage, thumbnails, tools, the infotext of the selected one.
+// Images of a job: a stage, thumbnails, tools, the infotext of the selected one. An image file may be dropped on it.
 (() => {
   const fw = window.featherweight;
   const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+  const HERE = ["localhost", "127.0.0.1", "[::1]"];
 
   for (const tab of fw.tabs) {
-    let result = null;
+    let items = []; // {url, infotext, seed, width, height, kind, path, task, index}; without a task: a dropped file
     let selected = 0;
     let shown = 0; // counts what was put on the stage, so that an image that loads late does not replace a newer one
+    let enlarged = null; // a job that makes one of the images again: {task, item}
 
-    tab.images = () => (result ? result.images : []);
-    tab.selectedImage = () => (result ? result.images[selected] : null);
+    tab.images = () => items;
+    tab.selectedImage = () => items[selected] || null;
     tab.selectImage = select;
 
     tab.showPreview = (uri) => {
@@ -35,18 +37,31 @@
       if (data.seconds !== null) tab.message(`Time taken: ${data.seconds} s`);
       if (data.task && !data.error) tab.showTimeline(data.task);
       if (!data.images.length) {
-        if (!result) tab.find("gallery", ".fw-stage")?.replaceChildren();
+        if (items.length) putOnStage(items[selected]); // in place of a preview
+        else tab.find("gallery", ".fw-stage")?.replaceChildren();
         return;
       }
       if (fw.settings.do_not_show_images) {
         tab.message(`${data.images.length} finished; the settings say not to show images.`);
         return;
       }
-      result = data;
-      const thumbs = data.images.length > 1 ? data.images.map(thumbnail) : [];
-      tab.find("gallery", ".fw-thumbs").replaceChildren(...thumbs);
-      select(0);
+      const made = data.images.map((image, index) => ({ task: data.task, index, ...image })); // a batch has several jobs
+      const first = enlarged && enlarged.task === data.task ? items.indexOf(enlarged.item) : -1;
+      enlarged = null;
+      if (first < 0) show(made, 0);
+      else show(items.toSpliced(first + 1, 0, ...made), first + 1); // behind the image that it was made from
     };
+
+    function show(list, index) {
+      items = list;
+      const thumbs = items.length > 1 ? items.map(thumbnail) : [];
+      tab.find("gallery", ".fw-thumbs").replaceChildren(...thumbs);
+      if (items.length) return select(index);
+      selected = 0;
+      shown += 1;
+      tab.find("gallery", ".fw-stage").replaceChildren();
+      for (const name of ["infotext", "image_tools", "send_tools"]) tab.find(name).hidden = true;
+    }
 
     function thumbnail(item, index) {
       const button = document.createElement("button");
@@ -63,8 +78,8 @@
     }
 
     function select(index) {
-      selected = (index + result.images.length) % result.images.length;
-      const item = result.images[selected];
+      selected = (index + items.length) % items.length;
+      const item = items[selected];
       putOnStage(item);
       tab.find("gallery", ".fw-thumbs").querySelectorAll("button").forEach((thumb, position) => {
         thumb.setAttribute("aria-selected", String(position === selected));
@@ -72,12 +87,17 @@
       });
       const infotext = tab.find("infotext");
       infotext.textContent = item.infotext;
-      infotext.hidden = false;
+      infotext.hidden = item.infotext === "";
       const tools = tab.find("image_tools");
       tools.hidden = false;
+      for (const tool of tools.children) {
+        const isElsewhere = "local" in tool.dataset && !HERE.includes(location.hostname);
+        tool.hidden = ("job" in tool.dataset && !item.task) || isElsewhere;
+      }
       const link = tools.querySelector("[data-do=download]");
       link.href = item.url;
       link.download = fw.downloadName(item);
+      fw.offerTargets(tab.find("send_tools"), tab.prefix, () => tab.selectedImage());
     }
 
     // What was on the stage stays until the image is there to be drawn.
@@ -94,50 +114,113 @@
       button.append(image);
       button.addEventListener("click", () => fw.openLightbox(tab));
       await image.decode().catch(() => {}); // a broken image is shown as the browser shows it
-      if (turn === shown) tab.find("gallery", ".fw-stage").replaceChildren(button);
+      if (turn !== shown) return;
+      const stage = tab.find("gallery", ".fw-stage");
+      const hadFocus = stage.contains(document.activeElement);
+      stage.replaceChildren(button);
+      if (hadFocus) button.focus({ preventScroll: true });
     }
 
+    const named = (item) => ({ id_task: item.task, index: item.index });
+
     const actions = {
-      async save() {
-        const reply = await fw.post("internal/save-image", { id_task: result.task, index: selected });
+      async save(item) {
+        const reply = await fw.post("internal/save-image", named(item));
         tab.message(`Saved as ${reply.path}`);
       },
-      async folder() {
-        const reply = await fw.post("internal/open-folder", { id_task: result.task, index: selected });
+      zip: (item) => fw.download(`internal/zip-images?id_task=${encodeURIComponent(item.task)}`),
+      async folder(item) {
+        const reply = await fw.post("internal/open-folder", named(item));
         tab.message(reply.opened ? `Opening ${reply.folder}` : `The folder is ${reply.folder}`);
       },
-      async copy() {
-        await fw.copyText(result.images[selected].infotext);
+      async copy(item) {
+        await fw.copyText(item.infotext);
         tab.message("The parameters are on the clipboard.");
       },
-      paste: () => tab.take(result.images[selected].infotext),
+      paste: (item) => tab.take(item.infotext),
+      async upscale(item) {
+        if (tab.isRunning()) throw new Error("A job runs; wait until it is done, or interrupt it.");
+        const reply = await fw.post("internal/hires-image", { ...named(item), form: tab.form });
+        enlarged = { task: reply.task, item };
+        tab.follow(reply.task);
+      },
+      async remove(item) {
+        if (!window.confirm("Delete this image? Its file goes into the folder outputs/trash.")) return;
+        const reply = await fw.post("internal/delete-image", named(item));
+        for (const other of items) {
+          if (other.task === item.task && other.index > item.index) {
+            other.index -= 1;
+            other.url = other.url.replace(/&index=\d+(.*?)(&v=\d+)?$/, `&index=${other.index}$1&v=${Date.now()}`);
+          }
+        }
+        const left = items.filter((other) => other !== item);
+        show(left, Math.min(selected, left.length - 1));
+        tab.message(reply.trash ? `Moved to ${reply.trash}` : "Deleted; the image had no file.");
+      },
     };
+
+    async function run(name) {
+      const item = tab.selectedImage();
+      if (!item || !actions[name]) return;
+      try {
+        await actions[name](item);
+      } catch (error) {
+        tab.message(error.message, true);
+      }
+    }
 
     document.addEventListener("click", async (event) => {
       const tool = tab.holds(event.target, "image_tools") && event.target.closest("[data-do]");
-      if (tool && actions[tool.dataset.do]) {
-        try {
-          await actions[tool.dataset.do]();
-        } catch (error) {
-          tab.message(error.message, true);
-        }
-      }
+      if (tool) await run(tool.dataset.do);
       if (tab.holds(event.target, "reuse_seed") && tab.selectedImage()) tab.set("seed", String(tab.selectedImage().seed));
       if (tab.holds(event.target, "restore_progress")) tab.resume(true);
     });
 
     document.addEventListener("keydown", (event) => {
-      const thumbs = event.target.closest?.(".fw-thumbs");
-      if (!thumbs || !tab.holds(thumbs, "gallery") || !STEPS[event.key]) return;
+      if (!tab.holds(event.target, "gallery") || event.ctrlKey || event.altKey || event.metaKey) return;
+      if (event.key === "Delete" && items[selected]?.task) run("remove");
+      if (!STEPS[event.key] || items.length < 2) return;
       event.preventDefault();
+      const thumbs = event.target.closest(".fw-thumbs");
       select(selected + STEPS[event.key]);
-      thumbs.children[selected].focus();
+      thumbs?.children[selected].focus();
+    });
+
+    // -- image files dropped on the stage ----------------------------------------------------------------------------
+
+    document.addEventListener("dragover", (event) => {
+      if (tab.holds(event.target, "gallery")) event.preventDefault();
+    });
+
+    document.addEventListener("drop", async (event) => {
+      const file = tab.holds(event.target, "gallery") && event.dataTransfer?.files[0];
+      if (!file) return;
+      event.preventDefault();
+      tab.clearMessages();
+      try {
+        const item = await fw.fileItem(file);
+        if (!tab.isRunning()) show([item], 0);
+      } catch (error) {
+        tab.message(error.message, true);
+      }
     });
   }
 
   // The name of the file that the browser saves: the image is sent as PNG, whatever its own file is.
-  fw.downloadName = ({ path, seed }) => {
-    const name = path ? path.split(/[\\/]/).pop().replace(/\.[^.]+$/, "") : String(seed);
-    return `${name}.png`;
+  fw.downloadName = ({ path, seed, name }) => {
+    if (name) return name;
+    const stem = path ? path.split(/[\\/]/).pop().replace(/\.[^.]+$/, "") : String(seed);
+    return `${stem}.png`;
+  };
+
+  // Have the browser save what the server sends as an attachment; a refusal is an error with the server's sentence.
+  fw.download = async (path) => {
+    const reply = await fetch(path);
+    if (!reply.ok) throw new Error((await reply.json().catch(() => ({}))).errors || `The server answered ${reply.status}.`);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(await reply.blob());
+    link.download = decodeURIComponent(/filename\*=UTF-8''([^;]+)/.exec(reply.headers.get("Content-Disposition") || "")?.[1] || "images.zip");
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   };
 })();

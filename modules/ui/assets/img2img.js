@@ -35,9 +35,9 @@
   tab.imageSize = () => slots.get(tab.mode())?.canvas.image ?? null;
 
   // Put an image (Blob, data URI or address of this server) into a sub tab and show it; null takes the image away.
-  tab.setImage = async (mode, image, { shows = true } = {}) => {
+  tab.setImage = async (mode, image) => {
+    await fw.showTab("img2img", MODES[mode].tabId);
     const slot = await mounted(mode);
-    if (shows) fw.showTab("img2img", MODES[mode].tabId);
     try {
       const blob = typeof image === "string" ? await (await fetch(image)).blob() : image;
       await put(slot, blob);
@@ -54,6 +54,7 @@
   tab.pictures = async () => {
     try {
       const sent = {};
+      if (tab.mode() === "batch") return JSON.stringify({ files: tab.batchFiles() });
       const slot = slots.get(tab.mode());
       if (slot) {
         sent.image = await keyOf(slot);
@@ -69,6 +70,8 @@
   // -- canvases ------------------------------------------------------------------------------------------------------
 
   function mount() {
+    const height = fw.settings.img2img_editor_height;
+    if (height) document.body.style.setProperty("--fw-editor-height", `${height}px`);
     for (const place of document.querySelectorAll(".fw-canvas-place:not([data-mounted])")) {
       place.dataset.mounted = "";
       const name = place.dataset.canvas;
@@ -131,7 +134,8 @@
     described();
   }
 
-  async function upload(file) {
+  // Send a file ahead: {key, width, height, infotext}; throws a sentence for one that is no image.
+  const upload = (tab.upload = async (file) => {
     const name = encodeURIComponent(file.name || "The image");
     const headers = { "Content-Type": "application/octet-stream" };
     const reply = await fetch(`internal/upload?name=${name}`, { method: "POST", headers, body: file }).catch(() => null);
@@ -139,7 +143,7 @@
     const data = await reply.json().catch(() => ({}));
     if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
     return data;
-  }
+  });
 
   async function send(slot) {
     const reply = await upload(slot.file);

@@ -72,7 +72,13 @@
     }
   });
 
-  // As if it were typed, so that Ctrl+Z takes it back.
+  // Whether an element is one of the boxes that prompts are typed into.
+  fw.isPromptBox = (element) =>
+    element?.tagName === "TEXTAREA" && Boolean(fw.tabAround(element, ...BOXES, "styles_edit"));
+
+  // Change the text of a box as if it were typed, so that Ctrl+Z takes it back: `edited` is {text, start, end}.
+  fw.writePrompt = write;
+
   function write(area, edited) {
     if (!edited || edited.text === area.value) return;
     const { text, start, end } = edited;

@@ -57,7 +57,6 @@
       const stage = tab.find("gallery", ".fw-stage");
       if (stage) stage.style.height = fw.settings.gallery_height;
     }
-    document.body.style.setProperty("--fw-editor-height", `${fw.settings.img2img_editor_height}px`);
     document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
@@ -83,7 +82,7 @@
     "↻": "Look for new files",
     "⇅": "Swap width and height",
     "⚄": "Use a new seed each time",
-    "⛶": "Take the size of the image",
+    "⇲": "Take the size of the image",
     "♻": "Use the seed of the selected image",
     Paste: "Fill the form from the parameters in the prompt, or from the last image",
     "Last job": "Show the last job again",
@@ -103,13 +102,20 @@
     if (event.target.matches?.("input[role=listbox]")) event.target.title = event.target.value;
   });
 
-  // Show a tab, or a sub tab inside of it, by the ids of their elements.
-  fw.showTab = (name, ...subTabs) => {
+  // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page.
+  fw.showTab = async (name, ...subTabs) => {
     for (const id of [`tab_${name}`, ...subTabs]) {
-      const button = document.querySelector(`#${id}-button`);
-      if (button) button.click();
+      const wanted = () => document.querySelector(`#${id}-button`);
+      for (let tries = 0; !wanted() && tries < 100; tries += 1) await new Promise((resolve) => setTimeout(resolve, 50));
+      wanted()?.click();
     }
   };
+
+  // A tab that was not opened yet has no place to show its job.
+  async function resumeWhenThere(tab) {
+    while (!tab.find("gallery")) await new Promise((resolve) => setTimeout(resolve, 300));
+    tab.resume();
+  }
 
   function ready() {
     if (!fw.tabs.some((tab) => tab.find("generate") && tab.find("gallery"))) {
@@ -122,7 +128,7 @@
     setInterval(weigh, 2000);
     setInterval(nameButtons, 2000);
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
-    for (const tab of fw.tabs) tab.resume();
+    fw.tabs.forEach(resumeWhenThere);
     fw.showNotices();
   }
 

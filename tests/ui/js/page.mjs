@@ -29,6 +29,8 @@ export function element(find = () => null) {
     append: (...children) => made.children.push(...children),
     replaceChildren: (...children) => { made.children = children; },
     focus: () => {},
+    addEventListener: () => {},
+    contains: () => false,
     click: () => { made.clicks += 1; },
   };
   made.classList = { add: (name) => made.classes.add(name), remove: (name) => made.classes.delete(name), toggle: () => {} };
@@ -51,7 +53,11 @@ export function load(names, { prefixes = ["one"], fields = [], elements = {}, re
     querySelectorAll: () => [],
     createElement: () => element(),
   };
-  const window = { sessionStorage: stores.session || new Storage(), localStorage: stores.local || new Storage() };
+  const window = {
+    addEventListener: () => {},
+    sessionStorage: stores.session || new Storage(),
+    localStorage: stores.local || new Storage(),
+  };
   window.featherweightPage = { tabs: prefixes.map((prefix) => ({ prefix, fields })), cards: [], theme: "" };
   const fetch = async (path) => {
     const reply = replies[path.split("?")[0]];

@@ -1,0 +1,40 @@
+"""Captions and tags of images over HTTP."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+
+from modules.api.documentation import documented
+from modules.api.generation import ended_before_the_client
+from modules.api.reply_models import InterrogateReply
+from modules.api.schemas import InterrogateBody
+from modules.captioning.captioners import NAMES
+from modules.errors import Interrupted, UnknownNameError
+from modules.images.encode import decode_image
+from modules.jobs.interrogating import start_interrogation
+from modules.services import Services
+
+ERRORS = {404: "Image not found: give one as base64 text in image.", 422: "There is no tagging model: put a folder ..."}
+
+
+def interrogate_routes(services: Services) -> APIRouter:
+    """POST /sdapi/v1/interrogate."""
+    routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
+
+    @routes.post("/interrogate", **documented(errors=ERRORS))
+    async def interrogate(body: InterrogateBody, request: Request) -> InterrogateReply:
+        """What an image shows: a sentence (model clip) or tags (model deepbooru)."""
+        if not body.image:
+            raise UnknownNameError("Image not found: give one as base64 text in image.")
+        if body.model.lower() not in NAMES:
+            raise UnknownNameError.of("interrogate model", body.model, NAMES)
+        image = await asyncio.to_thread(decode_image, body.image)
+        task = await asyncio.to_thread(
+            start_interrogation, services.queue, services.captioners, image, body.model, services.settings.current
+        )
+        if not await ended_before_the_client(task, request):
+            await asyncio.to_thread(services.queue.interrupt, task.task_id, why="left by its client")
+            raise Interrupted("The client went away before the caption was there.")
+        return InterrogateReply(caption=task.result()["caption"])
+
+    return routes

@@ -1,0 +1,138 @@
+"""What an image shows, in words: a sentence (clip) or tags (deepbooru), by the user's models, or for the images of the
+bundled model by looking at colors and outlines.
+
+Torch, transformers and onnxruntime are imported on first use.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from modules.captioning.scenes import describe
+from modules.errors import CheckpointError, UnknownNameError
+from modules.settings.values import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.captioning.blip import BlipCaptioner
+    from modules.captioning.clip_ranks import ClipRanks
+    from modules.captioning.tagger import Tagger
+
+CLIP, DEEPBOORU = "clip", "deepbooru"
+NAMES = {CLIP: CLIP, DEEPBOORU: DEEPBOORU, "deepdanbooru": DEEPBOORU}
+"""What the API calls them."""
+TAGGER_FOLDERS = ("deepbooru", "torch_deepdanbooru", "taggers")
+_ARTICLE = re.compile(r"^(?:an?|the) ")
+
+
+class Captioners:
+    """Holds the models that were used last, where the settings want that. `models_dir` holds the folders BLIP, CLIP,
+    interrogate and deepbooru; `find_device` maps a program part ("interrogate") to its device."""
+
+    def __init__(
+        self, models_dir: Path, find_device: Callable[[str], torch.device], clip_dir: Path | None = None
+    ) -> None:
+        self._models_dir = models_dir
+        self._clip_dir = clip_dir or models_dir / "CLIP"
+        self._find_device = find_device
+        self._lock = threading.Lock()
+        self._blip: BlipCaptioner | None = None
+        self._ranks: ClipRanks | None = None
+        self._tagger: Tagger | None = None
+
+    def caption(self, image: Image.Image, name: str, settings: Settings) -> str:
+        """`name`: clip, deepbooru or deepdanbooru. Raises `UnknownNameError`, and `CheckpointError` for models that
+        cannot be used, or that says what to put where if there is none."""
+        kind = NAMES.get(name.lower())
+        if kind is None:
+            raise UnknownNameError.of("interrogate model", name, NAMES)
+        with self._lock:
+            try:
+                return self._sentence(image, settings) if kind == CLIP else self._tags(image, settings)
+            finally:
+                if not settings.interrogate.interrogate_keep_models_in_memory:
+                    self._blip = self._ranks = self._tagger = None
+
+    def release(self) -> None:
+        """Let go of the models."""
+        with self._lock:
+            self._blip = self._ranks = self._tagger = None
+
+    def _sentence(self, image: Image.Image, settings: Settings) -> str:
+        folder = model_folder(self._models_dir / "BLIP")
+        if folder is None:
+            return self._seen(image) or _refuse(
+                f"There is no captioning model: put a folder of BLIP in the layout of transformers (config.json, "
+                f"model.safetensors, tokenizer.json) into {self._models_dir / 'BLIP'}. Nothing is downloaded. Without "
+                "one only images like those of the bundled model are described."
+            )
+        from modules.captioning.blip import BlipCaptioner
+        from modules.captioning.clip_ranks import ClipRanks
+
+        device = self._find_device("interrogate")
+        if self._blip is None or self._blip.folder != folder:
+            self._blip = BlipCaptioner(folder, device)
+        options = settings.interrogate
+        parts = [
+            self._blip.caption(
+                image,
+                beams=options.interrogate_clip_num_beams,
+                min_tokens=options.interrogate_clip_min_length,
+                max_tokens=max(options.interrogate_clip_max_length, options.interrogate_clip_min_length),
+            )
+        ]
+        clip, lists = model_folder(self._clip_dir), self._models_dir / "interrogate"
+        if clip is not None and lists.is_dir():
+            if self._ranks is None or self._ranks.folder != clip:
+                self._ranks = ClipRanks(clip, device)
+            limit = options.interrogate_clip_dict_limit
+            for text, score in self._ranks.best(image, lists, options.interrogate_clip_skip_categories, limit):
+                parts.append(f"({text}:{score / 100:.3f})" if options.interrogate_return_ranks else text)
+        return ", ".join(parts)
+
+    def _tags(self, image: Image.Image, settings: Settings) -> str:
+        from modules.captioning.tagger import Tagger, written
+
+        folder = next((found for name in TAGGER_FOLDERS if (found := tagger_folder(self._models_dir / name))), None)
+        if folder is None:
+            seen = self._seen(image)
+            if seen is not None:
+                return ", ".join(_ARTICLE.sub("", part) for part in re.split(r" on | with | and |, ", seen))
+            return _refuse(
+                "There is no tagging model: put a folder with model.onnx and selected_tags.csv (such as a WD14 tagger) "
+                f"into {self._models_dir / TAGGER_FOLDERS[0]}. Nothing is downloaded."
+            )
+        if self._tagger is None or self._tagger.folder != folder:
+            self._tagger = Tagger(folder)
+        return written(self._tagger.scores(image), settings.interrogate)
+
+    @staticmethod
+    def _seen(image: Image.Image) -> str | None:
+        return describe(image)
+
+
+def model_folder(place: Path) -> Path | None:
+    """The folder of a model in transformers' layout: `place` itself, or the first by name in it."""
+    if (place / "config.json").is_file():
+        return place
+    found = sorted(path.parent for path in place.glob("*/config.json")) if place.is_dir() else []
+    return found[0] if found else None
+
+
+def tagger_folder(place: Path) -> Path | None:
+    """The folder of a tagger: `place` itself, or the first by name in it."""
+    if not place.is_dir():
+        return None
+    folders = [place, *sorted(path for path in place.iterdir() if path.is_dir())]
+    return next((path for path in folders if (path / "model.onnx").is_file()), None)
+
+
+def _refuse(text: str) -> str:
+    raise CheckpointError(text)

@@ -1,0 +1,149 @@
+"""Face restorers at work: finds the faces of an image, restores each, and lays them back.
+
+Torch is imported on first use, so that a page can be served before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from modules.errors import CheckpointError, UnknownNameError
+from modules.faces.alignment import Alignment
+from modules.faces.kinds import NAMES, NO_RESTORERS, RESTORERS, SUFFIXES, RestorerType
+
+if TYPE_CHECKING:
+    import torch
+
+    from modules.faces.face import Face
+    from modules.faces.loading import FaceModel
+    from modules.faces.mtcnn import FaceDetector
+
+log = logging.getLogger(__name__)
+
+MIN_EYE_DISTANCE_PX = 5.0  # smaller faces hold nothing to restore
+FIND_PART = "gfpgan"  # the word of --use-cpu for the detector
+
+OnFace = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    path: Path
+    mtime_ns: int
+    device: torch.device
+    model: FaceModel
+
+
+class FaceRestorers:
+    """Holds at most one restorer, and the detector. `folders` are given by kind (`RestorerType.folder`), `files` where
+    the command line names one; `find_device` maps a program part ("gfpgan", "codeformer") to its device."""
+
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        find_device: Callable[[str], torch.device],
+        files: Mapping[str, Path] | None = None,
+    ) -> None:
+        self._folders = dict(folders)
+        self._files = dict(files or {})
+        self._find_device = find_device
+        self._lock = threading.RLock()
+        self._loaded: _Loaded | None = None
+        self._detector: FaceDetector | None = None
+
+    def file_of(self, kind: RestorerType) -> Path | None:
+        """The file of a kind: the one of the command line, or the last by name of those that carry the kind's name,
+        or else of all in its folder."""
+        named = self._files.get(kind.name)
+        if named is not None:
+            return named
+        folder = self._folders.get(kind.folder)
+        if folder is None or not folder.is_dir():
+            return None
+        found = [
+            path
+            for path in sorted(folder.iterdir(), key=lambda path: path.name.lower())
+            if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(NO_RESTORERS)
+        ]
+        own = [path for path in found if kind.name.lower() in path.name.lower()]
+        chosen = own or found
+        return chosen[-1] if chosen else None
+
+    def check(self, name: str) -> RestorerType:
+        """The kind of this name, in any case. Raises `UnknownNameError`, and `CheckpointError` that says which file
+        goes where if there is none."""
+        kind = next((kind for kind in RESTORERS if kind.name.lower() == name.lower()), None)
+        if kind is None:
+            raise UnknownNameError.of("face restorer", name, NAMES)
+        if self.file_of(kind) is None:
+            folder = self._folders.get(kind.folder, Path("models") / kind.folder)
+            raise CheckpointError(
+                f"{kind.name} has no file: put one, such as {kind.example}, into {folder}. Nothing is downloaded."
+            )
+        return kind
+
+    def restore(
+        self,
+        image: Image.Image,
+        name: str,
+        weight: float = 0.5,
+        on_face: OnFace = lambda index, count: None,
+        *,
+        unload: bool = False,
+    ) -> Image.Image:
+        """The image with its faces restored; the same image where no face is found.
+
+        `weight` is CodeFormer's, 0 (most restored) to 1 (closest to the image). `on_face(index, count)` comes before
+        each face and may raise to stop. With `unload` the network is let go afterwards. Raises as `check`, and
+        `CheckpointError` that names a file which cannot be used.
+        """
+        kind = self.check(name)
+        with self._lock:
+            try:
+                model = self._load(kind)
+                faces = [face for face in self.find(image) if face.eye_distance >= MIN_EYE_DISTANCE_PX]
+                result = image
+                for index, face in enumerate(faces):
+                    on_face(index, len(faces))
+                    alignment = Alignment.of(face.landmarks)
+                    result = alignment.pasted(result, model.restore(alignment.face(image), weight))
+                return result
+            finally:
+                if unload:
+                    self.release()
+
+    def find(self, image: Image.Image) -> list[Face]:
+        """The faces of an image, the largest first. Raises `FeatherweightError` where the detector's weights are not
+        installed."""
+        from modules.faces.mtcnn import FaceDetector
+
+        with self._lock:
+            if self._detector is None:
+                self._detector = FaceDetector.installed(self._find_device(FIND_PART))
+            return self._detector.find(image)
+
+    def release(self) -> None:
+        """Let go of the networks."""
+        with self._lock:
+            self._loaded = self._detector = None
+
+    def _load(self, kind: RestorerType) -> FaceModel:
+        from modules.faces.loading import load_restorer
+
+        path = self.file_of(kind)
+        assert path is not None, "check() has found it"
+        device = self._find_device(kind.part)
+        mtime_ns = path.stat().st_mtime_ns if path.is_file() else 0
+        loaded = self._loaded
+        if loaded is None or (loaded.path, loaded.mtime_ns, loaded.device) != (path, mtime_ns, device):
+            self._loaded = None
+            log.info("Loading %s from %s.", kind.name, path.name)
+            loaded = self._loaded = _Loaded(path, mtime_ns, device, load_restorer(path, kind, device))
+        return loaded.model

@@ -1,0 +1,101 @@
+"""GFPGAN and CodeFormer: faces restored, and blended with the image as far as they shall be seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PIL import Image
+
+from modules.faces.kinds import CODEFORMER, GFPGAN
+from modules.faces.restorers import FaceRestorers
+from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
+
+
+def _enable(name: str) -> Field:
+    return Field(name="enable", label=name, default=False, elem_id=f"extras_{name.lower()}", is_switch=True)
+
+
+class GfpganOperation(ScriptPostprocessing):
+    """GFPGAN with its visibility."""
+
+    name = GFPGAN.name
+    order = 2000
+    fields = (
+        _enable(GFPGAN.name),
+        Field(
+            name="gfpgan_visibility",
+            label="Visibility",
+            default=1.0,
+            elem_id="extras_gfpgan_visibility",
+            low=0.0,
+            high=1.0,
+            step=0.001,
+        ),
+    )
+
+    def __init__(self, faces: FaceRestorers) -> None:
+        self._faces = faces
+
+    def process_firstpass(self, pp: PostprocessedImage, **args: Any) -> None:
+        if args["enable"] and args["gfpgan_visibility"] > 0:
+            self._faces.check(self.name)
+
+    def process(self, pp: PostprocessedImage, **args: Any) -> None:
+        visibility = args["gfpgan_visibility"]
+        if args["enable"] and visibility > 0:
+            pp.image = _restored(self._faces, pp, self.name, visibility)
+            pp.info["GFPGAN visibility"] = round(visibility, 3)
+
+
+class CodeFormerOperation(ScriptPostprocessing):
+    """CodeFormer with its visibility and weight."""
+
+    name = CODEFORMER.name
+    order = 3000
+    fields = (
+        _enable(CODEFORMER.name),
+        Field(
+            name="codeformer_visibility",
+            label="Visibility",
+            default=1.0,
+            elem_id="extras_codeformer_visibility",
+            low=0.0,
+            high=1.0,
+            step=0.001,
+        ),
+        Field(
+            name="codeformer_weight",
+            label="Weight",
+            default=0.0,
+            elem_id="extras_codeformer_weight",
+            low=0.0,
+            high=1.0,
+            step=0.001,
+            hint="0: the most restored; 1: the closest to the image",
+        ),
+    )
+
+    def __init__(self, faces: FaceRestorers) -> None:
+        self._faces = faces
+
+    def process_firstpass(self, pp: PostprocessedImage, **args: Any) -> None:
+        if args["enable"] and args["codeformer_visibility"] > 0:
+            self._faces.check(self.name)
+
+    def process(self, pp: PostprocessedImage, **args: Any) -> None:
+        visibility, weight = args["codeformer_visibility"], args["codeformer_weight"]
+        if args["enable"] and visibility > 0:
+            pp.image = _restored(self._faces, pp, self.name, visibility, weight)
+            pp.info["CodeFormer visibility"] = round(visibility, 3)
+            pp.info["CodeFormer weight"] = round(weight, 3)
+
+
+def _restored(
+    faces: FaceRestorers, pp: PostprocessedImage, name: str, visibility: float, weight: float = 0.5
+) -> Image.Image:
+    def on_face(index: int, count: int) -> None:
+        pp.on_progress(index / count, f"face {index + 1} of {count}")
+
+    unload = pp.settings.face_restoration.face_restoration_unload
+    found = faces.restore(pp.image, name, weight, on_face, unload=unload)
+    return found if visibility >= 1 else Image.blend(pp.image, found, visibility)

@@ -1,0 +1,90 @@
+"""Completion of prompts, choices and wildcards on the page, in a real browser."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright import sync_api
+
+from modules.services import Services
+from tests.ui.browser import needs_browser, watched_page
+
+pytestmark = needs_browser
+PROMPT = "#txt2img_prompt textarea"
+LIST = "#tag_completion"
+
+
+@pytest.fixture(scope="module")
+def opened(context: sync_api.BrowserContext, address: str) -> Iterator[sync_api.Page]:
+    """One page for all tests, because opening it takes longer than they do."""
+    with watched_page(context, address) as page:
+        yield page
+
+
+@pytest.fixture
+def page(opened: sync_api.Page) -> sync_api.Page:
+    """The page with txt2img in front."""
+    opened.click("#tab_txt2img-button")
+    opened.wait_for_selector(PROMPT, state="visible")
+    return opened
+
+
+@pytest.fixture
+def tags(fakes: Services) -> None:
+    for kind, name, text in (
+        ("tags", "danbooru.csv", "long_hair,0,3900000,\nlong_sleeves,0,1500000,\nsmile_(happy),0,1000,grin\n"),
+        ("wildcards", "colors.txt", "red\n"),
+    ):
+        folder = fakes.paths.data_dir / kind
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def typed(page: sync_api.Page, box: str, text: str, key: str) -> str:
+    page.type(box, text)
+    page.wait_for_selector(f"{LIST} li")
+    page.press(box, key)
+    page.wait_for_selector(LIST, state="hidden")
+    return page.input_value(box)
+
+
+@pytest.mark.usefixtures("tags")
+def test_prompts_are_completed_by_keys(page: sync_api.Page) -> None:
+    page.fill(PROMPT, "")
+    page.type(PROMPT, "lon")
+    page.wait_for_selector(f"{LIST} li:has-text('long_sleeves')")
+    page.press(PROMPT, "ArrowDown")
+    page.press(PROMPT, "ArrowDown")
+    active = page.get_attribute(PROMPT, "aria-activedescendant")
+    assert active and "long_sleeves" in page.inner_text(f"#{active}")
+    page.press(PROMPT, "Enter")
+    assert page.input_value(PROMPT) == "long sleeves, "
+    assert typed(page, PROMPT, "grin", "Tab") == r"long sleeves, smile \(happy\), "
+    assert typed(page, PROMPT, "a __c", "Tab") == r"long sleeves, smile \(happy\), a __colors__"
+    page.press(PROMPT, "Control+z")
+    assert page.input_value(PROMPT).endswith("a __c"), "a completion is undone in one step"
+    assert typed(page, "#txt2img_neg_prompt textarea", "long h", "Tab") == "long hair, "
+
+
+@pytest.mark.usefixtures("tags")
+def test_escape_closes_the_list_and_lets_a_job_run(page: sync_api.Page, fakes: Services) -> None:
+    page.fill(PROMPT, "slow, lon")
+    page.fill("#txt2img_steps input[type=number]", "100")
+    page.click("#txt2img_generate")
+    page.wait_for_function("document.title.includes(' of 100')")
+    assert typed(page, PROMPT, "g", "Escape") == "slow, long"
+    assert not fakes.queue.get(page.evaluate("featherweight.tab('txt2img').task()")).is_interrupt_requested
+    page.press(PROMPT, "Enter")
+    assert page.input_value(PROMPT) == "slow, long\n", "without a list Enter begins a line"
+    page.press(PROMPT, "Escape")
+    page.wait_for_selector("#txt2img_generate", state="visible")
+
+
+def test_the_fields_of_dynamic_prompts_are_sent_with_the_form(page: sync_api.Page, fakes: Services) -> None:
+    page.click("#txt2img_settings button:has-text('Dynamic prompts')")
+    page.click("label:has-text('All combinations') input")
+    page.fill(PROMPT, "{a|b}")
+    page.fill("#txt2img_steps input[type=number]", "2")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_infotext:has-text('Steps: 2')")
+    job = fakes.queue.get(page.evaluate("featherweight.tab('txt2img').task()"))
+    assert job.request.alwayson_args["Dynamic prompts"] == (True, True, 0, False)

@@ -32,13 +32,6 @@ test("the stages stand in the hint of the estimate", () => {
   assert.deepEqual(hint.split("\n"), ["CPU", "decode: 1.50 GB", "an estimate, until an image of this kind was made"]);
 });
 
-test("unfinished work is named with what is kept of it", () => {
-  const { fw } = load(["notices.js"]);
-  const work = { title: "a cat", images: 1, reason: "The server ended before this was finished." };
-  assert.equal(fw.unfinishedLine(work), "Unfinished: a cat (1 image is kept). The server ended before this was finished.");
-  assert.equal(fw.unfinishedLine({ title: "merge", images: 0, reason: null }), "Unfinished: merge.");
-});
-
 test("downloads are named as the file on disk, with the ending of what is sent", () => {
   const { fw } = load(["gallery.js"]);
   assert.equal(fw.downloadName({ path: "/a/b\\00001-5.webp", seed: 5 }), "00001-5.png");

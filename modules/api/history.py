@@ -160,7 +160,7 @@ def history_routes(services: Services) -> APIRouter:
 
     @routes.post("/tags", **documented(errors={404: NO_IMAGE}))
     def tag(body: TagBody, request: Request) -> list[HistoryItem]:
-        """Give images tags in place of those they have."""
+        """Give images tags instead of those they have."""
         chosen = [entry_of(entry_id, request) for entry_id in body.ids]
         return [item(history.tag(entry.id, body.tags)) for entry in chosen]
 

@@ -20,7 +20,7 @@ MAX_PENDING = 64  # images that wait for their thumbnails; more are made when th
 
 @dataclass
 class HistoryService:
-    """An `ImageListener` of the queue. Thumbnails of new images are made in a thread, beside the next image."""
+    """An `ImageListener` of the queue. Thumbnails of new images are made in a thread, alongside the next image."""
 
     history: History
     thumbnails: Thumbnails

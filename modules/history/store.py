@@ -290,7 +290,7 @@ class History:
         return self._changed(replace(self.entry(entry_id), is_starred=is_starred))
 
     def tag(self, entry_id: int, tags: Iterable[str]) -> HistoryEntry:
-        """Give an image these tags in place of those it has. Raises `UnknownNameError`, `InvalidValueError`."""
+        """Give an image these tags instead of those it has. Raises `UnknownNameError`, `InvalidValueError`."""
         plain = tuple(dict.fromkeys(" ".join(tag.split()) for tag in tags if tag.strip()))
         if len(plain) > MAX_TAGS or any(len(tag) > MAX_TAG_CHARS for tag in plain):
             raise InvalidValueError(f"An image has at most {MAX_TAGS} tags of {MAX_TAG_CHARS} characters each.")

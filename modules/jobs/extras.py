@@ -303,7 +303,7 @@ class Extras:
         return path
 
     def _save_failures(self, run: ExtrasRun, settings: Settings) -> None:
-        """The list of failures beside the results, as text."""
+        """The list of failures next to the results, as text."""
         if not (run.failures and run.request.save):
             return
         folder = self._folder(run.request, settings)
@@ -331,7 +331,7 @@ def text_of(found: ExtrasImage, extension: str) -> str | None:
 
 
 def _save_caption(found: ExtrasImage, path: Path, request: ExtrasRequest, settings: Settings) -> None:
-    """Beside the image; a caption that stands beside the source is treated as the setting says."""
+    """Beside the image; a caption that stands alongside the source is treated as the setting says."""
     caption = found.caption or ""
     action = settings.postprocessing.postprocessing_existing_caption_action
     source = next((one.path for one in request.sources if one.name == found.source), None)

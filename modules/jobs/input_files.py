@@ -1,4 +1,4 @@
-"""The images that queued jobs begin with: files beside the record, named by their contents, gone with their jobs."""
+"""The images that queued jobs begin with: files next to the record, named by their contents, gone with their jobs."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ class InputFiles:
         self.folder = folder
 
     def text_of(self, image: SourceImage) -> str:
-        """What the record says in place of an image; its file is written first. Raises `OutputError`."""
+        """What the record says instead of an image; its file is written first. Raises `OutputError`."""
         if self.folder is None:
             return image.to_text()
         path = self.folder / f"{image.sha256}.png"

@@ -591,7 +591,7 @@ def request_to_json(
     request: GenerationRequest, text_of: Callable[[SourceImage], str] = SourceImage.to_text
 ) -> dict[str, Any]:
     """A JSON-ready record of the request, settings included as their differences from the defaults. `text_of` gives
-    what stands in place of an image."""
+    what stands instead of an image."""
     record: dict[str, Any] = _to_json(request, text_of)
     return record
 

@@ -210,7 +210,7 @@ def test_taggers_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(CheckpointError, match=r"gives 3 scores, and selected_tags.csv names 4 tags"):
         captioners(tmp_path).caption(Image.new("RGB", (8, 8)), "deepbooru", Settings())
     (tmp_path / "deepbooru" / "wd" / "selected_tags.csv").write_text("x\n1\n")
-    with pytest.raises(CheckpointError, match=r"selected_tags\.csv must lie beside"):
+    with pytest.raises(CheckpointError, match=r"selected_tags\.csv must lie next to"):
         captioners(tmp_path).caption(Image.new("RGB", (8, 8)), "deepbooru", Settings())
 
 

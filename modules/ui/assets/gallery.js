@@ -37,7 +37,7 @@
       if (data.seconds !== null) tab.message(`Time taken: ${data.seconds} s`);
       if (data.task && !data.error) tab.showTimeline(data.task);
       if (!data.images.length) {
-        if (items.length) putOnStage(items[selected]); // in place of a preview
+        if (items.length) putOnStage(items[selected]); // instead of a preview
         else tab.find("gallery", ".fw-stage")?.replaceChildren();
         return;
       }

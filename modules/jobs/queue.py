@@ -720,8 +720,8 @@ class JobQueue:
         """Record an image and tell of it."""
         if not image.is_finished:
             return
+        self._tell(job.task_id, job.standing.user, image)  # first: what is not yet done is told again after a kill
         self.store.image_done(job.task_id, image)
-        self._tell(job.task_id, job.standing.user, image)
 
     def _tell(self, task_id: str, user: str, image: GeneratedImage) -> None:
         for listener in self._images:

@@ -271,8 +271,12 @@ class JobStore:
         self._put(
             Write(
                 "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
+                "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
                 f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
-                (*values, None if outcome is None else json.dumps(outcome), task_id, task_id),
+                (
+                    *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
+                    *(None if outcome is None else json.dumps(outcome), task_id, task_id),
+                ),
             ),
             Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
         )

@@ -534,8 +534,11 @@ class EngineReply(Reply):
 
     state: str = Field(examples=["ready"])
     message: str = Field(examples=[""])
-    line: str = Field(examples=["SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda:0"])
+    line: str = Field(examples=["SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB · cuda:0"])
+    pending: str = Field(examples=["changes to 16 bits after this job"])
+    facts: str = Field(examples=["in fp16 it would take 2.1 GB"])
     hashing: str = Field(examples=[""])
+    is_bundled: bool = Field(examples=[True], description="whether the chosen checkpoint is the bundled model")
     size: int | None = Field(examples=[512])
     switch_seconds: float | None = Field(examples=[2.31])
     settings: dict[str, object] = Field(examples=[{"show_progressbar": True, "live_preview_refresh_period": 1000}])

@@ -31,6 +31,7 @@
       place.className = `fw-${engine.state}`;
       place.title = engine.facts;
       place.dataset.hashing = engine.hashing;
+      document.body.classList.toggle("fw-other-model", !engine.is_bundled);
       for (const tab of fw.tabs) followSize(tab, engine.size);
     } catch {
       place.textContent = "The server does not answer.";

@@ -25,6 +25,7 @@ CURVES: dict[str, Callable[[float], float]] = {
     "Linear": lambda progress: progress,
     "Lazy": lambda progress: 1 - math.cos(progress * math.pi / 2),
 }
+CAPTIONS = {"None": "", "CLIP": "clip", "DeepBooru": "deepbooru"}  # by what the image is told, as `Program.caption`
 ORIGINAL = 1  # masked content
 
 
@@ -53,7 +54,7 @@ class Loopback(Script):
             list(CURVES), value="Linear", label="Denoising strength curve", elem_id="script_loopback_denoising_curve"
         )
         captions = gr.Dropdown(
-            ["None"],
+            list(CAPTIONS),
             value="None",
             label="Append interrogated prompt at each iteration",
             elem_id="script_loopback_append_interrogation",
@@ -78,6 +79,7 @@ class Loopback(Script):
         append_interrogation: str = "None",
     ) -> Processed:
         assert isinstance(p, StableDiffusionProcessingImg2Img)
+        append_interrogation = append_interrogation or "None"
         _check(loops, denoising_curve, append_interrogation)
         job = copy_of(p)
         job.extra_generation_params |= {
@@ -95,6 +97,9 @@ class Loopback(Script):
                 progress = number / (loops - 1) if loops > 1 else 0
                 change = (final_denoising_strength - p.denoising_strength) * CURVES[denoising_curve](progress)
                 job.denoising_strength = p.denoising_strength + change
+                if CAPTIONS[append_interrogation]:
+                    told = self.program.caption(job.init_images[0], CAPTIONS[append_interrogation], p.settings)
+                    job.prompt = f"{p.prompt}, {told}" if p.prompt else told
                 chain.append(process_images(job))
                 if chain[-1].interrupted or not chain[-1].images:
                     break
@@ -121,7 +126,5 @@ def _check(loops: int, curve: str, captions: str) -> None:
         raise InvalidValueError(f"Loops is {loops}; allowed is 1 to {MAX_LOOPS}.")
     if curve not in CURVES:
         raise InvalidValueError(f"Denoising strength curve {curve!r} is none of: {', '.join(CURVES)}.")
-    if captions not in ("None", ""):
-        raise InvalidValueError(
-            f"Loopback cannot append captions by {captions!r}: this version has no interrogation. Choose None."
-        )
+    if captions not in CAPTIONS:
+        raise InvalidValueError(f"Loopback: the captions {captions!r} are none of: {', '.join(CAPTIONS)}.")

@@ -1,5 +1,5 @@
-"""Ultimate SD upscale: the image is enlarged by an upscaler and redrawn tile by tile, each tile with the pixels around it
-as context, so that it goes on from those that are already redrawn; the seams may then be redrawn once more.
+"""Ultimate SD upscale: the image is enlarged by an upscaler and redrawn tile by tile, each with the pixels around it as
+context, so that it goes on from those that are already redrawn; the seams may then be redrawn once more.
 
 Script name, arguments and their order are those that clients of the extension of this name send.
 """
@@ -165,11 +165,13 @@ class UltimateUpscale(Script):
         )
         custom_scale = gr.Slider(1, 16, value=2, step=0.01, label="Scale", elem_id=named("custom_scale"))
         upscaler = gr.Radio(
-            self.program.pixel_upscalers(), value="None", type="index", label="Upscaler", elem_id=named("upscaler_index")
+            self.program.pixel_upscalers(),
+            value="None",
+            type="index",
+            label="Upscaler",
+            elem_id=named("upscaler_index"),
         )
-        redraw = gr.Dropdown(
-            list(REDRAWS), value=REDRAWS[0], type="index", label="Type", elem_id=named("redraw_mode")
-        )
+        redraw = gr.Dropdown(list(REDRAWS), value=REDRAWS[0], type="index", label="Type", elem_id=named("redraw_mode"))
         tile_width = gr.Slider(0, 2048, value=512, step=64, label="Tile width", elem_id=named("tile_width"))
         tile_height = gr.Slider(0, 2048, value=0, step=64, label="Tile height", elem_id=named("tile_height"))
         blur = gr.Slider(0, 64, value=8, step=1, label="Mask blur", elem_id=named("mask_blur"))
@@ -235,8 +237,12 @@ class UltimateUpscale(Script):
         size = _target(p, target_size_type, int(custom_width), int(custom_height), float(custom_scale))
         raster = Raster(size, _tile(int(tile_width), int(tile_height)))
         if fix == "Band pass" and seams_fix_width < 2:
-            raise InvalidValueError(f"{TITLE}: the seams fix width is {seams_fix_width}; a band needs 2 pixels or more.")
-        rounds = [([raster.tiles(redraw)], Look(int(mask_blur), int(padding), p.denoising_strength), save_upscaled_image)]
+            raise InvalidValueError(
+                f"{TITLE}: the seams fix width is {seams_fix_width}; a band needs 2 pixels or more."
+            )
+        rounds = [
+            ([raster.tiles(redraw)], Look(int(mask_blur), int(padding), p.denoising_strength), save_upscaled_image)
+        ]
         if fix != "None":
             look = Look(int(seams_fix_mask_blur), int(seams_fix_padding), float(seams_fix_denoise))
             rounds.append((raster.seams(fix, int(seams_fix_width)), look, save_seams_fix_image))

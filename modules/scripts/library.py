@@ -26,6 +26,7 @@ from modules.scripts.script import OnComponent, Script
 log = logging.getLogger(__name__)
 
 C = TypeVar("C")
+CUSTOM_CODE = "custom code"  # a script of the reference UI, in lower case
 
 
 @dataclass
@@ -88,6 +89,11 @@ class ScriptLibrary:
         if any(script.title().lower() == title.lower() for script in self.selectable):
             tabs = ("img2img", "txt2img") if is_img2img else ("txt2img", "img2img")
             raise InvalidValueError(f"The script {title!r} is not for {tabs[0]}, only for {tabs[1]}.")
+        if title.lower() == CUSTOM_CODE:
+            raise InvalidValueError(
+                "There is no script 'Custom code': it would run any Python that a request sends, with the rights of "
+                "this program. Write the code as a script of an extension instead (docs/extensions.md)."
+            )
         raise UnknownNameError.of("script", title, [script.title() for script in here])
 
     def find_alwayson(self, title: str, is_img2img: bool = False) -> Script:

@@ -1,6 +1,7 @@
 """The built-in scripts on prompts and images, with the tiny model: recorded requests, and what they refuse."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.start import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
+from modules.scripts.processing import Processed, StableDiffusionProcessing, job_of
 from modules.scripts.program import Program
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
@@ -25,6 +27,7 @@ from tests.scripts.toys import image_request, run, small_request
 BUILT_IN = Path(__file__).parent.parent.parent / "extensions-builtin"
 RECORDED = {case["id"]: case for case in json.loads((REFERENCE / "script-cases.json").read_text())["cases"]}
 LEFT = (0, 0, 32, 64)
+IMAGE_SCRIPTS = ("loopback", "sd upscale", "poor man's outpainting", "outpainting mk2")
 SOFT = {"Soft Inpainting": (True, 1.0, 0.5, 4.0, 0.0, 0.5, 2.0)}
 
 
@@ -140,13 +143,18 @@ def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_
         ("sd upscale", ["", 8, "Magic", 2.0], "there is no upscaler 'Magic'"),
         ("poor man's outpainting", [16, 0, 0, []], "choose at least one direction"),
         ("poor man's outpainting", [16, 0, "grey", ["up"]], "'grey' is none of: fill, original"),
+        ("outpainting mk2", ["", 16, 8, ["north"]], "choose at least one direction"),
+        ("outpainting mk2", ["", 0, 8, ["up"]], "pixels to expand is 0; allowed is 1 to 4096"),
+        ("outpainting mk2", ["", 16, 65, ["up"]], "mask blur is 65; allowed is 0 to 64"),
+        ("outpainting mk2", ["", 16, 8, ["up"], 5], "the fall-off exponent is 5.0; allowed is 0 to 4.0"),
+        ("outpainting mk2", ["", 16, 8, ["up"], 1, 2], "color variation is 2.0; allowed is 0 to 1"),
         ("sd upscale", ["", 8, "Lanczos", 0.5], "Make width and height smaller, or the image larger"),
     ],
 )
 def test_wrong_arguments_are_said_before_the_first_image(
     title: str, args: list[Any], sentence: str, library: ScriptLibrary, engine: Engine, tmp_path: Path
 ) -> None:
-    wanted = image_request() if title in ("loopback", "sd upscale", "poor man's outpainting") else small_request()
+    wanted = image_request() if title in IMAGE_SCRIPTS else small_request()
     with pytest.raises(FeatherweightError, match=sentence.replace("(", r"\(")):
         made(wanted, title, args, library, engine, tmp_path)
 
@@ -161,6 +169,74 @@ def test_poor_mans_outpainting_makes_only_the_tiles_at_the_borders(
     assert whole.image.size == (192, 64)
     assert whole.image.crop((0, 0, 64, 64)).tobytes() == image.crop((0, 0, 64, 64)).tobytes()
     assert "Masked content" not in whole.infotext and "Mask sha256" in whole.infotext
+
+
+def test_outpainting_mk2_grows_the_chosen_sides_and_keeps_the_rest(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    image = Image.radial_gradient("L").resize((64, 64)).convert("RGB")
+    wanted = image_request(image=image, steps=1, settings={"samples_save": True})
+    result = made(wanted, "outpainting mk2", ["", 32, 0, ["right", "up"]], library, engine, tmp_path)
+    (whole,) = result.images
+    assert whole.image.size == (128, 128) and len(list(tmp_path.rglob("*.png"))) == 1
+    assert whole.image.crop((0, 64, 64, 128)).tobytes() == image.tobytes()
+
+
+def matched(exponent: float, variation: float) -> Any:
+    """A strip of noise right of a striped image, [64,64,3]."""
+    script = sys.modules["featherweight_scripts.outpainting_mk2.outpainting_mk2"]
+    stripes = np.tile((np.sin(np.arange(128) / 4) * 60 + 120)[None, :, None], (64, 1, 3)) * [1.0, 0.8, 0.5]
+    image = Image.fromarray(stripes.astype(np.uint8))
+    noise = script.Noise(exponent, variation)
+    drawn = script.matched_noise(image, (192, 64), (0, 0), 0, noise, seed=3)
+    return np.asarray(drawn, dtype=np.float64)[:, 128:], stripes
+
+
+def test_noise_of_outpainting_has_the_images_colors_and_scale(library: ScriptLibrary) -> None:
+    strip, stripes = matched(1.0, 0.0)
+    assert np.allclose(strip.mean(axis=(0, 1)), stripes.mean(axis=(0, 1)), rtol=0.1)
+    assert np.allclose(strip.std(axis=(0, 1)), stripes.std(axis=(0, 1)), rtol=0.25)
+
+    def detail(values: Any) -> float:
+        return float(np.abs(np.diff(values, axis=1)).mean())
+
+    assert detail(matched(2.0, 0.0)[0]) < detail(strip) < detail(matched(0.2, 0.0)[0])
+
+    def agreement(values: Any) -> float:
+        return float(np.corrcoef(values[..., 0].ravel(), values[..., 2].ravel())[0, 1])
+
+    assert agreement(matched(1.0, 1.0)[0]) < 0.5 < 0.95 < agreement(strip)
+
+
+def test_loopback_appends_what_the_image_shows(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    def caption(image: Image.Image, kind: str, settings: Any) -> str:
+        shown.append(kind)
+        return f"words {len(shown)}"
+
+    script = library.find("loopback", is_img2img=True)
+    known, script.program = script.program, replace(script.program, caption=caption)
+    prompts: list[str] = []
+
+    def make(p: StableDiffusionProcessing) -> Processed:
+        prompts.append(p.prompt)
+        return Processed(result)
+
+    result = run(image_request(steps=1), engine, tmp_path, library)
+    try:
+        script.run(job_of(image_request(), make), 2, 0.5, "Linear", "DeepBooru")
+        script.run(job_of(image_request(prompt=""), make), 1, 0.5, "Linear", "CLIP")
+    finally:
+        script.program = known
+    assert prompts == ["a red cat, words 1", "a red cat, words 2", "words 3"]
+    assert shown == ["deepbooru", "deepbooru", "clip"]
+
+
+def test_custom_code_is_refused_with_the_reason(library: ScriptLibrary) -> None:
+    for is_img2img in (False, True):
+        with pytest.raises(FeatherweightError, match="would run any Python that a request sends"):
+            library.find("Custom code", is_img2img)
 
 
 def test_a_script_of_the_other_tab_is_refused_by_name(library: ScriptLibrary) -> None:

@@ -100,7 +100,7 @@
 
   // A text that is longer than its field can be read while the pointer rests on it.
   document.addEventListener("mouseover", (event) => {
-    if (event.target.matches?.("input[role=listbox]")) event.target.title = event.target.value;
+    if (event.target.matches?.("input[role=combobox]")) event.target.title = event.target.value;
   });
 
   // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page.

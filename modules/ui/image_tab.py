@@ -205,7 +205,7 @@ def wire_tab(tab: ImageTab, top: TopRow, page: gr.Blocks, submit: Submit, pictur
     script names the form's images; `tab.pictures()` of the script says them."""
     _wire_jobs(tab, top, submit, pictures)
     tab.keep_after(top.paste.click(_pasting(tab), inputs=[tab.form["prompt"]], outputs=tab.outputs, **HIDDEN_EVENT))
-    sent = f"() => {tab.script}.sent"  # in place of the values of any two text fields
+    sent = f"() => {tab.script}.sent"  # instead of the values of any two text fields
     boxes = [top.task, top.kept]
     tab.keep_after(top.take_sent.click(_taking(tab), inputs=boxes, outputs=tab.outputs, js=sent, **HIDDEN_EVENT))
     _wire_keeping(tab, page, top.kept)

@@ -15,6 +15,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.start import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
+from modules.scripts.program import Program
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
 from tests.processing.test_image_start import from_image
@@ -97,6 +98,22 @@ def test_lines_of_a_file_are_jobs(library: ScriptLibrary, engine: Engine, tmp_pa
     assert second["Sampler"] == "DDIM"
 
 
+def test_loopback_appends_what_it_sees(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def caption(image: Image.Image, kind: str, settings: object) -> str:
+        seen.append((image.width, kind))
+        return f"sight {len(seen)}"
+
+    monkeypatch.setattr(library.find("loopback", True), "program", Program(caption=caption))
+    wanted = image_request(prompt="a dog", denoising_strength=0.5, settings={"samples_save": False})
+    result = made(wanted, "loopback", [2, 0.5, "Linear", "DeepBooru"], library, engine, tmp_path)
+    assert seen == [(64, "deepbooru")] * 2
+    assert parse_infotext(result.samples[0].infotext)["Prompt"] == "a dog, sight 1"
+
+
 def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     image = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
     wanted = image_request(image=image, denoising_strength=0.2, settings={"samples_save": True})
@@ -118,7 +135,7 @@ def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_
         ("Prompts from file or textbox", [False, False, "start", '--prompt "a'], "Close every quote"),
         ("Prompts from file or textbox", [False, False, "start", "--outpath_grids x"], "is not supported here"),
         ("loopback", [4, 0.5, "Bent", "None"], "'Bent' is none of: Aggressive, Linear, Lazy"),
-        ("loopback", [4, 0.5, "Linear", "CLIP"], "has no interrogation"),
+        ("loopback", [4, 0.5, "Linear", "Guess"], "appends captions by 'Guess'"),
         ("sd upscale", ["", 64, "Lanczos", 2.0], "tiles overlap by 64 pixels; allowed is 0 to 63"),
         ("sd upscale", ["", 8, "Magic", 2.0], "there is no upscaler 'Magic'"),
         ("poor man's outpainting", [16, 0, 0, []], "choose at least one direction"),

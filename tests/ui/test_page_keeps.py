@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from playwright import sync_api
 
-from modules.processing.request import GenerationRequest
 from modules.services import Services
 from tests.ui.browser import needs_browser, open_page, watched_page
 
@@ -121,25 +120,10 @@ def test_pages_of_one_browser_watch_a_job_each(
         assert fakes.queue.get(first).result().interrupted
 
 
-def test_what_an_earlier_server_left_is_offered_for_repeating(
-    page: sync_api.Page, address: str, fakes: Services
-) -> None:
-    left = [{"task_id": "task(old)", "kind": "txt2img", "title": "a lost cat", "images": 2, "reason": "It ended."}]
-
-    def repeat(route: sync_api.Route) -> None:
-        left.clear()
-        request = GenerationRequest(prompt="a cat found again", width=64, height=64, steps=3)
-        route.fulfill(json={"task_id": fakes.queue.submit(request).task_id})
-
+def test_what_the_server_says_about_itself_is_shown(page: sync_api.Page, address: str) -> None:
     page.route("**/internal/notices", lambda route: route.fulfill(json=["styles.csv could not be read."]))
-    page.route("**/internal/unfinished", lambda route: route.fulfill(json=left))
-    page.route("**/internal/unfinished/*/repeat", repeat)
     open_page(page, address)
-    page.wait_for_selector("#fw_notices :text('Unfinished: a lost cat (2 images are kept). It ended.')")
     page.wait_for_selector("#fw_notices :text('styles.csv could not be read.')")
-    page.click("#fw_notices button:has-text('Repeat')")
-    page.wait_for_selector("#txt2img_infotext:has-text('a cat found again')")
-    assert "a lost cat" not in page.inner_text("#fw_notices")
 
 
 def test_interrupting_is_confirmed_and_the_time_is_the_jobs(page: sync_api.Page) -> None:

@@ -26,6 +26,8 @@ CURVES: dict[str, Callable[[float], float]] = {
     "Lazy": lambda progress: 1 - math.cos(progress * math.pi / 2),
 }
 ORIGINAL = 1  # masked content
+CAPTIONS = {"None": "", "CLIP": "clip", "DeepBooru": "deepbooru"}
+"""What the images of a chain are described by, as the program calls it."""
 
 
 class Loopback(Script):
@@ -53,7 +55,7 @@ class Loopback(Script):
             list(CURVES), value="Linear", label="Denoising strength curve", elem_id="script_loopback_denoising_curve"
         )
         captions = gr.Dropdown(
-            ["None"],
+            list(CAPTIONS),
             value="None",
             label="Append interrogated prompt at each iteration",
             elem_id="script_loopback_append_interrogation",
@@ -93,6 +95,9 @@ class Loopback(Script):
             chain = []
             for number in range(int(loops)):
                 progress = number / (loops - 1) if loops > 1 else 0
+                if CAPTIONS.get(append_interrogation):
+                    seen = self.program.caption(job.init_images[0], CAPTIONS[append_interrogation], p.settings)
+                    job.prompt = ", ".join(text for text in (p.prompt, seen) if text)
                 change = (final_denoising_strength - p.denoising_strength) * CURVES[denoising_curve](progress)
                 job.denoising_strength = p.denoising_strength + change
                 chain.append(process_images(job))
@@ -121,7 +126,5 @@ def _check(loops: int, curve: str, captions: str) -> None:
         raise InvalidValueError(f"Loops is {loops}; allowed is 1 to {MAX_LOOPS}.")
     if curve not in CURVES:
         raise InvalidValueError(f"Denoising strength curve {curve!r} is none of: {', '.join(CURVES)}.")
-    if captions not in ("None", ""):
-        raise InvalidValueError(
-            f"Loopback cannot append captions by {captions!r}: this version has no interrogation. Choose None."
-        )
+    if captions not in (*CAPTIONS, ""):
+        raise InvalidValueError(f"Loopback appends captions by {captions!r}, which is none of: {', '.join(CAPTIONS)}.")

@@ -414,6 +414,7 @@ class PlanReply(Reply):
     main_available: int | None = Field(examples=[12_800_000_000])
     stages: list[PlannedStage]
     proposals: list[ProposalItem]
+    nothing_fits: str = Field(default="", examples=[""], description="why no change is enough, where none is")
 
 
 # -- tasks and precision ---------------------------------------------------------------------------------------------

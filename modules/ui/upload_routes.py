@@ -13,7 +13,8 @@ from modules.ui.uploads import Uploads
 
 NO_IMAGE = "The image is no image file that can be read (3 bytes, beginning with b'abc'). Give a PNG, JPEG, WebP ..."
 GONE = "The image is no longer kept by the server; put it into the form again."
-BODY = {"requestBody": {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "required": True}}
+IMAGE = {"schema": {"type": "string", "format": "binary"}, "example": "(PNG)"}
+BODY = {"requestBody": {"content": {"image/png": IMAGE}, "required": True}}
 EXAMPLE = {"key": "9f86d081...", "width": 512, "height": 512, "infotext": ""}
 
 

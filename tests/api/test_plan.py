@@ -51,6 +51,12 @@ def test_what_would_make_it_fit(client: TestClient) -> None:
     assert again["needs"] == first["needs"] and again["fits"] == first["fits"]
 
 
+def test_where_nothing_would_make_it_fit_it_says_why(client: TestClient) -> None:
+    plan = client.post("/sdapi/v1/plan", params={"available_gb": 0.001}, json=BODY).json()
+    assert plan["proposals"] == [] and not plan["fits"]
+    assert "no smaller size or saving setting was found" in plan["nothing_fits"]
+
+
 @pytest.mark.parametrize(
     ("body", "query", "status", "said"),
     [

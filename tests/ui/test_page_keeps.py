@@ -207,7 +207,7 @@ def test_focus_is_not_lost_when_buttons_change_places(page: sync_api.Page) -> No
 def test_nothing_is_cut_and_signs_have_names(page: sync_api.Page) -> None:
     for sign, name in (("⇅", "Swap width and height"), ("♻", "Use the seed of the selected image")):
         page.wait_for_selector(f"button[title='{name}'][aria-label='{name}']:has-text('{sign}')")
-    field = page.locator("#setting_sd_model_checkpoint input[role=listbox]")
+    field = page.locator("#setting_sd_model_checkpoint input[role=combobox]")
     field.hover()
     assert field.get_attribute("title") == field.input_value() != ""  # also where it is too long for its field
     caret = page.locator("#setting_sd_model_checkpoint .icon-wrap").bounding_box()

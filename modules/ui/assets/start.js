@@ -100,7 +100,7 @@
 
   // A text that is longer than its field can be read while the pointer rests on it.
   document.addEventListener("mouseover", (event) => {
-    if (event.target.matches?.("input[role=listbox]")) event.target.title = event.target.value;
+    if (event.target.matches?.("input[role=combobox]")) event.target.title = event.target.value;
   });
 
   // The entry of a tab in the menu of tabs that found no room; entries have no id, only the tab's title.

@@ -10,6 +10,8 @@ from PIL import Image
 
 from modules.access import access_of
 from modules.captioning.captioners import Captioners
+from modules.detection.detectors import FOLDER as DETECTORS_FOLDER
+from modules.detection.detectors import Detectors
 from modules.devices import choose_device, tune_allocator
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
@@ -241,6 +243,7 @@ def program_of(
     paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, settings: SettingsStore, captioners: Captioners
 ) -> Program:
     """The names that extensions may ask for, looked up when they ask."""
+    detectors = Detectors(engine.faces.find, paths.models_dir / DETECTORS_FOLDER)
     return Program(
         checkpoints=lambda: [info.title for info in catalogue.entries],
         checkpoint=lambda name: catalogue.get(name).title,
@@ -255,6 +258,9 @@ def program_of(
         settings=lambda: settings.current,
         caption=captioners.caption,
         find_faces=engine.faces.find,
+        detectors=lambda: list(detectors.names),
+        detector=detectors.check,
+        detect=detectors.find,
     )
 
 

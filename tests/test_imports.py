@@ -15,7 +15,7 @@ ORDER = (
     ("jobs", "training", "extra_networks", "script_callbacks", "scripts_postprocessing"),
     ("scripts", "history"),
     ("postprocessing",),
-    ("processing", "model_cards"),
+    ("processing", "model_cards", "detection"),
     ("adapters", "faces", "captioning"),
     ("models", "images", "upscalers"),
     ("prompting", "sampling", "memory", "access"),

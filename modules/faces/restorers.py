@@ -119,15 +119,15 @@ class FaceRestorers:
                 if unload:
                     self.release()
 
-    def find(self, image: Image.Image) -> list[Face]:
-        """The faces of an image, the largest first. Raises `FeatherweightError` where the detector's weights are not
-        installed."""
+    def find(self, image: Image.Image, min_score: float = 0.9) -> list[Face]:
+        """The faces of an image with at least this score, the largest first. Raises `FeatherweightError` where the
+        detector's weights are not installed."""
         from modules.faces.mtcnn import FaceDetector
 
         with self._lock:
             if self._detector is None:
                 self._detector = FaceDetector.installed(self._find_device(FIND_PART))
-            return self._detector.find(image)
+            return self._detector.find(image, min_score)
 
     def release(self) -> None:
         """Let go of the models."""

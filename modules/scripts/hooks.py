@@ -61,15 +61,18 @@ class ScriptRunner:
         self._scripts = {script.title(): (script, given.get(script.title().lower(), ())) for script in scripts}
         self._callbacks = callbacks
         self._faulty: set[int] = set()
+        self._working: list[str] = []  # those in one of their hooks
         self.notices: list[str] = []
 
     def call(self, hook: str, p: Any, *objects: Any, **facts: Any) -> None:
         """Call a hook of all scripts: `hook(p, *objects, *args, **facts)`. Before anything is computed an error of the
-        program's own ends the job with its sentence: the user asked for something that cannot be made."""
+        program's own ends the job with its sentence: the user asked for something that cannot be made. A script does
+        not take part in what it makes in its own hooks."""
         for title, (script, args) in list(self._scripts.items()):
-            if getattr(type(script), hook) is getattr(Script, hook):
+            if getattr(type(script), hook) is getattr(Script, hook) or title in self._working:
                 continue
             method: Callable[..., None] = getattr(script, hook)
+            self._working.append(title)
             try:
                 method(p, *objects, *args, **facts)
             except FeatherweightError as error:
@@ -79,10 +82,12 @@ class ScriptRunner:
             except Exception as error:  # somebody else's code must not cost the image
                 log.exception("%s of %s failed", hook, title)
                 self._leave_out(title, hook, error)
+            finally:
+                self._working.pop()
 
     def _leave_out(self, title: str, hook: str, error: Exception) -> None:
         self.notices.append(f"The script {title!r} failed in {hook} ({error}) and was left out.")
-        del self._scripts[title]
+        self._scripts.pop(title, None)  # a job inside of this one may have left it out already
 
     def tell(self, moment: Moment, params: Any) -> None:
         """Call the callbacks of a moment."""
@@ -121,8 +126,10 @@ class JobHooks:
         )
         self.wants_mask_blends = script_runner.overrides("on_mask_blend")
         self.wants_whole_batches = script_runner.overrides("postprocess_batch", "postprocess_batch_list")
+        self._is_sampled = False  # the present batch, to its end
 
     def before_batch(self, batch: BatchDraft) -> None:
+        self._is_sampled = False
         self._take_lists(batch)
         p = self._p
         p.iteration = batch.number
@@ -179,6 +186,7 @@ class JobHooks:
         noise.noise = params.noise
 
     def sampled(self, latents: Tensor) -> Tensor:
+        self._is_sampled = True
         samples = PostSampleArgs(latents)
         self._script_runner.call("post_sample", self._p, samples)
         return samples.samples
@@ -193,7 +201,7 @@ class JobHooks:
         return result.images
 
     def image(self, image: Image.Image, index: int) -> Image.Image:
-        args = PostprocessImageArgs(image, index)
+        args = PostprocessImageArgs(image, index, self._is_sampled)
         self._script_runner.call("postprocess_image", self._p, args)
         return args.image
 
@@ -206,7 +214,7 @@ class JobHooks:
         overlay.mask, overlay.image = args.mask_for_overlay, args.overlay_image
 
     def composited(self, image: Image.Image, index: int) -> Image.Image:
-        args = PostprocessImageArgs(image, index)
+        args = PostprocessImageArgs(image, index, self._is_sampled)
         self._script_runner.call("postprocess_image_after_composite", self._p, args)
         return args.image
 

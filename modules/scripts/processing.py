@@ -296,6 +296,32 @@ def process_images(p: StableDiffusionProcessing) -> Processed:
     return p._make(p)
 
 
+def redrawing(p: StableDiffusionProcessing, image: Image.Image, mask: Image.Image) -> StableDiffusionProcessingImg2Img:
+    """A job of one image that paints the white of `mask` ("L") in `image` anew, only the masked area, with the prompts
+    and parameters of `p`; it saves nothing. A hook may give it to `process_images` while `p` is being made: the images
+    come back to it and are none of `p`'s, its steps are not counted, and the script does not take part in it itself.
+    """
+    request = p.to_request()
+    start = FromImage(images=(SourceImage.of(image),), mask=Mask(image=SourceImage.of(mask), full_resolution=True))
+    inner = replace(
+        request,
+        start=start,
+        hires=None,
+        batch_count=1,
+        batch_size=1,
+        seed_resize_from_width=0,
+        seed_resize_from_height=0,
+        refiner_checkpoint=None,
+        settings=request.settings.with_changes(
+            {"save_init_img": False, "return_mask": False, "return_mask_composite": False, "face_restoration": False}
+        ),
+        save_images=False,
+        save_grid=False,
+        extra_params={},
+    )
+    return StableDiffusionProcessingImg2Img(inner, p._make)
+
+
 def copy_of(p: Job) -> Job:
     """An independent copy, for changing one thing at a time."""
     return copy.copy(p)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.errors import InvalidValueError
+from modules.detection.detection import Detection
+from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
@@ -33,6 +34,10 @@ def _none() -> list[str]:
     return []
 
 
+def _nothing_found(image: Image.Image, name: str, min_score: float = 0.0) -> list[Detection]:
+    raise UnknownNameError.of("detector", name, [])
+
+
 @dataclass(frozen=True)
 class Program:
     """The names that a user can choose from; empty for a library that was loaded without a program."""
@@ -52,6 +57,12 @@ class Program:
     """What an image shows, by "clip" (a sentence) or "deepbooru" (tags)."""
     find_faces: Callable[[Image.Image], list[Face]] = lambda image: []
     """The faces of an image, the largest first."""
+    detectors: Names = _none  # those of the program, then the user's files
+    detector: Callable[[str], str] = str
+    """The name of one that can be used now, of any of its names. Raises `UnknownNameError`, and `CheckpointError` that
+    says what to put where."""
+    detect: Callable[[Image.Image, str, float], list[Detection]] = _nothing_found
+    """(image, name of a detector, least score 0 to 1) -> what it finds, the best first. Raises as `detector` does."""
 
 
 def one_of(kind: str, text: str, names: list[str]) -> str:

@@ -46,15 +46,25 @@ def run_with_scripts(
     cells = _Cells(events)
     script_runner = ScriptRunner(library.alwayson_of(is_img2img), library.callbacks, request)
     notices = script_runner.notices
+    depth = 0
 
     def make(job: StableDiffusionProcessing) -> Processed:
         for hook in ("setup", "before_process"):
             script_runner.call(hook, job)
         job.list_images()
         script_runner.call("process", job)
-        cell = cells.next()
         hooks = JobHooks(script_runner, job)
-        processed = Processed(generate(job.to_request(), engine, output, cell, hooks, made_in(made, cell.prefix)))
+        nonlocal depth
+        depth += 1
+        try:
+            if depth > 1:  # a hook asked for it: its images are no images of the job
+                result = generate(job.to_request(), engine, output, _Inside(events), hooks)
+            else:
+                cell = cells.next()
+                result = generate(job.to_request(), engine, output, cell, hooks, made_in(made, cell.prefix))
+        finally:
+            depth -= 1
+        processed = Processed(result)
         script_runner.call("postprocess", job, processed)
         return processed
 
@@ -102,6 +112,25 @@ def _run(script: Script, p: StableDiffusionProcessing, args: tuple[Any, ...]) ->
             f"The script {script.title()!r} failed: {type(error).__name__}: {error}. Check its arguments; "
             f"the file is {script.filename}."
         ) from error
+
+
+class _Inside(ForwardedEvents):
+    """Events of a run inside of another: what happens and whether it shall stop, but neither steps nor images."""
+
+    def plan(self, total_steps: int) -> None:
+        return
+
+    def step(self, done: int, info: StepInfo | None = None) -> None:
+        return
+
+    def wants_preview(self, done: int) -> bool:
+        return False
+
+    def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        return
+
+    def finished_image(self, image: GeneratedImage) -> None:
+        return
 
 
 class _Cells:

@@ -208,8 +208,10 @@ class PostprocessBatchListArgs:
 
 
 class PostprocessImageArgs:
-    """A finished image on its way; `index` counts within its batch."""
+    """A decoded image on its way; `index` counts within its batch. `is_finished` is False for one whose sampling was
+    stopped."""
 
-    def __init__(self, image: Image.Image, index: int = 0) -> None:
+    def __init__(self, image: Image.Image, index: int = 0, is_finished: bool = True) -> None:
         self.image = image
         self.index = index
+        self.is_finished = is_finished

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from modules.devices import Memory, memory_info, release_memory
 from modules.errors import FeatherweightError
@@ -54,6 +54,13 @@ NO_ROOM = (
 STREAMED = "{} did not fit into memory; its weights are streamed (Stream weights: {})."
 
 
+class Lease(Protocol):
+    """Who computes with a model."""
+
+    def let_go(self) -> None:
+        """Hold no model for now."""
+
+
 class Engine:
     """Holds the model in use, and of those used before as many as `KeepOptions` allows. All methods are thread safe;
     those that load or compute wait for the lock."""
@@ -77,6 +84,7 @@ class Engine:
         whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
         self.catalogue = catalogue
         self.lock = threading.RLock()
+        self.leases: list[Lease] = []  # of the running job, and of those that are made inside of it; under the lock
         self.adapters = adapters or Adapters(())
         self.vaes = vaes or VaeCatalogue()
         self.tiny_vaes = tiny_vaes or TinyVaeFolders()

@@ -25,12 +25,17 @@ from modules.upscalers.limits import UpscalerLimits
 
 class ModelInUse:
     """A context manager; while it is open, `use` says which checkpoint. Holds no model but the one in use, so that
-    what is replaced can leave memory before the next one is read."""
+    what is replaced can leave memory before the next one is read.
+
+    A job may be made inside of another one. The outer one lets its model go meanwhile, and takes it up again, with its
+    own settings, as soon as it computes with it.
+    """
 
     def __init__(self, request: GenerationRequest, engine: Engine) -> None:
         self._request = request
         self._engine = engine
         self._wanted: str | None = None
+        self._has_begun = False
         self._model: LoadedModel | None = None
         self._conditioner: Conditioner | None = None
         self._contexts = ExitStack()
@@ -42,22 +47,32 @@ class ModelInUse:
         self._notices: dict[str, None] = {}
 
     def __enter__(self) -> ModelInUse:
+        leases = self._engine.leases
+        if leases:
+            leases[-1].let_go()
+        leases.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._let_go()
+        self._engine.leases.pop()
+        self.let_go()
 
     @property
     def model(self) -> LoadedModel:
-        """The model; `use` must have been called."""
+        """The model; `use` must have been called. Raises what that does where a job inside of this one took it away."""
+        if self._model is None:
+            assert self._has_begun
+            self.use(self._wanted)
         assert self._model is not None
         return self._model
 
     @property
     def conditioner(self) -> Conditioner:
         """Its prompt encoder."""
+        if self._conditioner is None and self._has_begun:
+            self.use(self._wanted)
         assert self._conditioner is not None
         return self._conditioner
 
@@ -69,9 +84,10 @@ class ModelInUse:
         """Compute with this checkpoint from now on. Raises what `Engine.model` does; there is no model then."""
         if self._model is not None and self.is_in_use(wanted):
             return
-        self._let_go()
+        self.let_go()
         settings, engine = self._request.settings, self._engine
         options = PrecisionOptions.of(settings)
+        self._wanted, self._has_begun = wanted, True
         model = engine.model(wanted, options)
         self._model, self._conditioner = model, engine.conditioner(wanted, options)
         model.vae_runner.rules = VaeRules.of(settings)
@@ -139,7 +155,8 @@ class ModelInUse:
         for notice in recovery_notices(self._model.recovery):
             self._notices[notice] = None
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Hold no model, until one is asked for."""
         self._note_recovery()
         self._merging.close()
         self._contexts.close()

@@ -176,6 +176,7 @@ class StableDiffusionProcessingImg2Img(StableDiffusionProcessing):
     `overlay_images`, `mask_for_overlay`, `paste_to`) are there from the first `process_before_every_sampling` on."""
 
     denoising_strength: float
+    initial_noise_multiplier: float | None
     resize_mode: int
     mask_blur_x: int
     mask_blur_y: int
@@ -298,8 +299,9 @@ def process_images(p: StableDiffusionProcessing) -> Processed:
 
 def redrawing(p: StableDiffusionProcessing, image: Image.Image, mask: Image.Image) -> StableDiffusionProcessingImg2Img:
     """A job of one image that paints the white of `mask` ("L") in `image` anew, only the masked area, with the prompts
-    and parameters of `p`; it saves nothing. A hook may give it to `process_images` while `p` is being made: the images
-    come back to it and are none of `p`'s, its steps are not counted, and the script does not take part in it itself.
+    and parameters of `p`; it saves nothing. A hook of decoded images may give it to `process_images` while `p` is being
+    made: the images come back to it and are none of that job's, their steps are not counted, and the script itself does
+    not take part.
     """
     request = p.to_request()
     start = FromImage(images=(SourceImage.of(image),), mask=Mask(image=SourceImage.of(mask), full_resolution=True))

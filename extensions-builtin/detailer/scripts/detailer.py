@@ -33,8 +33,8 @@ TITLE = "ADetailer"
 UNITS = 2  # on the page; over HTTP there may be more
 FIRST_MODEL, NOTHING = "face_mtcnn", "None"
 SAME = "Use same "  # checkpoint, VAE, sampler or scheduler
-MERGES = (NOTHING, "Merge", "Merge and Invert")
-FILTERS = ("Area", "Confidence")
+MERGES = [NOTHING, "Merge", "Merge and Invert"]
+FILTERS = ["Area", "Confidence"]
 AS_FOUND, FROM_LEFT, FROM_MIDDLE, BY_AREA = (
     NOTHING,
     "Position (left to right)",
@@ -82,7 +82,7 @@ class Entry:
     low: float | None = None
     high: float | None = None
     step: float | None = None
-    choices: Callable[[scripts.Program], Sequence[str]] | None = None
+    choices: Callable[[scripts.Program], list[str]] | None = None
     is_open: bool = False  # whether other values than the choices are allowed here, because somebody else knows them
     switch: str = ""
     always: bool = False
@@ -285,7 +285,7 @@ class Detailer(scripts.Script):
             return gr.Checkbox(**common)
         if entry.choices is not None:
             return gr.Dropdown(list(entry.choices(self.program)), allow_custom_value=entry.is_open, **common)
-        if entry.low is not None:
+        if entry.low is not None and entry.high is not None:
             return gr.Slider(entry.low, entry.high, step=entry.step, **common)
         hint = "Separate prompts for several with [SEP]; [SKIP] leaves one as it is." if "prompt" in entry.name else ""
         return gr.Textbox(placeholder=hint, lines=1, **common)
@@ -509,7 +509,7 @@ def _pasted(entry: Entry, number: int, fields: Mapping[str, Any]) -> Any:
 
 
 def _pasted_switch(fields: Mapping[str, Any]) -> bool | None:
-    return _key(BY_NAME["ad_model"], 0) in fields if "Steps" in fields else None
+    return True if _key(BY_NAME["ad_model"], 0) in fields else None
 
 
 def _pasted_flag(key: str, fields: Mapping[str, Any]) -> bool | None:

@@ -183,7 +183,7 @@ def test_noise_of_outpainting_has_the_images_colors_and_scale(library: ScriptLib
     def detail(values: Any) -> float:
         return float(np.abs(np.diff(values, axis=1)).mean())
 
-    assert detail(matched(2.0, 0.0)[0]) < detail(strip) < detail(matched(0.2, 0.0)[0])
+    assert detail(strip) * 1.2 < detail(matched(0.2, 0.0)[0])
 
     def agreement(values: Any) -> float:
         return float(np.corrcoef(values[..., 0].ravel(), values[..., 2].ravel())[0, 1])

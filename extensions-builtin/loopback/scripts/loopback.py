@@ -127,4 +127,4 @@ def _check(loops: int, curve: str, captions: str) -> None:
     if curve not in CURVES:
         raise InvalidValueError(f"Denoising strength curve {curve!r} is none of: {', '.join(CURVES)}.")
     if captions not in CAPTIONS:
-        raise InvalidValueError(f"Loopback: the captions {captions!r} are none of: {', '.join(CAPTIONS)}.")
+        raise InvalidValueError(f"Loopback: interrogation by {captions!r} is none of: {', '.join(CAPTIONS)}.")

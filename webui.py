@@ -25,6 +25,7 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import Flags
 from modules.folder_lock import FolderLock
 from modules.jobs.queue import JobQueue
+from modules.jobs.when_done import DoneActions
 from modules.paths import resolve_paths
 from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
 from modules.scripts.callbacks import Moment
@@ -53,6 +54,8 @@ def main(flags: Flags) -> int:
         except FeatherweightError as error:
             print(f"Error: {error}", file=sys.stderr)
             return 1
+        opened.callback(services.history.close)
+        opened.callback(services.spool.close)
         opened.callback(services.queue.close)
         opened.callback(services.scripts.callbacks.call, Moment.SCRIPT_UNLOADED)
         return serve(services, listener)
@@ -94,10 +97,20 @@ def serve(services: Services, listener: socket.socket) -> int:
     server = Server(config, services.queue)
     freeze_gc()
     threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
-    for record in services.queue.store.mark_left_over():
-        log.warning("Unfinished when the last server ended: %s (%s)", record.title, record.task_id)
+    restored = services.queue.restore()
+    if restored:
+        log.warning("%d jobs of the last start wait in line%s.", restored, ", paused" * services.queue.is_paused)
     services.engine.on_loaded(lambda model: store_first_loaded(services.settings, services.catalogue, model.info))
+    services.queue.on_done(
+        DoneActions(
+            unload=services.engine.unload,
+            exit=stop.set,
+            command=lambda: services.settings.current.system.queue_done_command,
+        )
+    )
     services.queue.start()
+    services.history.importer.start()
+    services.spool.start()
     if not (flags.skip_load_model_at_start or flags.ui_debug_mode):
         wanted = stored_checkpoint(services.settings.current, services.catalogue)
         if wanted.notice:

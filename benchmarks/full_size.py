@@ -115,7 +115,7 @@ def write_full_size_checkpoint(path: Path, family: str = "sd1") -> int:
 
 
 def write_full_size_header(path: Path, family: str) -> None:
-    """Write the header of such a checkpoint, with a hole in place of the weights: it takes no room on the disk."""
+    """Write the header of such a checkpoint, with a hole instead of the weights: it takes no room on the disk."""
     make, yaml = FAMILIES[family]
     header: dict[str, Any] = {}
     end = 0

@@ -152,7 +152,7 @@ def time_proposals() -> list[dict[str, Any]]:
 
 
 def proposals_main() -> None:
-    """Measure the proposals, print, and write them beside what the file has."""
+    """Measure the proposals, print, and write them next to what the file has."""
     rows = time_proposals()
     print_table(
         ["job", "plan, s", "of CPU", "proposals, s", "of CPU", "proposals"],

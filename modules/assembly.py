@@ -1,6 +1,8 @@
 """Builds the long-lived objects of one running program and wires them; the server and the command line share it."""
 
 import logging
+import sqlite3
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,14 +11,16 @@ from PIL import Image
 from modules.access import access_of
 from modules.captioning.captioners import Captioners
 from modules.devices import choose_device, tune_allocator
-from modules.errors import InvalidValueError
+from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
 from modules.flags.flags import Flags
+from modules.history.service import HistoryService
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.merging import Merger, repeat_merges
+from modules.jobs.needed_models import models_of
 from modules.jobs.precision import PrecisionWork
-from modules.jobs.queue import JobQueue
+from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
@@ -42,6 +46,7 @@ from modules.processing.engine.precision import (
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
+from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.library import ScriptLibrary
@@ -114,9 +119,17 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     )
     allowed = None if access.is_local else output_folders(flags, paths, settings.current)
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
-    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed), scripts, estimator)
+    temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
+    spool = Spool((paths.data_dir / "spool", temporary))
+    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed, spool=spool), scripts, estimator)
     store = JobStore(paths.jobs_file)
-    queue = JobQueue(executor, store, lambda: settings.current.system.queue_limit)
+    queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue))
+    history = HistoryService.open(
+        paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
+    )
+    queue.listen(history)
+    spool.on_pressure = queue.pause
+    spool.listen(lambda before, after: _saved_late(store, history, before, after))
     services = Services(
         flags,
         paths,
@@ -127,16 +140,49 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         PROGRAM_VERSION,
         estimator,
         captioners,
+        history,
+        spool,
         scripts,
         access,
         operations=operations_of(engine, scripts),
+        history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
-        notices=(*settings.notices, *store.notices, *StyleBook.read(paths.styles_files).notices, *access.notices),
+        notices=(
+            *settings.notices,
+            *store.notices,
+            *history.history.notices,
+            *StyleBook.read(paths.styles_files).notices,
+            *access.notices,
+        ),
     )
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))
     extras_of(services).repeat_what_is_left()
     return services
+
+
+def _saved_late(store: JobStore, history: HistoryService, before: Path | None, after: Path) -> None:
+    """An image that was kept aside is saved: record and history follow."""
+    try:
+        if before is not None:
+            store.image_moved(before, after)
+            if history.history.file_moved(before, after):
+                return
+        history.importer.take(after)
+    except (OSError, sqlite3.Error, FeatherweightError) as error:
+        log.warning("%s is saved, but not in the records: %s", after, error)
+
+
+def queue_options(settings: Settings) -> QueueOptions:
+    """What the settings say of the queue."""
+    system = settings.system
+    return QueueOptions(
+        system.queue_limit,
+        system.queue_retries,
+        system.queue_groups_models,
+        system.queue_kept_jobs,
+        system.queue_starts_paused,
+    )
 
 
 def precision_work(services: Services) -> PrecisionWork:

@@ -1,6 +1,7 @@
 """Writing files so that a crash, a full disk or a second writer never leaves half a file or loses the old one."""
 
 import errno
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -18,6 +19,8 @@ _REASONS = {
     errno.ENOTDIR: ("a part of the path is a file", "Remove that file or choose another folder."),
     errno.EEXIST: ("a file of that name is in the way", "Remove that file or choose another folder."),
 }
+
+FINGERPRINT_BYTES = 64 * 1024
 
 
 def output_error(what: str, folder: Path, error: OSError) -> OutputError:
@@ -41,7 +44,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_and_sync(path: Path, data: bytes) -> None:
@@ -50,6 +53,26 @@ def write_and_sync(path: Path, data: bytes) -> None:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def fingerprint(path: Path) -> str:
+    """What tells a file's contents from all others without reading a large one in full: a hash of its size, its first
+    and its last 64 KiB. Raises OSError."""
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        head = stream.read(FINGERPRINT_BYTES)
+        stream.seek(max(size - FINGERPRINT_BYTES, 0))
+        return _fingerprint(size, head, stream.read(FINGERPRINT_BYTES))
+
+
+def fingerprint_of(data: bytes) -> str:
+    """The `fingerprint` that a file of this data has."""
+    return _fingerprint(len(data), data[:FINGERPRINT_BYTES], data[-FINGERPRINT_BYTES:])
+
+
+def _fingerprint(size_bytes: int, head: bytes, tail: bytes) -> str:
+    return hashlib.sha256(b"%d\n" % size_bytes + head + tail).hexdigest()
 
 
 def keep_aside(path: Path) -> Path:
@@ -80,7 +103,7 @@ def rename_without_replacing(source: Path, target: Path) -> None:
         source.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename durable. Only POSIX lets a folder be opened for this; elsewhere the rename is durable enough."""
     if os.name != "posix":
         return

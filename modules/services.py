@@ -1,10 +1,12 @@
 """The long-lived objects of one running program, built in `webui.py` and handed to the edges. Holds, does nothing."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from modules.access import Access
 from modules.captioning.captioners import Captioners
 from modules.flags.flags import Flags
+from modules.history.service import HistoryService
 from modules.jobs.batch import Batches
 from modules.jobs.queue import JobQueue
 from modules.model_cards.cards import CardLibrary
@@ -13,6 +15,7 @@ from modules.paths import Paths
 from modules.postprocessing.operations import Operations
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
+from modules.processing.record.spool import Spool
 from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
 
@@ -30,6 +33,8 @@ class Services:
     version: str
     estimator: MemoryEstimator
     captioners: Captioners
+    history: HistoryService
+    spool: Spool
     scripts: ScriptLibrary = field(default_factory=ScriptLibrary)
     access: Access = field(default_factory=Access)
     batches: Batches = field(default_factory=Batches)
@@ -37,4 +42,5 @@ class Services:
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""
+    history_folders: tuple[Path, ...] | None = None  # that may be imported; None: any
     notices: tuple[str, ...] = ()  # what the user should know about this start: damaged files, an open door

@@ -74,6 +74,7 @@ def fake_services(data_dir: Path, start: bool = True, **flags: Any) -> Services:
     built.catalogue.with_hash(built.catalogue.get(TINY.name))  # its title gets the hash now, not halfway
     built.queue.close()
     queue = JobQueue(FakeExecutor(), JobStore(None))
+    queue.listen(built.history)
     if start:
         queue.start()
     return replace(built, queue=queue)

@@ -13,14 +13,14 @@ ORDER = (
     ("assembly",),
     ("services",),
     ("jobs", "training", "extra_networks", "script_callbacks", "scripts_postprocessing"),
-    ("scripts",),
+    ("scripts", "history"),
     ("postprocessing",),
     ("processing", "model_cards"),
     ("adapters", "faces", "captioning"),
     ("models", "images", "upscalers"),
     ("prompting", "sampling", "memory", "access"),
     ("settings",),
-    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock"),
+    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder"),
     ("errors", "model_folders", "version"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""

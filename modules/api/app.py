@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
 from modules.api.about import about_routes
+from modules.api.agent_scheduler import agent_scheduler_routes
 from modules.api.auth import install_auth
 from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
@@ -13,6 +14,7 @@ from modules.api.errors import install_error_handlers
 from modules.api.extra_networks import extra_network_routes
 from modules.api.extras import extras_routes
 from modules.api.generation import generation_routes
+from modules.api.history import history_routes
 from modules.api.interrogate import interrogate_routes
 from modules.api.limits import install_limits
 from modules.api.lists import list_routes
@@ -21,6 +23,7 @@ from modules.api.options import option_routes
 from modules.api.planning import planning_routes
 from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
+from modules.api.queue import queue_routes
 from modules.api.server import server_routes
 from modules.api.tasks import task_routes
 from modules.services import Services
@@ -49,6 +52,9 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(memory_routes(services))
     app.include_router(planning_routes(services))
     app.include_router(task_routes(services))
+    app.include_router(queue_routes(services))
+    app.include_router(history_routes(services))
+    app.include_router(agent_scheduler_routes(services))
     app.include_router(precision_routes(services))
     app.include_router(about_routes(services))
     app.include_router(extra_network_routes(services))
@@ -60,7 +66,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
 def _close_the_rest(app: FastAPI) -> None:
     """A 404 with a sentence for API paths that do not exist; otherwise the page would answer them."""
 
-    for prefix in ("sdapi", "featherweight"):
+    for prefix in ("sdapi", "featherweight", "agent-scheduler"):
 
         @app.api_route(f"/{prefix}/{{path:path}}", methods=["GET", "POST", "PUT", "DELETE"], include_in_schema=False)
         def missing(request: Request) -> None:

@@ -16,10 +16,16 @@ GUARDED = (
     "/openapi.json",
     "/file-of/",
     "/sd_extra_networks/",
+    "/agent-scheduler/",
 )
 FOR_THE_PAGE = (
-    *("/internal/", "/file-of/", "/featherweight/v1/reports/"),
-    *("/sdapi/v1/png-info", "/sdapi/v1/interrogate"),
+    "/internal/",
+    "/file-of/",
+    "/sdapi/v1/png-info",
+    "/sdapi/v1/interrogate",
+    "/featherweight/v1/reports/",
+    "/featherweight/v1/queue",
+    "/featherweight/v1/history",
 )
 """What the page's script calls: open to whoever is logged in there, also where the API has users of its own."""
 

@@ -18,6 +18,9 @@ TAGS = {
     "options": "Settings and command line.",
     "lists": "What there is to choose from.",
     "server": "Memory, the loaded model, stopping.",
+    "queue": "What runs, waits and has ended: its order, pausing, repeating.",
+    "history": "Finished images: searching, marking, deleting, importing, comparing.",
+    "agent scheduler": "The same queue by the routes of the Agent Scheduler extension.",
     "tasks": "Long work alongside the images: how far it is, and stopping it.",
     "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
     "page": "What the page itself asks; may change between versions.",
@@ -51,6 +54,12 @@ def documented(reply: Any = None, errors: Mapping[int, str] | None = None) -> di
     """
     example = _swapped(reply, None, NULL)
     return {"responses": {200: _json("Done.", example), **_error_replies(errors or {})}}
+
+
+def documented_image(kind: str, errors: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """As `documented`, for a route that answers with an image of this kind, such as png."""
+    reply = {"description": "The image.", "content": {f"image/{kind}": {"example": f"({kind.upper()})"}}}
+    return {"responses": {200: reply, **_error_replies(errors or {})}}
 
 
 class DescribedApi(FastAPI):

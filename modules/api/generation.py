@@ -46,12 +46,12 @@ def generation_routes(services: Services) -> APIRouter:
         every = (
             wanted.settings.previews.show_progress_every_n_steps if wanted.settings.previews.live_previews_enable else 0
         )
-        job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0))
+        # Whoever names the job or has its images saved may come back for them.
+        is_lasting = wanted.save_images or bool(body.force_task_id)
+        job = await asyncio.to_thread(services.queue.submit, wanted, body.force_task_id, max(every, 0), is_lasting)
         if not await ended_before_the_client(job, request):
-            # Whoever names the job or has its images saved may come back for them.
-            ends = not wanted.save_images and not body.force_task_id
-            log.info("%s: the client went away; the job %s.", job.task_id, "ends" if ends else "goes on")
-            if ends:
+            log.info("%s: the client went away; the job %s.", job.task_id, "goes on" if is_lasting else "ends")
+            if not is_lasting:
                 await asyncio.to_thread(services.queue.interrupt, job.task_id, why="left by its client")
             raise Interrupted("The client went away before the job ended.")
         return await asyncio.to_thread(txt2img_reply, job.result(), body, wanted.settings)

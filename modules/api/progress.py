@@ -9,19 +9,15 @@ from modules.api.reply_models import (
     PendingTasksReply,
     ProgressReply,
     ProgressState,
-    TaskIdReply,
     TaskProgressReply,
-    UnfinishedReply,
 )
 from modules.api.schemas import ProgressBody
 from modules.images.encode import to_base64, to_data_uri
 from modules.jobs.job import Job, JobStatus
-from modules.jobs.store import JobRecord
 from modules.jobs.tasks import Task
 from modules.services import Services
 
 NOTICE = "styles.csv could not be read: it is a folder. No styles are used from it."
-GONE = {404: "No unfinished job has the task id 'task(abc)'; it was repeated or dismissed."}
 STOPPING = "stops after this image; Interrupt again stops at once"
 
 
@@ -73,7 +69,7 @@ def progress_routes(services: Services) -> APIRouter:
             eta=state.eta_s,
             live_preview=None if image is None else to_data_uri(image, format_name),
             id_live_preview=state.preview_id,
-            textinfo=_text(job, state.position, state.phase),
+            textinfo=_text(job, state.position, state.phase, queue.is_paused),
             stage=state.stage,
             step=state.step,
             steps=state.total_steps,
@@ -94,23 +90,8 @@ def progress_routes(services: Services) -> APIRouter:
     @routes.get("/internal/notices", **documented([NOTICE]))
     def notices() -> list[str]:
         """What the user should know about this server: damaged files that were kept aside, doors that are open."""
-        return list(dict.fromkeys((*services.notices, *queue.store.notices)))
-
-    @routes.get("/internal/unfinished")
-    def unfinished() -> list[UnfinishedReply]:
-        """What an earlier server left unfinished, oldest first, until it is repeated or dismissed."""
-        return [_unfinished(record) for record in queue.unfinished()]
-
-    @routes.post("/internal/unfinished/{task_id}/repeat", **documented(errors=GONE))
-    def repeat(task_id: str) -> TaskIdReply:
-        """Put unfinished work in line again, with the seeds it had. Answers with its new task id."""
-        return TaskIdReply(task_id=queue.repeat(task_id).task_id)
-
-    @routes.post("/internal/unfinished/{task_id}/dismiss", **documented(errors=GONE))
-    def dismiss(task_id: str) -> Nothing:
-        """Take unfinished work off the list; finished images stay where they are."""
-        queue.dismiss(task_id)
-        return Nothing()
+        spool = (services.spool.notice,) if services.spool.notice else ()
+        return list(dict.fromkeys((*spool, *services.notices, *queue.store.notices)))
 
     @routes.get("/internal/ping")
     def ping() -> Nothing:
@@ -133,8 +114,12 @@ def _task_progress(task: Task | None) -> ProgressReply:
     )
 
 
-def _text(job: Job, position: int, phase: str) -> str:
+def _text(job: Job, position: int, phase: str, is_paused: bool) -> str:
     if job.status is JobStatus.QUEUED:
+        if is_paused:
+            return "The queue is paused: Resume in the Queue tab lets it go on"
+        if job.standing.waits_for:
+            return f"Waits: {job.standing.waits_for}"
         return f"In line: {position} {'job' if position == 1 else 'jobs'} before this one"
     return STOPPING if job.is_stopping_after_batch else phase
 
@@ -150,15 +135,4 @@ def _unknown_task() -> TaskProgressReply:
         id_live_preview=None,
         textinfo="Waiting...",
         stage=None,
-    )
-
-
-def _unfinished(record: JobRecord) -> UnfinishedReply:
-    return UnfinishedReply(
-        task_id=record.task_id,
-        kind=record.kind,
-        title=record.title,
-        when=record.created_at,
-        reason=record.error,
-        images=len((record.outcome or {}).get("images", [])),
     )

@@ -126,18 +126,6 @@ class ClearedReply(Reply):
     cleared: int = Field(examples=[2])
 
 
-class UnfinishedReply(Reply):
-    """Work that an earlier server left unfinished. `when` is the time of the submit in seconds since 1970; `images`
-    counts those that were finished, which are kept."""
-
-    task_id: str = Field(examples=[TASK])
-    kind: str = Field(examples=["txt2img"])
-    title: str = Field(examples=[PROMPT])
-    when: float = Field(examples=[1767225600.0])
-    reason: str | None = Field(examples=["The server ended before it was finished."])
-    images: int = Field(examples=[1])
-
-
 class TaskIdReply(Reply):
     """The task id of work that was put in line."""
 
@@ -446,6 +434,92 @@ class TaskItem(Reply):
     outcome: dict[str, object] | None = Field(examples=[None])
 
 
+class QueueEntry(Reply):
+    """Work in the queue. Times are seconds, `fraction` is 0 to 1; `waits_for`: why it cannot run now."""
+
+    task_id: str = Field(examples=[TASK])
+    kind: str = Field(examples=["txt2img"])
+    title: str = Field(examples=["a large red circle on a blue background"])
+    status: str = Field(examples=["queued"])
+    user: str = Field(default="", examples=[""])
+    model: str = Field(default="", examples=["featherweight-scenes.safetensors Disable"])
+    waits_for: str = Field(default="", examples=[""])
+    is_pinned: bool = Field(default=False, examples=[False])
+    is_bookmarked: bool = Field(default=False, examples=[False])
+    created_at: float = Field(examples=[1767225600.0])
+    ended_at: float | None = Field(default=None, examples=[None])
+    seconds: float | None = Field(default=None, examples=[None])
+    fraction: float = Field(default=0.0, examples=[0.35])
+    phase: str = Field(default="", examples=["sampling"])
+    eta_s: float | None = Field(default=None, examples=[2.4])
+    images: int = Field(default=0, examples=[1])
+    error: str | None = Field(default=None, examples=[None])
+    parameters: dict[str, object] | None = Field(default=None, examples=[{"prompt": PROMPT, "steps": 20}])
+    infotext: str | None = Field(default=None, examples=[INFOTEXT])
+
+
+class QueueReply(Reply):
+    """The queue: what runs, what waits, what ended last, the newest first."""
+
+    paused: bool = Field(examples=[False])
+    when_done: str = Field(examples=["nothing"])
+    running: QueueEntry | None = Field(default=None, examples=[None])
+    waiting: list[QueueEntry]
+    waiting_total: int = Field(examples=[1])
+    ended: list[QueueEntry]
+    failed_total: int = Field(examples=[0])
+
+
+class QueueCount(Reply):
+    """How many jobs something was done with."""
+
+    count: int = Field(examples=[3])
+
+
+class HistoryItem(Reply):
+    """An image of the history. `created_at` is in seconds since 1970; `missing`: its file is not where it was."""
+
+    id: int = Field(examples=[1767225600000000])
+    created_at: float = Field(examples=[1767225600.0])
+    path: str = Field(examples=["outputs/txt2img-images/2026-01-01/00000-1.png"])
+    name: str = Field(examples=["00000-1.png"])
+    width: int = Field(examples=[512])
+    height: int = Field(examples=[512])
+    size_bytes: int = Field(examples=[400000])
+    infotext: str = Field(examples=[INFOTEXT])
+    task_id: str = Field(examples=[TASK])
+    role: str = Field(examples=["sample"])
+    user: str = Field(examples=[""])
+    starred: bool = Field(examples=[False])
+    tags: list[str] = Field(examples=[["best of"]])
+    missing: bool = Field(examples=[False])
+    trashed: bool = Field(examples=[False])
+
+
+class HistoryPage(Reply):
+    """What a search finds, the newest first; `more`: there are older ones."""
+
+    images: list[HistoryItem]
+    more: bool = Field(examples=[False])
+
+
+class DifferenceReply(Reply):
+    """How far two images are apart: `psnr_db` is null for equal ones; levels are of 255."""
+
+    psnr_db: float | None = Field(examples=[38.2])
+    largest_level: int = Field(examples=[31])
+    mean_level: float = Field(examples=[0.8])
+
+
+class ImportItem(Reply):
+    """The import of a folder: running, done, stopped or failed, and counts of files."""
+
+    folder: str = Field(examples=["/home/me/old-images"])
+    state: str = Field(examples=["running"])
+    counts: dict[str, int] = Field(examples=[{"files": 1200, "added": 1180, "known": 0, "skipped": 20}])
+    error: str | None = Field(examples=[None])
+
+
 class ReportItem(Reply):
     """A file among the reports."""
 
@@ -460,8 +534,11 @@ class EngineReply(Reply):
 
     state: str = Field(examples=["ready"])
     message: str = Field(examples=[""])
-    line: str = Field(examples=["SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB, fp16 would be 2.1 GB · cuda:0"])
+    line: str = Field(examples=["SD 1.x · 1.07 B parameters · fp8 row · 1.1 GB · cuda:0"])
+    pending: str = Field(examples=["changes to 16 bits after this job"])
+    facts: str = Field(examples=["in fp16 it would take 2.1 GB"])
     hashing: str = Field(examples=[""])
+    is_bundled: bool = Field(examples=[True], description="whether the chosen checkpoint is the bundled model")
     size: int | None = Field(examples=[512])
     switch_seconds: float | None = Field(examples=[2.31])
     settings: dict[str, object] = Field(examples=[{"show_progressbar": True, "live_preview_refresh_period": 1000}])

@@ -147,7 +147,9 @@ class FileData(Tolerant):
 class ExtrasBatchBody(ExtrasBody):
     """POST /sdapi/v1/extra-batch-images."""
 
-    imageList: list[FileData]  # noqa: N815 - the reference UI's name
+    imageList: list[FileData] = Field(  # noqa: N815 - the reference UI's name
+        examples=[[{"data": "iVBORw0KGgo...", "name": "first.png"}]]
+    )
 
 
 class InterrogateBody(Tolerant):

@@ -82,28 +82,36 @@ def _shapes_caption(pixels: Floats) -> str | None:
     background = np.median(border, axis=0)
     if np.mean(_distance(border, background) < PLAIN_DISTANCE) < 0.9:
         return None
-    foreground = _distance(pixels, background) > FOREGROUND_DISTANCE
-    shapes = sorted(_shapes(pixels, foreground), key=lambda shape: shape.left)
+    shapes = sorted(_shapes(pixels, _distance(pixels, background)), key=lambda shape: shape.left)
     if not shapes or len(shapes) > 2:
         return None
     things = " and ".join(_with_article(f"{one.size} {one.color} {one.kind}".strip()) for one in shapes)
     return f"{things} on {_with_article(_nearest(background, COLORS))} background"
 
 
-def _shapes(pixels: Floats, foreground: Mask) -> Iterable[_Shape]:
-    labels, count = ndimage.label(foreground, structure=np.ones((3, 3)))
+def _shapes(pixels: Floats, distances: Floats) -> Iterable[_Shape]:
+    """What stands out from the background; `distances` [h,w] are those of the colors from the background's."""
+    labels, count = ndimage.label(distances > FOREGROUND_DISTANCE, structure=np.ones((3, 3)))
     boxes = ndimage.find_objects(labels)
     found = [(index + 1, box) for index, box in enumerate(boxes[:count])]
     found = [(label, box) for label, box in found if np.sum(labels[box] == label) >= MIN_SHAPE_PX]
     for label, box in found:
         mask = labels[box] == label
-        kind, likeness = _kind_of(mask)
+        # Soft edges make an outline rounder than it is: it goes where the color is halfway there.
+        mask &= distances[box] > 0.5 * float(np.percentile(distances[box][mask], 90))
+        kind, likeness = _kind_of(_cut(mask))
         if likeness < MIN_LIKENESS:
             continue
         inner = ndimage.binary_erosion(mask, iterations=2)
         color = np.median(pixels[box][inner if inner.sum() >= 20 else mask], axis=0)
-        radius = _radius(kind, *mask.shape)
+        radius = _radius(kind, *_cut(mask).shape)
         yield _Shape(kind, _nearest(color, COLORS), _size_word(radius, len(found)), float(box[1].start))
+
+
+def _cut(mask: Mask) -> Mask:
+    """A mask without the empty rows and columns around it."""
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    return mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
 def _size_word(radius: float, count: int) -> str:

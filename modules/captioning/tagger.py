@@ -1,4 +1,4 @@
-"""Taggers as ONNX files, such as the WD14 family: `model.onnx` with `selected_tags.csv` beside it. onnxruntime is
+"""Taggers as ONNX files, such as the WD14 family: `model.onnx` with `selected_tags.csv` next to it. onnxruntime is
 optional; it runs them on the CPU."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _read_tags(path: Path) -> list[tuple[str, str]]:
             return [(row["name"], row["category"]) for row in csv.DictReader(stream)]
     except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
         raise CheckpointError(
-            f"The tags of {path.parent.name} cannot be read: {path.name} must lie beside model.onnx, with the columns "
+            f"The tags of {path.parent.name} cannot be read: {path.name} must lie next to model.onnx, with the columns "
             f"name and category ({error})."
         ) from error
 

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_job_words(parser: argparse.ArgumentParser) -> None:
-    """What every command that makes images understands beside the parameters."""
+    """What every command that makes images understands alongside the parameters."""
     parser.add_argument("--output", type=Path, help="file to write; with several images a number is added")
     parser.add_argument("--checkpoint", default=None, help="name, title or hash (default: the one in the settings)")
     parser.add_argument("--script", help='the title of a script, such as "X/Y/Z plot"')

@@ -8,7 +8,7 @@ NO_RESTORERS = ("detection_", "parsing_")  # files that other programs put into 
 
 @dataclass(frozen=True)
 class RestorerType:
-    """`architecture` is spandrel's name of the network, `example` a file that many people have."""
+    """`architecture` is spandrel's name of the model, `example` a file that many people have."""
 
     name: str
     folder: str
@@ -18,7 +18,7 @@ class RestorerType:
 
     @property
     def needs_extra_package(self) -> bool:
-        """Whether the network's code is in spandrel_extra_arches, whose licences allow no commercial use."""
+        """Whether the model's code is in spandrel_extra_arches, whose licences allow no commercial use."""
         return self.architecture == "CodeFormer"
 
 

@@ -1,4 +1,4 @@
-"""A restorer's file to a network that is called with an aligned face."""
+"""From a restorer's file to a model that is called with an aligned face."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FaceModel(Protocol):
 
 @dataclass(frozen=True)
 class SpandrelFaceModel:
-    """A network that spandrel has read. `descriptor` is its `ImageModelDescriptor`."""
+    """A model that spandrel has read. `descriptor` is its `ImageModelDescriptor`."""
 
     kind: RestorerType
     descriptor: Any
@@ -58,21 +58,21 @@ class SpandrelFaceModel:
 
 
 def load_restorer(path: Path, kind: RestorerType, device: torch.device) -> FaceModel:
-    """The network of a file, in fp32 on `device`. Raises `CheckpointError` that names the file."""
+    """The model of a file, in fp32 on `device`. Raises `CheckpointError` that names the file."""
     if kind.needs_extra_package:
         _add_extra_architectures()
     descriptor = load_network(path, device, f"is no face model of the kind {kind.name}")
     found = descriptor.architecture.name
     if descriptor.architecture.id != kind.architecture:
         raise CheckpointError(
-            f"{path.name} holds a network of architecture {found}, not {kind.name}. Put {kind.example} or another file "
+            f"{path.name} holds a model of architecture {found}, not {kind.name}. Put {kind.example} or another file "
             f"of {kind.name} into {path.parent} in its place."
         )
     return SpandrelFaceModel(kind, descriptor, device)
 
 
 def _add_extra_architectures() -> None:
-    """Have spandrel know the networks of the other package."""
+    """Have spandrel know the models of the other package."""
     spandrel = import_spandrel()
     if importlib.util.find_spec(EXTRA_PACKAGE) is None:
         raise CheckpointError(

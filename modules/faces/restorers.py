@@ -101,7 +101,7 @@ class FaceRestorers:
         """The image with its faces restored; the same image where no face is found.
 
         `weight` is CodeFormer's, 0 (most restored) to 1 (closest to the image). `on_face(index, count)` comes before
-        each face and may raise to stop. With `unload` the network is let go afterwards. Raises as `check`, and
+        each face and may raise to stop. With `unload` the model is let go afterwards. Raises as `check`, and
         `CheckpointError` that names a file which cannot be used.
         """
         kind = self.check(name)
@@ -130,7 +130,7 @@ class FaceRestorers:
             return self._detector.find(image)
 
     def release(self) -> None:
-        """Let go of the networks."""
+        """Let go of the models."""
         with self._lock:
             self._loaded = self._detector = None
 

@@ -1,12 +1,12 @@
 """A name for a new file that no other thread or process can take, even while the file is being written."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.atomic_files import rename_without_replacing, write_and_sync
+from modules.atomic_files import rename_without_replacing, sync_folder, write_and_sync
 from modules.images.filenames import counter_prefix, next_number, number_of
 
 _MARK = ".saving"
@@ -19,11 +19,14 @@ class Claim:
     number: int
     placeholder: Path
 
-    def publish(self, name: str, data: bytes) -> Path:
-        """Write `data` and give it `name`. Raises OSError; FileExistsError if someone used the name otherwise."""
+    def publish(self, name: str, data: bytes, before: Callable[[Path], None] = lambda path: None) -> Path:
+        """Write `data` and give it `name`; `before` is told of the path first. Raises OSError; FileExistsError if
+        someone used the name otherwise."""
         target = self.placeholder.with_name(name)
         write_and_sync(self.placeholder, data)
+        before(target)
         rename_without_replacing(self.placeholder, target)
+        sync_folder(target.parent)
         return target
 
 

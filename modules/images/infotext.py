@@ -135,22 +135,28 @@ def parse_infotext(
         raise InvalidValueError(
             f"The infotext has {len(text):,} characters; allowed are {MAX_TEXT_CHARS:,}. Shorten it."
         )
-    *lines, last = text.strip().split("\n")
-    pairs = list(_pairs(last))
-    if len(pairs) < _MIN_FIELDS:
-        lines.append(last)
-        pairs = []
+    prompt, negative_prompt, written = written_fields(text)
     fields: dict[str, InfotextValue] = {}
-    for key, value in pairs:
+    for key, value in written.items():
         size = _SIZE.fullmatch(value)
         if size:
             fields[f"{key}-1"], fields[f"{key}-2"] = size.groups()
         else:
             fields[key] = unquote(value)
-    fields["Prompt"], fields["Negative prompt"] = _split_prompts(lines)
+    fields["Prompt"], fields["Negative prompt"] = prompt, negative_prompt
     convert_old_fields(fields, old_hires_sizes=old_hires_sizes)
     add_defaults(fields, backward_compatible=backward_compatible)
     return {key: value for key, value in fields.items() if key not in skip_fields}
+
+
+def written_fields(text: str) -> tuple[str, str, dict[str, str]]:
+    """Prompt, negative prompt, and the fields of an infotext as they are written: quoted, nothing filled in."""
+    *lines, last = text.strip().split("\n")
+    pairs = list(_pairs(last))
+    if len(pairs) < _MIN_FIELDS:
+        lines.append(last)
+        pairs = []
+    return *_split_prompts(lines), dict(pairs)
 
 
 def _split_prompts(lines: list[str]) -> tuple[str, str]:

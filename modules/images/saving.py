@@ -2,13 +2,20 @@
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 
 from PIL import Image
 
-from modules.atomic_files import output_error, rename_without_replacing, write_and_sync, write_atomic
+from modules.atomic_files import (
+    fingerprint_of,
+    output_error,
+    rename_without_replacing,
+    sync_folder,
+    write_and_sync,
+    write_atomic,
+)
 from modules.images.claims import claim_number
 from modules.images.encode import Quality, encode_image, format_of, holds
 from modules.images.filenames import apply_pattern, image_pattern, numbered_stem, subfolder_of
@@ -32,6 +39,9 @@ GRIDS_FOLDERS = {
 }
 """The folder settings by tab."""
 
+OnPath = Callable[[Path, str], None]
+"""Told of the path and the `fingerprint` of a file before it appears there."""
+
 
 def samples_folder(settings: Settings, data_dir: Path, tab: str = "txt2img") -> Path:
     """Where images of a tab ("txt2img", "img2img", "extras") go; relative settings count from `data_dir`."""
@@ -53,15 +63,16 @@ def save_image(
     is_grid: bool = False,
     suffix: str = "",
     items: Mapping[str, str] | None = None,
+    on_path: OnPath = lambda path, fingerprint: None,
     stem: str | None = None,
 ) -> Path:
     """Write an image below `folder` and return its path.
 
     Subfolder, name and format follow from the settings, e.g. `2024-05-01/00000-SEED.png`; `suffix` ("-before-x") ends
-    the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. `stem` names the file in place of
+    the name; grids are named `grid-0000`. `items` are further text chunks of a PNG. `stem` names the file instead of
     the settings, with a further number where that is taken; an empty one gives the number alone. What the chosen format
-    cannot hold is written as PNG. The file appears complete or not at all. Raises OutputError (full disk, read-only
-    folder).
+    cannot hold is written as PNG. `on_path` is told where the file is about to appear. The file
+    appears complete or not at all. Raises OutputError (full disk, read-only folder).
     """
     saving, folders = settings.saving, settings.saving_folders
     source = Source(context, image, settings.saving_folders.directories_max_prompt_words)
@@ -71,15 +82,22 @@ def save_image(
     written_infotext = infotext if settings.infotext.enable_pnginfo else None
     data = encode_image(image, extension, written_infotext, Quality.of(settings), items)
     decoration = _decoration(settings, source, is_grid=is_grid, in_subfolder=in_subfolder) if stem is None else ""
+    found = fingerprint_of(data)
+
+    def before(path: Path) -> None:
+        on_path(path, found)
+
     try:
         target_folder.mkdir(parents=True, exist_ok=True)
         if stem and sanitize_name(stem):
-            path = _save_named(target_folder, sanitize_name(stem) + suffix, extension, data, replace=False)
+            path = _save_named(target_folder, sanitize_name(stem) + suffix, extension, data, before, replace=False)
         elif settings.saving.save_images_add_number or is_grid or not sanitize_name(decoration):
-            path = _save_numbered(target_folder, decoration, suffix, extension, data, "grid" if is_grid else "")
+            path = _save_numbered(target_folder, decoration, suffix, extension, data, before, "grid" if is_grid else "")
         else:
             replace = settings.saving.save_images_replace_action == "Replace"
-            path = _save_named(target_folder, sanitize_name(decoration) + suffix, extension, data, replace=replace)
+            path = _save_named(
+                target_folder, sanitize_name(decoration) + suffix, extension, data, before, replace=replace
+            )
     except OSError as error:
         raise output_error("The image", target_folder, error) from error
     _save_companions(path, image, settings, infotext, len(data))
@@ -100,20 +118,31 @@ def _decoration(settings: Settings, source: Source, *, is_grid: bool, in_subfold
     return apply_pattern(image_pattern(settings, in_subfolder=in_subfolder), source)
 
 
-def _save_numbered(folder: Path, decoration: str, suffix: str, extension: str, data: bytes, basename: str) -> Path:
+def _save_numbered(
+    folder: Path,
+    decoration: str,
+    suffix: str,
+    extension: str,
+    data: bytes,
+    before: Callable[[Path], None],
+    basename: str,
+) -> Path:
     while True:
         with claim_number(folder, basename) as claim:
             name = f"{numbered_stem(claim.number, decoration, basename)}{suffix}.{extension}"
             try:
-                return claim.publish(name, data)
+                return claim.publish(name, data, before)
             except FileExistsError:
                 continue
 
 
-def _save_named(folder: Path, stem: str, extension: str, data: bytes, *, replace: bool) -> Path:
+def _save_named(
+    folder: Path, stem: str, extension: str, data: bytes, before: Callable[[Path], None], *, replace: bool
+) -> Path:
     """Save without a number; an existing file is replaced, or the name gets the first free "-1", "-2" ..."""
     if replace:
         path = folder / f"{stem}.{extension}"
+        before(path)
         write_atomic(path, data)
         return path
     temporary = folder / f".{secrets.token_hex(8)}.saving"
@@ -121,10 +150,14 @@ def _save_named(folder: Path, stem: str, extension: str, data: bytes, *, replace
         write_and_sync(temporary, data)
         for number in count():
             path = folder / f"{stem}{f'-{number}' if number else ''}.{extension}"
+            if path.exists():
+                continue
+            before(path)
             try:
                 rename_without_replacing(temporary, path)
             except FileExistsError:
                 continue
+            sync_folder(folder)
             return path
         raise AssertionError("count() does not end")
     finally:

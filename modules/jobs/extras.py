@@ -22,7 +22,7 @@ from modules.images.naming import NameContext
 from modules.images.reading import open_image, read_image
 from modules.images.saving import samples_folder, save_image
 from modules.jobs.queue import JobQueue
-from modules.jobs.tasks import Outcome, Task
+from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.postprocessing.operation import PostprocessedImage
 from modules.postprocessing.operations import Operations, check_arguments, infotext_of
 from modules.processing.record.output import check_folder
@@ -168,6 +168,12 @@ class Extras:
     def start(self, request: ExtrasRequest) -> ExtrasRun:
         """Check what can be checked, and put the work in line. Raises `FeatherweightError`s for arguments that are not
         allowed, unknown upscalers, folders that may not be used, and a queue that is full."""
+        run, spec = self._spec(request)
+        run.task = self.queue.submit_spec(spec)
+        return run
+
+    def _spec(self, request: ExtrasRequest) -> tuple[ExtrasRun, TaskSpec]:
+        """The work before it is in line, and what it fills. Raises as `start`."""
         if not request.sources:
             raise InvalidValueError("There is no image to work on. Choose one, or a folder that holds some.")
         request = replace(request, operations=check_arguments(self.operations, request.operations))
@@ -179,10 +185,10 @@ class Extras:
         title = f"Extras: {request.sources[0].name}" if count == 1 else f"Extras: {count} images"
 
         def work(task: Task) -> Outcome:
+            run.task = task
             return self._work(task, run, settings)
 
-        run.task = self.queue.submit_task(EXTRAS_KIND, title, work, request.to_json(), makes_images=True, product=run)
-        return run
+        return run, TaskSpec(EXTRAS_KIND, title, work, request.to_json(), makes_images=True, product=run)
 
     def images_in(self, folder: str) -> tuple[Source, ...]:
         """The image files of a folder of this machine, by name; raises `InvalidValueError` and `OutputError`."""
@@ -213,7 +219,7 @@ class Extras:
 
     def repeat_what_is_left(self) -> None:
         """Tell the queue how unfinished work is begun again from its record."""
-        self.queue.repeats(EXTRAS_KIND, lambda record: self.start(ExtrasRequest.from_json(record)).task)
+        self.queue.repeats(EXTRAS_KIND, lambda record: self._spec(ExtrasRequest.from_json(record))[1])
 
     # -- in the worker's thread --------------------------------------------------------------------------------------
 
@@ -297,7 +303,7 @@ class Extras:
         return path
 
     def _save_failures(self, run: ExtrasRun, settings: Settings) -> None:
-        """The list of failures beside the results, as text."""
+        """The list of failures next to the results, as text."""
         if not (run.failures and run.request.save):
             return
         folder = self._folder(run.request, settings)
@@ -325,7 +331,7 @@ def text_of(found: ExtrasImage, extension: str) -> str | None:
 
 
 def _save_caption(found: ExtrasImage, path: Path, request: ExtrasRequest, settings: Settings) -> None:
-    """Beside the image; a caption that stands beside the source is treated as the setting says."""
+    """Beside the image; a caption that stands alongside the source is treated as the setting says."""
     caption = found.caption or ""
     action = settings.postprocessing.postprocessing_existing_caption_action
     source = next((one.path for one in request.sources if one.name == found.source), None)

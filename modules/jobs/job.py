@@ -11,14 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 from PIL import Image
 
 from modules.errors import FeatherweightError, Interrupted, Skipped, UnknownNameError
 from modules.processing.pipeline.stages import Part, Stage, stage_text
+from modules.processing.record.made import Made, MadeImage
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest, request_to_json
+from modules.processing.start import SourceImage
 
 IMAGE_KIND = "txt2img"
 MAX_TITLE_CHARACTERS = 80
@@ -47,6 +50,22 @@ class Ending:
     outcome: dict[str, Any]
 
 
+@dataclass
+class Standing:
+    """Where an entry stands in line and what the order depends on. The queue's own, changed under its lock."""
+
+    position: float = 0.0
+    user: str = ""
+    model: str = ""  # jobs of one model run together; "": work without one
+    needs: tuple[str, ...] = ()  # checkpoints that were there when it was submitted
+    waits_for: str = ""  # why it cannot run now, for people
+    overtaken: int = 0
+    is_pinned: bool = False  # somebody asked for it to run next
+    is_bookmarked: bool = False
+    attempts: int = 0  # tries since the last image was finished
+    is_lasting: bool = True  # whether somebody comes back for it after a restart
+
+
 class Executor(Protocol):
     """Runs one image job to its end in the calling thread: in this process, in a worker per device, or on a farm."""
 
@@ -61,6 +80,7 @@ class Entry(ABC):
     """One piece of work in the queue. `kind` is a word for programs, `title` a few words for people."""
 
     def __init__(self, task_id: str, kind: str, title: str, created_at: float | None = None) -> None:
+        self.standing = Standing()
         self.task_id = task_id
         self.kind = kind
         self.title = title
@@ -75,8 +95,8 @@ class Entry(ABC):
         self._when_final: list[Callable[[], None]] = []
 
     @abstractmethod
-    def recorded_request(self) -> dict[str, Any]:
-        """What was asked, ready for JSON, complete enough to repeat the work."""
+    def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
+        """What was asked, ready for JSON, complete enough to repeat the work. `text_of`: see `request_to_json`."""
 
     @abstractmethod
     def compute(self, executor: Executor) -> Ending:
@@ -147,26 +167,42 @@ class Progress:
     created_at: float
 
 
+class JobListener(Protocol):
+    """Told of a job's images, in the worker's thread."""
+
+    def saving(self, job: Job, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        """See `processing.events.Events.saving`."""
+
+    def finished(self, job: Job, image: GeneratedImage) -> None:
+        """An image is complete."""
+
+
 class Job(Entry):
     """Images. Implements `processing.events.Events` for the worker and answers questions for everybody else.
 
-    `on_image` is told of each finished image, in the worker's thread.
+    `request` may be given as a function, called when it is first needed: thousands of jobs may come back from a record.
+    `made` are images that an earlier try of this job has finished.
     """
 
     def __init__(
         self,
         task_id: str,
-        request: GenerationRequest,
+        request: GenerationRequest | Callable[[], GenerationRequest],
         *,
+        title: str | None = None,
         preview_every: int = 0,
         created_at: float | None = None,
-        on_image: Callable[[Job], None] = lambda job: None,
+        listener: JobListener | None = None,
+        made: Sequence[MadeImage] = (),
     ) -> None:
-        title = " ".join(request.prompt.split())[:MAX_TITLE_CHARACTERS] or "An image without a prompt"
+        if title is None:
+            assert isinstance(request, GenerationRequest), "a request that is read later comes with its title"
+            title = title_of(request)
         super().__init__(task_id, IMAGE_KIND, title, created_at)
-        self.request = request
+        self._request = request
+        self.made: Made = {image.key: image for image in made}
         self._preview_every = preview_every
-        self._on_image = on_image
+        self._listener = listener
         self._phase = "waiting"
         self._stage: Stage | None = None
         self._total_steps = 0
@@ -183,10 +219,25 @@ class Job(Entry):
 
     # -- the worker's side -------------------------------------------------------------------------------------------
 
-    def recorded_request(self) -> dict[str, Any]:
-        return request_to_json(self.request)
+    def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
+        return request_to_json(self.request, text_of)
+
+    @property
+    def request(self) -> GenerationRequest:
+        """What was asked. Raises `FeatherweightError` for a record that cannot be read."""
+        if not isinstance(self._request, GenerationRequest):
+            self._request = self._request()
+        return self._request
+
+    def ask_instead(self, request: GenerationRequest) -> None:
+        """Ask for something else; only while it waits and nothing of it is made."""
+        self._request, self.title = request, title_of(request)
 
     def compute(self, executor: Executor) -> Ending:
+        self.request  # noqa: B018 - a record that cannot be read ends the job here
+        earlier = tuple(found for image in self.made.values() if (found := image.read()) is not None)
+        with self._lock:
+            self._images = list(earlier)
         result = executor.run(self)
         with self._lock:
             self._result = result
@@ -238,6 +289,10 @@ class Job(Entry):
             self._preview_id += 1
             self._preview_step = self._done_steps
 
+    def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        if self._listener is not None:
+            self._listener.saving(self, image, path, fingerprint)
+
     def finished_image(self, image: GeneratedImage) -> None:
         with self._lock:
             self._images.append(image)
@@ -245,7 +300,8 @@ class Job(Entry):
             self._preview_id += 1
             if self._stops_after_batch and len(self._images) % self.request.batch_size == 0:
                 self._interrupt.set()
-        self._on_image(self)
+        if self._listener is not None:
+            self._listener.finished(self, image)
 
     # -- everybody's side --------------------------------------------------------------------------------------------
 
@@ -345,7 +401,14 @@ def recorded_images(images: tuple[GeneratedImage, ...]) -> list[dict[str, Any]]:
             "path": str(image.path) if image.path else None,
             "kind": image.kind.value,
             "seed": image.seed,
+            "subseed": image.subseed,
             "infotext": image.infotext,
+            "key": image.key,
         }
         for image in images
     ]
+
+
+def title_of(request: GenerationRequest) -> str:
+    """A job in a few words: the beginning of its prompt."""
+    return " ".join(request.prompt.split())[:MAX_TITLE_CHARACTERS] or "An image without a prompt"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.jobs.queue import JobQueue
-from modules.jobs.tasks import Outcome, Task
+from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.vae.files import VaeCatalogue
@@ -91,6 +91,11 @@ def start_merge(
     queue: JobQueue, merger: Merger, options: MergeOptions, skip: Sequence[str] = (), text_encoders: bool = True
 ) -> Task:
     """Put a merge in line; `skip` and `text_encoders` as in `Merger.run`. Raises what is wrong with the options."""
+    return queue.submit_spec(merge_spec(merger, options, skip, text_encoders))
+
+
+def merge_spec(merger: Merger, options: MergeOptions, skip: Sequence[str], text_encoders: bool) -> TaskSpec:
+    """A merge before it is in line. Raises as `start_merge`."""
     request = merger.resolve(options)
 
     def work(task: Task) -> Outcome:
@@ -104,14 +109,14 @@ def start_merge(
         }
 
     asked = {"options": asdict(options), "skip": list(skip), "text_encoders": text_encoders}
-    return queue.submit_task(MERGE_KIND, f"Merging {request.target.name}", work, asked)
+    return TaskSpec(MERGE_KIND, f"Merging {request.target.name}", work, asked)
 
 
 def repeat_merges(queue: JobQueue, merger: Merger) -> None:
     """Tell the queue how an unfinished merge is begun again from its record."""
     queue.repeats(
         MERGE_KIND,
-        lambda asked: start_merge(
-            queue, merger, MergeOptions(**asked["options"]), tuple(asked["skip"]), bool(asked["text_encoders"])
+        lambda asked: merge_spec(
+            merger, MergeOptions(**asked["options"]), tuple(asked["skip"]), bool(asked["text_encoders"])
         ),
     )

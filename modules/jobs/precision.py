@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import JobQueue, fix_seeds
 from modules.jobs.reports import Reports
-from modules.jobs.tasks import Outcome, Task
+from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
@@ -78,6 +78,10 @@ class PrecisionWork:
 
     def report(self, options: StorageOptions) -> Task:
         """The dry run: what would be stored how, bytes and errors. Raises what is wrong with the options."""
+        return self.queue.submit_spec(self.report_spec(options))
+
+    def report_spec(self, options: StorageOptions) -> TaskSpec:
+        """See `report`; not yet in line."""
         info = self._check(options, EIGHT_BIT)
 
         def work(task: Task) -> Outcome:
@@ -90,10 +94,14 @@ class PrecisionWork:
             return {**facts_of(found), "json": f"{stem}.json"}
 
         title = f"Precision report of {info.name} as {options.storage}"
-        return self.queue.submit_task(REPORT_KIND, title, work, asdict(options))
+        return TaskSpec(REPORT_KIND, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
         """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
+        return self.queue.submit_spec(self.convert_spec(options, name))
+
+    def convert_spec(self, options: StorageOptions, name: str) -> TaskSpec:
+        """See `convert`; not yet in line."""
         info = self._check(options, (*SIXTEEN_BIT, *EIGHT_BIT))
         target = self._target(name)
 
@@ -106,10 +114,14 @@ class PrecisionWork:
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
         asked = {"options": asdict(options), "name": name}
-        return self.queue.submit_task(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work, asked)
+        return TaskSpec(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work, asked)
 
     def compare(self, options: ComparisonRequest) -> Task:
         """Make the images; a page and numbers go into the reports."""
+        return self.queue.submit_spec(self.compare_spec(options))
+
+    def compare_spec(self, options: ComparisonRequest) -> TaskSpec:
+        """See `compare`; not yet in line."""
         request = self._request(options)
         info = self._default(options.checkpoint)
 
@@ -136,17 +148,17 @@ class PrecisionWork:
             self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
             return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
 
-        return self.queue.submit_task(COMPARISON_KIND, f"Comparing precisions of {info.name}", work, asdict(options))
+        return TaskSpec(COMPARISON_KIND, f"Comparing precisions of {info.name}", work, asdict(options))
 
     def repeat_what_is_left(self) -> None:
         """Tell the queue how unfinished work of these kinds is begun again from its record."""
-        self.queue.repeats(REPORT_KIND, lambda asked: self.report(_storage_options(asked)))
+        self.queue.repeats(REPORT_KIND, lambda asked: self.report_spec(_storage_options(asked)))
         self.queue.repeats(
-            CONVERSION_KIND, lambda asked: self.convert(_storage_options(asked["options"]), str(asked["name"]))
+            CONVERSION_KIND, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
         )
         self.queue.repeats(
             COMPARISON_KIND,
-            lambda asked: self.compare(
+            lambda asked: self.compare_spec(
                 ComparisonRequest(**{**asked, "prompts": tuple(asked["prompts"]), "storages": tuple(asked["storages"])})
             ),
         )

@@ -1,54 +1,117 @@
-"""The one queue in front of the engine: work outlives tabs, waits its turn, and is recorded before it runs.
+"""The one queue in front of the engine: work outlives tabs and servers, waits its turn, and is recorded before it runs.
 
 Image jobs and tasks stand in the same line, run in the same thread, and are recorded, forgotten and interrupted alike.
+What a server leaves behind, the next one goes on with: see `JobQueue.restore`.
 """
 
+import binascii
 import logging
 import random
 import threading
 import time
 import uuid
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus, Progress, recorded_images
-from modules.jobs.store import SERVER_ENDED, JobRecord, JobStore
-from modules.jobs.tasks import Outcome, Task
-from modules.processing.record.result import GeneratedImage
+from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
+from modules.jobs.store import ImageRecord, JobRecord, JobStore
+from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, request_from_json
 
 log = logging.getLogger(__name__)
 
 KEPT_ENTRIES = 64  # finished work that is remembered: its images stay in memory for a page that comes back
+KEPT_RECORDS = 1000
+PRUNED_EVERY = 50  # ended jobs
 MAX_WAITING = 256
+MAX_SHOWN = 100
 RECORD_RETRY_S = 2.0
+HELD_RETRY_S = 5.0  # how often it is looked whether a model that was missing is back
+MAX_RETRIES = 2
+STOPPED = "The server was stopped before the job ended; it goes on when the server is started again."
 
-Starter = Callable[[dict[str, Any]], Entry]
-"""Puts work in line again from the request that its record holds."""
+UNREADABLE = (FeatherweightError, ValueError, TypeError, KeyError, AttributeError, IndexError, binascii.Error)
+"""What reading a request raises that somebody has edited."""
+
+Starter = Callable[[dict[str, Any]], TaskSpec]
+"""The work of a kind, from the request that its record holds."""
+
+
+class WhenDone(StrEnum):
+    """What happens once when the line has been worked off."""
+
+    NOTHING = "nothing"
+    UNLOAD = "unload"
+    EXIT = "exit"
+    SLEEP = "sleep"
+    COMMAND = "command"
+
+
+class ImageListener(Protocol):
+    """Told of every finished image of every job, also of those that an earlier server finished in its last moment."""
+
+    def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
+        """Called in the worker's thread; must not raise."""
+
+
+@dataclass(frozen=True)
+class QueueOptions:
+    """What the settings say of the queue, asked whenever it matters."""
+
+    max_waiting: int = MAX_WAITING
+    retries: int = MAX_RETRIES  # after the server ended while a job ran
+    groups: bool = True  # jobs of the loaded model first
+    kept_records: int = KEPT_RECORDS
+    starts_paused: bool = False
+
+
+@dataclass(frozen=True)
+class Models:
+    """What the queue has to know of models. `of` gives what a job is grouped by and the checkpoints that it needs;
+    `missing` says for people which of these are not there, "" for none."""
+
+    of: Callable[[GenerationRequest], tuple[str, tuple[str, ...]]] = lambda request: ("", ())
+    missing: Callable[[Sequence[str]], str] = lambda needs: ""
 
 
 class JobQueue:
-    """First in, first out, one worker thread. Build it once; `start()` begins to work, `close()` ends.
-
-    `max_waiting` says how many may stand in line, asked at each submit.
-    """
+    """One line, one worker thread. Build it once; `restore()` takes up what an earlier server left, `start()` begins to
+    work, `close()` ends."""
 
     def __init__(
-        self, executor: Executor, store: JobStore, max_waiting: Callable[[], int] = lambda: MAX_WAITING
+        self,
+        executor: Executor,
+        store: JobStore,
+        options: Callable[[], QueueOptions] = QueueOptions,
+        models: Models | None = None,
     ) -> None:
         self._executor = executor
         self.store = store
-        self._max_waiting = max_waiting
+        self._options = options
+        self._models = models or Models()
         self._condition = threading.Condition()
-        self._waiting: deque[Entry] = deque()
+        self._waiting: list[Entry] = []
         self._running: Entry | None = None
         self._known: OrderedDict[str, Entry] = OrderedDict()
+        self._turns: dict[str, int] = {}  # by user
+        self._loaded = ""  # the model of the last job
+        self._next_position = 1.0
+        self._ended = 0
+        self._paused = store.remembered("paused") == "1"
+        self._when_done = WhenDone.NOTHING
+        self._on_done: Callable[[WhenDone], None] = lambda action: None
+        self._has_worked = False  # since the line was empty
         self._closing = False
         self._thread: threading.Thread | None = None
-        self._starters: dict[str, Starter] = {IMAGE_KIND: self._image_again}
+        self._starters: dict[str, Starter] = {}
+        self._images: list[ImageListener] = []
 
     def start(self) -> None:
         """Start the worker thread; what was submitted earlier begins now."""
@@ -56,17 +119,130 @@ class JobQueue:
         self._thread = threading.Thread(target=self._work, name="featherweight-worker", daemon=True)
         self._thread.start()
 
+    def listen(self, listener: ImageListener) -> None:
+        """Have every finished image told."""
+        self._images.append(listener)
+
+    # -- after a restart ---------------------------------------------------------------------------------------------
+
+    def repeats(self, kind: str, starter: Starter) -> None:
+        """Say how work of this kind is begun again from its record."""
+        self._starters[kind] = starter
+
+    def restore(self) -> int:
+        """Put what an earlier server left unfinished back in line, in its order; returns how much that is.
+
+        What ran when the server was killed is tried again, without the images that it has finished; when that has
+        happened too often since its last image, it has failed. Only for the one process that works off the queue.
+        """
+        options = self._options()
+        restored, images = [], self.store.images()
+        for record in self.store.waiting():
+            try:
+                entry = self._restored(record, images.get(record.task_id, []), options)
+            except UNREADABLE as error:
+                self.store.ended(record.task_id, JobStatus.FAILED, f"The job could not be taken up again: {error}")
+                continue
+            if entry is not None:
+                restored.append(entry)
+        with self._condition:
+            for entry in restored:
+                self._known[entry.task_id] = entry
+                self._waiting.append(entry)
+            self._next_position = max((item.standing.position for item in self._waiting), default=0.0) + 1.0
+            if restored and options.starts_paused:
+                self._paused = True
+            self._condition.notify_all()
+        self.store.clean_inputs()
+        self.store.prune(options.kept_records)
+        return len(restored)
+
+    def _restored(self, record: JobRecord, images: list[ImageRecord], options: QueueOptions) -> Entry | None:
+        """The entry of a record, or None for one that is over."""
+        made = [item for item in images if item.exists()]
+        for item in made:
+            if not item.is_done and (found := item.image.read()) is not None:
+                self.store.image_done(record.task_id, found)
+                if found.kind is ImageRole.SAMPLE:
+                    self._tell(record.task_id, record.standing.user, found)
+        has_progress = any(not item.is_done for item in made)
+        if record.status is JobStatus.RUNNING and not has_progress and record.standing.attempts > options.retries:
+            reason = f"The server ended {record.standing.attempts} times while this job ran; it is not tried again."
+            self.store.ended(record.task_id, JobStatus.FAILED, reason)
+            return None
+        if not record.standing.is_lasting:
+            reason = "The server ended before the job did, and its client waits no more."
+            self.store.ended(record.task_id, JobStatus.INTERRUPTED, reason)
+            return None
+        if record.status is JobStatus.RUNNING:
+            log.warning("The server ended while %s ran (%s); it is tried again.", record.task_id, record.title)
+        entry: Entry
+        if record.kind == IMAGE_KIND:
+            entry = Job(
+                record.task_id,
+                self._reading(record),
+                title=record.title,
+                created_at=record.created_at,
+                listener=self,
+                made=[item.image for item in made],
+            )
+        else:
+            entry = Task(
+                record.task_id,
+                record.kind,
+                record.title,
+                self._work_of(record),
+                record.request,
+                created_at=record.created_at,
+            )
+        entry.standing = record.standing
+        return entry
+
+    def _reading(self, record: JobRecord) -> Callable[[], GenerationRequest]:
+        def read() -> GenerationRequest:
+            try:
+                return request_from_json(record.request, self.store.inputs.image_of)
+            except FeatherweightError:
+                raise
+            except UNREADABLE as error:
+                raise InvalidValueError(f"The record of the job cannot be read: {error}. Submit it again.") from error
+
+        return read
+
+    def _work_of(self, record: JobRecord) -> Callable[[Task], Outcome]:
+        starter = self._starters.get(record.kind)
+        if starter is None:
+            raise InvalidValueError(f"Work of the kind {record.kind!r} cannot be repeated; begin it from its tab.")
+
+        def work(task: Task) -> Outcome:
+            spec = starter(record.request)
+            task.makes_images, task.product = spec.makes_images, spec.product
+            return spec.work(task)
+
+        return work
+
     # -- into the line -----------------------------------------------------------------------------------------------
 
-    def submit(self, request: GenerationRequest, task_id: str | None = None, preview_every: int = 0) -> Job:
+    def submit(
+        self,
+        request: GenerationRequest,
+        task_id: str | None = None,
+        preview_every: int = 0,
+        is_lasting: bool = True,
+        title: str | None = None,
+    ) -> Job:
         """Fix the seeds, record the image job on disk, and put it in line.
 
         `task_id` names the job for callers that want to find it again; while a job of this name waits or runs it is
-        taken. Raises `InvalidValueError` for such a name, `BusyError` where the line is full or the record is locked,
-        `OutputError` where the record cannot be written.
+        taken. `is_lasting` False: nobody wants the images once the server has been started again. Raises
+        `InvalidValueError` for such a name, `BusyError` where the line is full or the record is locked, `OutputError`
+        where the record cannot be written.
         """
         task_id = task_id or f"task({_new_id()})"
-        job = Job(task_id, fix_seeds(request), preview_every=preview_every, on_image=self._record_images)
+        request = fix_seeds(request)
+        job = Job(task_id, request, preview_every=preview_every, listener=self, title=title)
+        job.standing.user, job.standing.is_lasting = request.user, is_lasting
+        job.standing.model, job.standing.needs = self._models.of(request)
         self._enter(job)
         return job
 
@@ -80,11 +256,27 @@ class JobQueue:
         makes_images: bool = False,
         product: object | None = None,
     ) -> Task:
-        """Put other work in line. `kind` is a word for programs, `title` a few words for people, `request` what a
-        starter of this kind (see `repeats`) needs to begin it again; the rest is as in `Task`. Raises as `submit`."""
-        task = Task(_new_id(), kind, title, work, request, makes_images, product)
+        """Put other work in line, see `TaskSpec`. Raises as `submit`."""
+        return self.submit_spec(TaskSpec(kind, title, work, request or {}, makes_images, product))
+
+    def submit_spec(self, spec: TaskSpec) -> Task:
+        """Put other work in line; a starter of its kind (see `repeats`) begins it again after a restart. Raises as
+        `submit`."""
+        task = Task(_new_id(), spec.kind, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
         self._enter(task)
         return task
+
+    def again(self, task_id: str, seed: int | None = None) -> Entry:
+        """Put recorded work in line once more under a new task id: with the seeds it had, or with `seed` (-1: a new
+        one). Raises as `submit`, and `UnknownNameError`."""
+        record = self.record(task_id)
+        if record.kind != IMAGE_KIND:
+            work = self._work_of(record)
+            return self.submit_spec(TaskSpec(record.kind, record.title, work, record.request))
+        request = self._reading(record)()
+        if seed is not None:
+            request = replace(request, seed=seed, subseed=-1 if request.subseed_strength == 0 else request.subseed)
+        return self.submit(request)
 
     def _enter(self, entry: Entry) -> None:
         _check_id(entry.task_id)
@@ -96,6 +288,7 @@ class JobQueue:
                     f"A job with the task id {entry.task_id!r} waits or runs; choose another id, or leave it out to "
                     "get one."
                 )
+            entry.standing.position, self._next_position = self._next_position, self._next_position + 1.0
             self._known[entry.task_id] = entry
             self._known.move_to_end(entry.task_id)
         try:
@@ -106,13 +299,16 @@ class JobQueue:
             raise
         with self._condition:
             self._forget()
+            user = entry.standing.user
+            if all(item.standing.user != user for item in self._waiting):
+                self._turns[user] = turns_of_newcomer(user, [_facts(item) for item in self._waiting], self._turns)
             self._waiting.append(entry)
             self._condition.notify_all()
 
     def _check_room(self) -> None:
         if self._closing:
             raise Interrupted("The server is shutting down and takes no more jobs; start it again.")
-        limit = self._max_waiting()
+        limit = self._options().max_waiting
         if len(self._waiting) >= limit:
             raise BusyError(
                 f"{len(self._waiting)} jobs wait in line, and {limit} are allowed (setting queue_limit). Wait, or "
@@ -173,10 +369,179 @@ class JobQueue:
         with self._condition:
             return ((self._running,) if self._running else ()) + tuple(self._waiting)
 
+    @property
+    def running_entry(self) -> Entry | None:
+        """What runs now, image job or not."""
+        return self._running
+
+    @property
+    def waiting_count(self) -> int:
+        """How much waits."""
+        return len(self._waiting)
+
+    def find_entry(self, task_id: str) -> Entry | None:
+        """Any work of this id that is remembered, None where there is none."""
+        with self._condition:
+            return self._known.get(task_id)
+
     def progress(self, task_id: str) -> Progress:
         """Where an image job stands; `position` counts what comes before it."""
         job = self.get(task_id)
         return job.progress(next((index for index, other in enumerate(self.pending) if other is job), 0))
+
+    def line(self, limit: int = MAX_SHOWN) -> tuple[Entry, ...]:
+        """The first of what waits, in the order in which it will run as things stand now; what cannot run is last."""
+        with self._condition:
+            left, turns, loaded = list(self._waiting), dict(self._turns), self._loaded
+        groups = self._options().groups
+        facts = [replace(_facts(item), is_held=bool(item.standing.waits_for)) for item in left]
+        order: list[Entry] = []
+        while left and len(order) < limit:
+            choice = choose(facts, loaded, turns, groups)
+            if choice is None:
+                break
+            for index in choice.overtaken:
+                facts[index] = replace(facts[index], overtaken=facts[index].overtaken + 1)
+            taken, fact = left.pop(choice.index), facts.pop(choice.index)
+            turns[fact.user] = turns.get(fact.user, 0) + 1
+            loaded = fact.model or loaded
+            order.append(taken)
+        return (*order, *left)[:limit]
+
+    def record(self, task_id: str) -> JobRecord:
+        """The record of any work, waiting, running or ended. Raises `UnknownNameError`."""
+        record = self.store.get(task_id)
+        if record is None:
+            raise UnknownNameError(f"No job has the task id {task_id!r}; its record may have been removed.")
+        return record
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing new is begun."""
+        return self._paused
+
+    @property
+    def when_done(self) -> WhenDone:
+        """What happens when the line has been worked off."""
+        return self._when_done
+
+    # -- in the line -------------------------------------------------------------------------------------------------
+
+    def pause(self, is_paused: bool = True) -> None:
+        """Begin nothing new, or go on. What runs is finished. Outlives a restart."""
+        with self._condition:
+            self._paused = is_paused
+            self._condition.notify_all()
+        self.store.remember("paused", "1" if is_paused else "0")
+
+    def run_next(self, task_id: str) -> None:
+        """Have waiting work run before everything else. Raises `UnknownNameError`."""
+        with self._condition:
+            entry = self._find_waiting(task_id)
+            for other in self._waiting:
+                other.standing.is_pinned = other.standing.is_pinned and other is not entry
+            entry.standing.is_pinned = True
+            self._waiting.remove(entry)
+            self._waiting.insert(0, entry)
+            changed = self._placed(0)
+        self.store.stands(changed)
+
+    def move(self, task_id: str, index: int) -> None:
+        """Put waiting work at a place of the line, 0 first; work that was asked to run next no longer is. Raises
+        `UnknownNameError`."""
+        with self._condition:
+            entry = self._find_waiting(task_id)
+            self._waiting.remove(entry)
+            index = max(0, min(index, len(self._waiting)))
+            self._waiting.insert(index, entry)
+            entry.standing.is_pinned, entry.standing.overtaken = False, 0
+            changed = self._placed(index)
+        self.store.stands(changed)
+
+    def move_before(self, task_id: str, other: str | None) -> None:
+        """Put waiting work before other waiting work, or last."""
+        with self._condition:
+            ids = [entry.task_id for entry in self._waiting if entry.task_id != task_id]
+        self.move(task_id, ids.index(other) if other in ids else len(ids))
+
+    def _placed(self, index: int) -> list[Entry]:
+        """Give the entry at `index` of the line a position between its neighbours'; returns what has changed."""
+        line = self._waiting
+        entry = line[index]
+        before = line[index - 1].standing.position if index > 0 else None
+        after = line[index + 1].standing.position if index + 1 < len(line) else None
+        if before is None or after is None:
+            entry.standing.position = after - 1.0 if after is not None else (before or 0.0) + 1.0
+            self._next_position = max(self._next_position, entry.standing.position + 1.0)
+            return [entry]
+        entry.standing.position = (before + after) / 2
+        if before < entry.standing.position < after:
+            return [entry]
+        for number, item in enumerate(line):  # no room is left between the two
+            item.standing.position = float(number + 1)
+        self._next_position = float(len(line) + 1)
+        return list(line)
+
+    def change(self, task_id: str, changed: Callable[[GenerationRequest], GenerationRequest]) -> Job:
+        """Have a waiting image job ask for something else. `changed` gives the new request and raises what is wrong.
+
+        Raises `UnknownNameError` for a job that does not wait, `InvalidValueError` for one that has images already.
+        """
+        with self._condition:
+            entry = self._find_waiting(task_id)
+        if not isinstance(entry, Job):
+            raise InvalidValueError(f"{entry.title!r} makes no image; cancel it and begin it again from its tab.")
+        if entry.made:
+            raise InvalidValueError("Images of this job are finished already; duplicate it to have others made.")
+        request = fix_seeds(changed(entry.request))
+        model, needs = self._models.of(request)
+        with self._condition:
+            self._find_waiting(task_id)  # it may have begun meanwhile
+            before = entry.request
+            entry.ask_instead(request)
+            entry.standing.model, entry.standing.needs = model, needs
+            entry.standing.waits_for = ""
+            try:
+                self.store.changed(entry)
+            except FeatherweightError:
+                entry.ask_instead(before)
+                raise
+            self._condition.notify_all()
+        return entry
+
+    def rename(self, task_id: str, title: str) -> None:
+        """Give work other words. Raises `UnknownNameError`."""
+        self.record(task_id)
+        with self._condition:
+            known = self._known.get(task_id)
+            if known is not None:
+                known.title = title
+        self.store.renamed(task_id, title)
+
+    def bookmark(self, task_id: str, is_bookmarked: bool = True) -> None:
+        """Mark work: its record is kept when older ones are removed. Raises `UnknownNameError`."""
+        self.record(task_id)
+        with self._condition:
+            known = self._known.get(task_id)
+            if known is not None:
+                known.standing.is_bookmarked = is_bookmarked
+        self.store.bookmarked(task_id, is_bookmarked)
+
+    def set_when_done(self, action: WhenDone) -> None:
+        """Choose what happens once when the line has been worked off."""
+        with self._condition:
+            self._when_done = action
+            self._has_worked = bool(self._waiting) or self._running is not None
+
+    def on_done(self, act: Callable[[WhenDone], None]) -> None:
+        """Who does what was chosen; called in a thread of its own."""
+        self._on_done = act
+
+    def _find_waiting(self, task_id: str) -> Entry:
+        entry = self._known.get(task_id)
+        if entry is None or entry not in self._waiting:
+            raise UnknownNameError(f"No waiting job has the task id {task_id!r}; it may have begun or ended.")
+        return entry
 
     # -- out of the line ---------------------------------------------------------------------------------------------
 
@@ -219,7 +584,7 @@ class JobQueue:
             job.skip()
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Interrupt what runs, leave what waits recorded on disk as unfinished, and end the worker. May be called
+        """Interrupt what runs, leave both recorded on disk for the next start, and end the worker. May be called
         again."""
         with self._condition:
             if self._closing:
@@ -229,13 +594,15 @@ class JobQueue:
             self._waiting.clear()
             self._condition.notify_all()
         for entry in waiting:
-            entry.end(JobStatus.INTERRUPTED, Interrupted("The server was stopped before the job started."))
+            entry.end(JobStatus.INTERRUPTED, Interrupted(STOPPED))
         if running is not None:
             running.interrupt()
         if self._thread is not None:
             self._thread.join(timeout_s)
             if self._thread.is_alive():
-                log.warning("What runs did not stop within %.0f s; it stays recorded as unfinished.", timeout_s)
+                log.warning("What runs did not stop within %.0f s; it is tried again at the next start.", timeout_s)
+                if running is not None:
+                    self.store.put_back(running.task_id)
                 return
         self._executor.close()
         self.store.close()
@@ -247,40 +614,7 @@ class JobQueue:
         if record is None or not record.outcome:
             return
         images = job.result().images if job.has_result else job.images
-        self.store.going_on(job.task_id, {**record.outcome, "images": recorded_images(images)})
-
-    # -- left over by a crash ----------------------------------------------------------------------------------------
-
-    def repeats(self, kind: str, starter: Starter) -> None:
-        """Say how unfinished work of this kind is begun again."""
-        self._starters[kind] = starter
-
-    def unfinished(self) -> list[JobRecord]:
-        """What an earlier server left unfinished and nobody has repeated or dismissed, oldest first."""
-        return self.store.left_over()
-
-    def repeat(self, task_id: str) -> Entry:
-        """Put unfinished work in line again, under a new task id. Raises as `submit`, and `UnknownNameError`."""
-        record = self._left_over(task_id)
-        starter = self._starters.get(record.kind)
-        if starter is None:
-            raise InvalidValueError(f"Work of the kind {record.kind!r} cannot be repeated; begin it from its tab.")
-        entry = starter(record.request)
-        self.store.dismiss(task_id)
-        return entry
-
-    def dismiss(self, task_id: str) -> None:
-        """Unfinished work that nobody wants any more. Raises `UnknownNameError`."""
-        self.store.dismiss(self._left_over(task_id).task_id)
-
-    def _left_over(self, task_id: str) -> JobRecord:
-        record = self.store.get(task_id)
-        if record is None or not record.left_over:
-            raise UnknownNameError(f"No unfinished job has the task id {task_id!r}; it was repeated or dismissed.")
-        return record
-
-    def _image_again(self, request: dict[str, Any]) -> Entry:
-        return self.submit(request_from_json(request))
+        self.store.outcome_changed(job.task_id, {**record.outcome, "images": recorded_images(images)})
 
     # -- the worker --------------------------------------------------------------------------------------------------
 
@@ -299,28 +633,68 @@ class JobQueue:
                     self._running = None
 
     def _next(self) -> Entry | None:
-        """What to do next; None when the queue closes. While nothing waits, changes of the record that could not be
-        written are tried again."""
+        """What to do next; None when the queue closes. While nothing can be begun, changes of the record that could not
+        be written are tried again, and so are jobs whose model was missing."""
         while True:
             with self._condition:
-                if not self._waiting and not self._closing:
-                    self._condition.wait(RECORD_RETRY_S if self.store.is_behind else None)
                 if self._closing:
                     return None
-                if self._waiting:
-                    self._running = self._waiting.popleft()
-                    return self._running
-            self.store.flush()
+                entry = None if self._paused else self._take()
+                if entry is not None:
+                    self._running, self._has_worked = entry, True
+                    return entry
+                action = self._action_when_done()
+                if action is WhenDone.NOTHING:
+                    held = any(item.standing.waits_for for item in self._waiting)
+                    wait_s = HELD_RETRY_S if held and not self._paused else None
+                    self._condition.wait(RECORD_RETRY_S if self.store.is_behind else wait_s)
+            if action is not WhenDone.NOTHING:
+                threading.Thread(target=self._on_done, args=(action,), name="featherweight-when-done").start()
+            if self.store.is_behind:
+                self.store.flush()
+
+    def _take(self) -> Entry | None:
+        """Take the next entry that can run out of the line."""
+        facts = [_facts(item) for item in self._waiting]
+        groups = self._options().groups
+        while (choice := choose(facts, self._loaded, self._turns, groups)) is not None:
+            entry = self._waiting[choice.index]
+            entry.standing.waits_for = self._models.missing(entry.standing.needs)
+            if not entry.standing.waits_for:
+                self._count(choice, entry)
+                return self._waiting.pop(choice.index)
+            facts[choice.index] = replace(facts[choice.index], is_held=True)
+        return None
+
+    def _count(self, choice: Choice, entry: Entry) -> None:
+        for index in choice.overtaken:
+            self._waiting[index].standing.overtaken += 1
+        user = entry.standing.user
+        self._turns[user] = self._turns.get(user, 0) + 1
+        self._loaded = entry.standing.model or self._loaded
+
+    def _action_when_done(self) -> WhenDone:
+        """What to do now that nothing can be begun, once."""
+        if self._waiting or self._paused or not self._has_worked:
+            return WhenDone.NOTHING
+        action, self._when_done, self._has_worked = self._when_done, WhenDone.NOTHING, False
+        return action
 
     def _run(self, entry: Entry) -> None:
         self.store.started(entry.task_id)
         entry.begin()
         began = time.monotonic()
         ending, error = self._computed(entry)
-        stopped = self._closing and ending.status is JobStatus.INTERRUPTED
-        text = str(error) if error is not None else SERVER_ENDED if stopped else None
-        self.store.ended(entry.task_id, ending.status, text, ending.outcome or None, left_over=stopped)
+        if self._closing and ending.status is JobStatus.INTERRUPTED:
+            self.store.put_back(entry.task_id)
+            error = error or Interrupted(STOPPED) if isinstance(entry, Task) else error
+        else:
+            text = str(error) if error is not None else None
+            self.store.ended(entry.task_id, ending.status, text, ending.outcome or None)
         entry.end(ending.status, error)
+        self._ended += 1
+        if self._ended % PRUNED_EVERY == 0:
+            self.store.prune(self._options().kept_records)
         log.info("%s: %s in %.1f s", entry.task_id, ending.status.value, time.monotonic() - began)
 
     def _computed(self, entry: Entry) -> tuple[Ending, FeatherweightError | None]:
@@ -335,8 +709,23 @@ class JobQueue:
             log.exception("%s (%s) failed", entry.task_id, entry.title)
             return Ending(JobStatus.FAILED, {}), _ours(error)
 
-    def _record_images(self, job: Job) -> None:
-        self.store.going_on(job.task_id, {"images": recorded_images(job.images)})
+    # -- images, see `JobListener` -----------------------------------------------------------------------------------
+
+    def saving(self, job: Job, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        """Record where an image is about to appear: should the process die before it says more, the next one looks."""
+        if image.is_finished:
+            self.store.saving(job.task_id, image, path, fingerprint)
+
+    def finished(self, job: Job, image: GeneratedImage) -> None:
+        """Record an image and tell of it."""
+        if not image.is_finished:
+            return
+        self._tell(job.task_id, job.standing.user, image)  # first: what is not yet done is told again after a kill
+        self.store.image_done(job.task_id, image)
+
+    def _tell(self, task_id: str, user: str, image: GeneratedImage) -> None:
+        for listener in self._images:
+            listener.finished(task_id, user, image)
 
     def _forget(self) -> None:
         final = [task_id for task_id, entry in self._known.items() if entry.status.is_final]
@@ -352,6 +741,11 @@ def fix_seeds(request: GenerationRequest) -> GenerationRequest:
         seed=request.seed if request.seed >= 0 else draw.randrange(2**32),
         subseed=request.subseed if request.subseed >= 0 else draw.randrange(2**32),
     )
+
+
+def _facts(entry: Entry) -> Waiting:
+    standing = entry.standing
+    return Waiting(standing.user, standing.model, standing.overtaken, standing.is_pinned)
 
 
 def _new_id() -> str:

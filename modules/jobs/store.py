@@ -10,18 +10,21 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import keep_aside
+from modules.atomic_files import fingerprint, keep_aside
 from modules.errors import BusyError, FeatherweightError, OutputError
-from modules.jobs.job import Entry, JobStatus
+from modules.jobs.input_files import InputFiles, names_in
+from modules.jobs.job import Entry, JobStatus, Standing
+from modules.processing.record.made import MadeImage
+from modules.processing.record.result import GeneratedImage, ImageRole
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     task_id TEXT PRIMARY KEY,
@@ -35,22 +38,62 @@ CREATE TABLE IF NOT EXISTS jobs (
     outcome TEXT
 );
 CREATE INDEX IF NOT EXISTS jobs_by_time ON jobs (created_at);
+CREATE TABLE IF NOT EXISTS job_images (
+    task_id TEXT NOT NULL,
+    key TEXT NOT NULL,
+    path TEXT,
+    fingerprint TEXT,
+    kind TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    subseed INTEGER NOT NULL,
+    infotext TEXT NOT NULL,
+    is_done INTEGER NOT NULL,
+    PRIMARY KEY (task_id, key)
+);
+CREATE TABLE IF NOT EXISTS job_inputs (
+    name TEXT NOT NULL, task_id TEXT NOT NULL, PRIMARY KEY (name, task_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS queue_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-ADDED_COLUMNS = {"title": "TEXT NOT NULL DEFAULT ''", "left_over": "INTEGER NOT NULL DEFAULT 0"}  # since version 2
+ADDED_COLUMNS = {  # since version 2, and since version 3
+    "title": "TEXT NOT NULL DEFAULT ''",
+    "left_over": "INTEGER NOT NULL DEFAULT 0",
+    "position": "REAL NOT NULL DEFAULT 0",
+    "user": "TEXT NOT NULL DEFAULT ''",
+    "model": "TEXT NOT NULL DEFAULT ''",
+    "needs": "TEXT NOT NULL DEFAULT '[]'",
+    "attempts": "INTEGER NOT NULL DEFAULT 0",
+    "is_pinned": "INTEGER NOT NULL DEFAULT 0",
+    "is_bookmarked": "INTEGER NOT NULL DEFAULT 0",
+    "is_lasting": "INTEGER NOT NULL DEFAULT 1",
+}
+LATER_INDEXES = """
+CREATE INDEX IF NOT EXISTS jobs_by_status ON jobs (status, position);
+CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended_at);
+"""
 LOCK_WAIT_S = 2.0
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-SERVER_ENDED = "The server ended before this was finished."
+FINAL = (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
+IMAGES_SO_FAR = """(
+    SELECT json_object('images', json_group_array(json_object(
+        'path', path, 'kind', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
+    FROM (SELECT * FROM job_images WHERE task_id = ? AND is_done ORDER BY rowid) HAVING count(*) > 0)"""
 
-Write = tuple[str, tuple[object, ...]]
+
+@dataclass(frozen=True)
+class Write:
+    """One change of the file. `is_synced` False: it may wait for the next one that is, should the power fail."""
+
+    sql: str
+    values: tuple[object, ...] = ()
+    is_synced: bool = True
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A row: `request` as the entry recorded it; `outcome` lists image paths and infotexts of an image job.
-
-    `left_over`: the server ended before the work did, and nobody has repeated or dismissed it yet.
-    """
+    """A row: `request` as the entry recorded it; `outcome` lists image paths and infotexts of an image job. For the
+    others see `modules.jobs.job.Standing`."""
 
     task_id: str
     kind: str
@@ -62,7 +105,26 @@ class JobRecord:
     ended_at: float | None
     error: str | None
     outcome: dict[str, Any] | None
-    left_over: bool
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """An image of a job that has not ended: finished (`is_done`), or about to appear at its path with this
+    `modules.atomic_files.fingerprint`."""
+
+    image: MadeImage
+    fingerprint: str | None
+    is_done: bool
+
+    def exists(self) -> bool:
+        """Whether it is finished: by the record, or because the file is there and is the one that was announced."""
+        if self.is_done:
+            return True
+        try:
+            return self.fingerprint is not None and fingerprint(self.image.path) == self.fingerprint
+        except OSError:
+            return False
 
 
 class JobStore:
@@ -76,7 +138,8 @@ class JobStore:
         self.notices: tuple[str, ...] = ()
         self._path = path
         self._lock = threading.RLock()
-        self._late: deque[Write] = deque()
+        self._late: deque[tuple[Write, ...]] = deque()
+        self.inputs = InputFiles(path.with_name(f"{path.stem}-inputs") if path else None)
         try:
             self._db = self._connect()
         except sqlite3.Error as error:
@@ -91,27 +154,110 @@ class JobStore:
 
         Raises `BusyError` while another program holds the file, `OutputError` where it cannot be written.
         """
-        request = json.dumps(entry.recorded_request())
-        columns = "INSERT INTO jobs (task_id, kind, title, status, request, created_at) VALUES (?, ?, ?, ?, ?, ?)"
-        values = (entry.task_id, entry.kind, _text(entry.title), JobStatus.QUEUED, request, entry.created_at)
+        recorded = entry.recorded_request(self.inputs.text_of)
+        standing = entry.standing
+        row = {
+            "task_id": entry.task_id,
+            "kind": entry.kind,
+            "title": _text(entry.title),
+            "status": JobStatus.QUEUED,
+            "request": json.dumps(recorded),
+            "created_at": entry.created_at,
+            "position": standing.position,
+            "user": _text(standing.user),
+            "model": _text(standing.model),
+            "needs": json.dumps(standing.needs),
+            "is_lasting": standing.is_lasting,
+            "is_pinned": standing.is_pinned,
+        }
+        older = "SELECT task_id || '~' || rowid FROM jobs WHERE task_id = ?"
+        writes = [
+            Write(f"UPDATE job_inputs SET task_id = ({older}) WHERE task_id = ?", (entry.task_id,) * 2),
+            Write("UPDATE jobs SET task_id = task_id || '~' || rowid WHERE task_id = ?", (entry.task_id,)),
+            Write("DELETE FROM job_images WHERE task_id = ?", (entry.task_id,)),
+            Write(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())),
+            *self._input_rows(entry.task_id, recorded),
+        ]
         try:
-            with self._lock:
-                self._write(
-                    ("UPDATE jobs SET task_id = task_id || '~' || rowid WHERE task_id = ?", (entry.task_id,)),
-                    (columns, values),
-                )
+            self._write(*writes)
         except sqlite3.Error as error:
             raise self._sentence(error) from error
+
+    def changed(self, entry: Entry) -> None:
+        """What waiting work asks for has changed. Raises as `add`."""
+        recorded = entry.recorded_request(self.inputs.text_of)
+        standing = entry.standing
+        before = self._names("task_id = ?", (entry.task_id,))
+        values = (json.dumps(recorded), _text(entry.title), _text(standing.model), json.dumps(standing.needs))
+        try:
+            self._write(
+                Write(
+                    "UPDATE jobs SET request = ?, title = ?, model = ?, needs = ? WHERE task_id = ?",
+                    (*values, entry.task_id),
+                ),
+                Write("DELETE FROM job_inputs WHERE task_id = ?", (entry.task_id,)),
+                *self._input_rows(entry.task_id, recorded),
+            )
+        except sqlite3.Error as error:
+            raise self._sentence(error) from error
+        self._remove_unused(before)
+
+    def renamed(self, task_id: str, title: str) -> None:
+        """Work has another title."""
+        self._put(Write("UPDATE jobs SET title = ? WHERE task_id = ?", (_text(title), task_id)))
+
+    def stands(self, entries: Sequence[Entry]) -> None:
+        """Where waiting work stands in line has changed."""
+        self._put(
+            *(
+                Write(
+                    "UPDATE jobs SET position = ?, is_pinned = ?, is_bookmarked = ? WHERE task_id = ?",
+                    (item.standing.position, item.standing.is_pinned, item.standing.is_bookmarked, item.task_id),
+                )
+                for item in entries
+            )
+        )
+
+    def bookmarked(self, task_id: str, is_bookmarked: bool) -> None:
+        """Somebody marks work, finished or not, or takes the mark away."""
+        self._put(Write("UPDATE jobs SET is_bookmarked = ? WHERE task_id = ?", (is_bookmarked, task_id)))
 
     def started(self, task_id: str) -> None:
         """The worker took it."""
         self._put(
-            "UPDATE jobs SET status = ?, started_at = ? WHERE task_id = ?", JobStatus.RUNNING, time.time(), task_id
+            Write(
+                "UPDATE jobs SET status = ?, started_at = ?, attempts = attempts + 1 WHERE task_id = ?",
+                (JobStatus.RUNNING, time.time(), task_id),
+                is_synced=False,
+            )
         )
 
-    def going_on(self, task_id: str, outcome: dict[str, Any]) -> None:
-        """What has come of it so far: images that are finished stand in the record whatever happens next."""
-        self._put("UPDATE jobs SET outcome = ? WHERE task_id = ?", json.dumps(outcome), task_id)
+    def saving(self, task_id: str, image: GeneratedImage, path: Path, found: str) -> None:
+        """The file of an image is about to appear; `found` is the fingerprint that it will have."""
+        self._put(Write(*_image_row(task_id, image, path, found, is_done=False), is_synced=False))
+
+    def image_done(self, task_id: str, image: GeneratedImage) -> None:
+        """An image is finished: it stands in the record whatever happens next, and tries are counted anew. One without
+        a file is only in memory, and is made again after a restart."""
+        self._put(
+            Write(*_image_row(task_id, image, image.path, None, is_done=True)),
+            Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
+        )
+
+    def outcome_changed(self, task_id: str, outcome: dict[str, Any]) -> None:
+        """What came of ended work is less than it was: somebody has deleted an image of it."""
+        self._put(Write("UPDATE jobs SET outcome = ? WHERE task_id = ?", (json.dumps(outcome), task_id)))
+
+    def image_moved(self, before: Path, after: Path) -> None:
+        """The file of an image, of whatever job, is elsewhere now."""
+        old, new = _text(str(before)), _text(str(after))
+        self._put(
+            Write("UPDATE job_images SET path = ?, fingerprint = NULL, is_done = 1 WHERE path = ?", (new, old)),
+            Write(
+                "UPDATE jobs SET outcome = replace(outcome, json_quote(?), json_quote(?)) WHERE instr(outcome, ?)",
+                (old, new, json.dumps(old)),
+            ),
+        )
 
     def ended(
         self,
@@ -119,36 +265,62 @@ class JobStore:
         status: JobStatus,
         error: str | None = None,
         outcome: dict[str, Any] | None = None,
-        left_over: bool = False,
     ) -> None:
-        """It is final. Without `outcome`, what came of it so far stays in the record. The images that a finished job
-        began with leave it: they may be large, and nobody repeats it."""
+        """It is final. Without `outcome`, the images that were finished stand in the record."""
+        values = (status, time.time(), None if error is None else _text(error))
         self._put(
-            "UPDATE jobs SET status = ?, ended_at = ?, error = ?, outcome = coalesce(?, outcome), left_over = ?, "
-            "request = CASE WHEN ? THEN json_remove(request, '$.start') ELSE request END WHERE task_id = ?",
-            *(status, time.time(), None if error is None else _text(error)),
-            *(None if outcome is None else json.dumps(outcome), left_over, status is JobStatus.DONE, task_id),
+            Write(
+                "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
+                "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
+                f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
+                (
+                    *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
+                    *(None if outcome is None else json.dumps(outcome), task_id, task_id),
+                ),
+            ),
+            Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
         )
 
-    def mark_left_over(self) -> list[JobRecord]:
-        """What was waiting or running when the last server ended is interrupted now; returns what is left over, oldest
-        first. Only for the one process that works off the queue."""
+    def put_back(self, task_id: str) -> None:
+        """The server ends in order while this runs: it waits again, and the try does not count."""
         self._put(
-            "UPDATE jobs SET status = ?, ended_at = ?, error = ?, left_over = 1 WHERE status IN (?, ?)",
-            *(JobStatus.INTERRUPTED, time.time(), SERVER_ENDED, JobStatus.QUEUED, JobStatus.RUNNING),
+            Write(
+                "UPDATE jobs SET status = ?, attempts = max(attempts - 1, 0) WHERE task_id = ?",
+                (JobStatus.QUEUED, task_id),
+            )
         )
-        return self.left_over()
 
-    def dismiss(self, task_id: str) -> None:
-        """Nobody needs to be told of this unfinished work any more."""
-        self._put("UPDATE jobs SET left_over = 0 WHERE task_id = ?", task_id)
+    def remove(self, task_ids: Sequence[str]) -> None:
+        """Forget ended work, with the images that it began with; what it made stays where it is."""
+        for task_id in task_ids:
+            names = self._names("task_id = ?", (task_id,))
+            self._put(*_forgetting("task_id = ?", (task_id,)))
+            self._remove_unused(names)
+
+    def prune(self, kept: int) -> None:
+        """Forget ended work but the newest `kept` and what is bookmarked."""
+        old = (
+            "task_id IN (SELECT task_id FROM jobs WHERE status IN ('done', 'failed', 'interrupted') AND NOT "
+            "is_bookmarked ORDER BY ended_at DESC LIMIT -1 OFFSET ?)"
+        )
+        names = self._names(old, (kept,))
+        self._put(*_forgetting(old, (kept,)))
+        self._remove_unused(names)
+
+    def clean_inputs(self) -> None:
+        """Delete images that no record names. Only for the one process that works off the queue."""
+        self.inputs.keep_only(self._names("1", ()))
+
+    def remember(self, name: str, value: str) -> None:
+        """Keep a fact about the queue itself."""
+        self._put(Write("INSERT OR REPLACE INTO queue_state VALUES (?, ?)", (name, value)))
 
     def flush(self) -> bool:
         """Write the changes that could not be written when they were made; False while they still cannot be."""
         with self._lock:
             while self._late:
                 try:
-                    self._write(self._late[0])
+                    self._write(*self._late[0])
                 except sqlite3.Error as error:
                     log.warning("The record of jobs cannot be written (%s); it is tried again.", error)
                     return False
@@ -178,9 +350,46 @@ class JobStore:
         """The newest first."""
         return self._query("SELECT * FROM jobs ORDER BY created_at DESC LIMIT ?", (limit,))
 
-    def left_over(self) -> list[JobRecord]:
-        """What a server left unfinished and nobody has repeated or dismissed, oldest first."""
-        return self._query("SELECT * FROM jobs WHERE left_over = 1 ORDER BY created_at", ())
+    def waiting(self) -> list[JobRecord]:
+        """What has not ended, in order: what ran when the server ended comes first."""
+        rows = self._rows(
+            "SELECT * FROM jobs WHERE status IN (?, ?) ORDER BY status = ?, position, created_at",
+            (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.QUEUED),
+        )
+        records = {row["task_id"]: _record(row) for row in rows}
+        for task_id in (task_id for task_id, record in records.items() if record is None):
+            self.ended(task_id, JobStatus.FAILED, "The record of the job cannot be read.")
+        return [record for record in records.values() if record is not None]
+
+    def ended_jobs(
+        self, statuses: Sequence[JobStatus] = FINAL, limit: int = 50, offset: int = 0, user: str | None = None
+    ) -> list[JobRecord]:
+        """Ended work, what ended last first; of one user or of all."""
+        marks = ", ".join("?" * len(statuses))
+        return self._query(
+            f"SELECT * FROM jobs WHERE status IN ({marks}) AND user = coalesce(?, user) ORDER BY ended_at DESC "
+            "LIMIT ? OFFSET ?",
+            (*statuses, user, limit, offset),
+        )
+
+    def count(self, statuses: Sequence[JobStatus]) -> int:
+        """How many jobs of these states are recorded."""
+        marks = ", ".join("?" * len(statuses))
+        return int(self._rows(f"SELECT count(*) FROM jobs WHERE status IN ({marks})", tuple(statuses))[0][0])
+
+    def images(self) -> dict[str, list[ImageRecord]]:
+        """The images of work that has not ended, by task ids: finished or about to be."""
+        images: dict[str, list[ImageRecord]] = {}
+        for row in self._rows("SELECT * FROM job_images WHERE path IS NOT NULL ORDER BY rowid", ()):
+            found = _image_record(row)
+            if found is not None:
+                images.setdefault(row["task_id"], []).append(found)
+        return images
+
+    def remembered(self, name: str) -> str | None:
+        """A fact about the queue itself, see `remember`."""
+        rows = self._rows("SELECT value FROM queue_state WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else None
 
     # -- the file ----------------------------------------------------------------------------------------------------
 
@@ -205,6 +414,7 @@ class JobStore:
                 for column, kind in ADDED_COLUMNS.items():
                     if column not in have:
                         db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+                db.executescript(LATER_INDEXES)
                 db.execute(f"PRAGMA user_version = {VERSION}")
         except BaseException:
             db.close()
@@ -245,15 +455,30 @@ class JobStore:
                 self._execute(writes)
 
     def _execute(self, writes: Sequence[Write]) -> None:
+        is_synced = any(write.is_synced for write in writes)
+        self._db.execute(f"PRAGMA synchronous={'FULL' if is_synced else 'NORMAL'}")
         with self._db:
-            for sql, values in writes:
-                self._db.execute(sql, values)
+            for write in writes:
+                self._db.execute(write.sql, write.values)
 
-    def _put(self, sql: str, *values: object) -> None:
+    def _put(self, *writes: Write) -> None:
         """Write now or, where the file does not take it, later; never raises for the file."""
         with self._lock:
-            self._late.append((sql, values))
+            self._late.append(writes)
             self.flush()
+
+    def _input_rows(self, task_id: str, recorded: Mapping[str, Any]) -> list[Write]:
+        names = sorted(names_in(recorded.get("start")))
+        return [Write("INSERT OR IGNORE INTO job_inputs VALUES (?, ?)", (name, task_id)) for name in names]
+
+    def _names(self, where: str, values: tuple[object, ...]) -> set[str]:
+        """The input images of some jobs."""
+        return {str(row[0]) for row in self._rows(f"SELECT DISTINCT name FROM job_inputs WHERE {where}", values)}
+
+    def _remove_unused(self, names: set[str]) -> None:
+        if not names or self.is_behind:
+            return  # what could not be written yet may still name them; the next start looks
+        self.inputs.remove(name for name in names if not self._rows("SELECT 1 FROM job_inputs WHERE name = ?", (name,)))
 
     def _sentence(self, error: sqlite3.Error) -> FeatherweightError:
         code = _code(error)
@@ -274,9 +499,12 @@ class JobStore:
         )
 
     def _query(self, sql: str, values: Sequence[object]) -> list[JobRecord]:
+        return [record for row in self._rows(sql, values) if (record := _record(row)) is not None]
+
+    def _rows(self, sql: str, values: Sequence[object]) -> list[sqlite3.Row]:
         with self._lock:
             try:
-                rows = self._db.execute(sql, values).fetchall()
+                return self._db.execute(sql, values).fetchall()
             except sqlite3.ProgrammingError:
                 raise
             except sqlite3.Error as error:
@@ -284,8 +512,7 @@ class JobStore:
                     raise self._sentence(error) from error
                 self._db.close()
                 self._begin_anew(error)
-                return []
-        return [record for row in rows if (record := _record(row)) is not None]
+                return self._db.execute(sql, values).fetchall()
 
 
 class _Damage(sqlite3.DatabaseError):
@@ -307,21 +534,65 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def _forgetting(where: str, values: tuple[object, ...]) -> tuple[Write, ...]:
+    tables = ("job_inputs", "job_images", "jobs")  # the last one last: the others may be chosen by it
+    return tuple(Write(f"DELETE FROM {table} WHERE {where}", values) for table in tables)
+
+
+def _image_row(
+    task_id: str, image: GeneratedImage, path: Path | None, found: str | None, is_done: bool
+) -> tuple[str, tuple[object, ...]]:
+    place = None if path is None else _text(str(path))
+    values = (image.kind, image.seed, image.subseed, _text(image.infotext), is_done)
+    return "INSERT OR REPLACE INTO job_images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (
+        *(task_id, image.key, place, found),
+        *values,
+    )
+
+
+def _image_record(row: sqlite3.Row) -> ImageRecord | None:
+    try:
+        image = MadeImage(
+            key=row["key"],
+            path=Path(row["path"]),
+            infotext=row["infotext"],
+            seed=int(row["seed"]),
+            subseed=int(row["subseed"]),
+            kind=ImageRole(row["kind"]),
+        )
+        return ImageRecord(image, row["fingerprint"], bool(row["is_done"]))
+    except (ValueError, TypeError) as error:
+        log.warning("The record of an image of the job %r cannot be read: %s", row["task_id"], error)
+        return None
+
+
 def _record(row: sqlite3.Row) -> JobRecord | None:
     """A row as a record; None, and a line in the log, for one that somebody has edited into nonsense."""
     try:
+        request = json.loads(row["request"])
+        if not isinstance(request, dict):
+            raise TypeError("its request is no object")
         return JobRecord(
             task_id=row["task_id"],
             kind=row["kind"],
             title=row["title"],
             status=JobStatus(row["status"]),
-            request=json.loads(row["request"]),
+            request=request,
             created_at=float(row["created_at"]),
             started_at=row["started_at"],
             ended_at=row["ended_at"],
             error=row["error"],
             outcome=json.loads(row["outcome"]) if row["outcome"] else None,
-            left_over=bool(row["left_over"]),
+            standing=Standing(
+                position=float(row["position"]),
+                user=str(row["user"]),
+                model=str(row["model"]),
+                needs=tuple(map(str, json.loads(row["needs"]))),
+                is_pinned=bool(row["is_pinned"]),
+                is_bookmarked=bool(row["is_bookmarked"]),
+                attempts=int(row["attempts"]),
+                is_lasting=bool(row["is_lasting"]),
+            ),
         )
     except (ValueError, TypeError) as error:
         log.warning("The record of the job %r cannot be read: %s", row["task_id"], error)

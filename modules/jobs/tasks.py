@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from modules.errors import FeatherweightError, Interrupted
 from modules.jobs.job import Ending, Entry, Executor, JobStatus
+from modules.processing.start import SourceImage
 
 Outcome = Mapping[str, Any]
 """What a task gives back, ready for JSON."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Work before it is in line. `kind` is a word for programs, `title` a few words for people, `request` what the
+    record keeps, ready for JSON: enough to begin the work again."""
+
+    kind: str
+    title: str
+    work: Callable[[Task], Outcome]
+    request: Mapping[str, Any] = field(default_factory=dict)
+    makes_images: bool = False  # this and `product`: see `Task`
+    product: object | None = None
 
 
 @dataclass(frozen=True)
@@ -50,8 +64,9 @@ class Task(Entry):
         request: Mapping[str, Any] | None = None,
         makes_images: bool = False,
         product: object | None = None,
+        created_at: float | None = None,
     ) -> None:
-        super().__init__(task_id, kind, title)
+        super().__init__(task_id, kind, title, created_at)
         self.makes_images = makes_images
         self.product = product
         self._work = work
@@ -60,7 +75,7 @@ class Task(Entry):
         self._phase = "waiting"
         self._outcome: Outcome | None = None
 
-    def recorded_request(self) -> dict[str, Any]:
+    def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         return self._request
 
     def compute(self, executor: Executor) -> Ending:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
 from modules.memory.streaming.offload_storage import SMALL_BYTES
@@ -42,6 +42,7 @@ class MetaModel:
     entries: Mapping[str, TensorEntry]
     has_offsets: bool
     _known: dict[PrecisionPlan, dict[str, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
+    _tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
     _cut: dict[tuple[PrecisionPlan, str], tuple[int, list[int]]] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -77,7 +78,7 @@ class MetaModel:
         tables_stay = component.name != "vae" and self.has_offsets and (rules is not None or streams_from_disk)
         rest = plan.vae_dtype if component.name == "vae" else plan.offload_dtype
         found = {}
-        for key, tensor in component.module.state_dict().items():
+        for key, tensor in self._tensors_of(component).items():
             path, _, name = key.rpartition(".")
             layer = component.module.get_submodule(path)
             shape = tuple(tensor.shape)
@@ -157,8 +158,15 @@ class MetaModel:
         """The largest weight of a component decoded to the compute dtype; 0 where none needs it."""
         if plan.rules(component) is None and not self._is_narrower_in_file(plan):
             return 0
-        sizes = (tensor.numel() for tensor in self.module(component).state_dict().values() if tensor.ndim > 1)
+        item = next(item for item in self.components if item.name == component)
+        sizes = (tensor.numel() for tensor in self._tensors_of(item).values() if tensor.ndim > 1)
         return max(sizes, default=0) * plan.compute_dtype.itemsize
+
+    def _tensors_of(self, component: Component) -> dict[str, Tensor]:
+        """Its parameters and buffers as they were first: estimates give them other dtypes, but no other shape."""
+        if component.name not in self._tensors:
+            self._tensors[component.name] = component.module.state_dict()
+        return self._tensors[component.name]
 
 
 def build_meta_model(

@@ -6,7 +6,7 @@ Settings are read once at the edge and travel inside the request, so a job keeps
 """
 
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -587,50 +587,59 @@ def tab_of(request: GenerationRequest) -> str:
     return "img2img" if isinstance(request.start, FromImage) else "txt2img"
 
 
-def request_to_json(request: GenerationRequest) -> dict[str, Any]:
-    """A JSON-ready record of the request, settings included as their differences from the defaults."""
-    record: dict[str, Any] = _to_json(request)
+def request_to_json(
+    request: GenerationRequest, text_of: Callable[[SourceImage], str] = SourceImage.to_text
+) -> dict[str, Any]:
+    """A JSON-ready record of the request, settings included as their differences from the defaults. `text_of` gives
+    what stands instead of an image."""
+    record: dict[str, Any] = _to_json(request, text_of)
     return record
 
 
-def request_from_json(record: Mapping[str, Any]) -> GenerationRequest:
+def request_from_json(
+    record: Mapping[str, Any], image_of: Callable[[str], SourceImage] = SourceImage.from_text
+) -> GenerationRequest:
     """The inverse of `request_to_json`; fields that an older record does not have get their defaults."""
-    request: GenerationRequest = _from_json(GenerationRequest, record)
+    request: GenerationRequest = _from_json(GenerationRequest, record, image_of)
     return request
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: Any, text_of: Callable[[SourceImage], str]) -> Any:
     if isinstance(value, Settings):
         return value.differences()
     if isinstance(value, SourceImage):
-        return value.to_text()
+        return text_of(value)
     if is_dataclass(value):
-        return {f.name: _to_json(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: _to_json(getattr(value, f.name), text_of) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _to_json(item) for key, item in value.items()}
-    return [_to_json(item) for item in value] if isinstance(value, tuple | list) else value
+        return {key: _to_json(item, text_of) for key, item in value.items()}
+    return [_to_json(item, text_of) for item in value] if isinstance(value, tuple | list) else value
 
 
-def _from_json(hint: Any, value: Any) -> Any:
+def _from_json(hint: Any, value: Any, image_of: Callable[[str], SourceImage]) -> Any:
     """JSON data as the type of a field."""
     origin = get_origin(hint)
     if origin is Annotated:
-        return _from_json(get_args(hint)[0], value)
+        return _from_json(get_args(hint)[0], value, image_of)
     if hint is SourceImage:
-        return SourceImage.from_text(value)
+        return image_of(value)
     if hint == RequestStart:
-        return _from_json(FromImage if "images" in value else FromNoise, value)
+        return _from_json(FromImage if "images" in value else FromNoise, value, image_of)
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         return hint(value)
     if origin in (Union, types.UnionType):
-        return None if value is None else _from_json(next(p for p in get_args(hint) if p is not type(None)), value)
+        return (
+            None
+            if value is None
+            else _from_json(next(p for p in get_args(hint) if p is not type(None)), value, image_of)
+        )
     if hint is Settings:
         return Settings().with_changes(value)
     if isinstance(hint, type) and is_dataclass(hint):
         hints = get_type_hints(hint, include_extras=True)
-        return hint(**{name: _from_json(hints[name], item) for name, item in value.items()})
+        return hint(**{name: _from_json(hints[name], item, image_of) for name, item in value.items()})
     if origin is tuple:
-        return tuple(_from_json(get_args(hint)[0], item) for item in value)
+        return tuple(_from_json(get_args(hint)[0], item, image_of) for item in value)
     if hasattr(origin, "keys"):
-        return {key: _from_json(get_args(hint)[1], item) for key, item in value.items()}
+        return {key: _from_json(get_args(hint)[1], item, image_of) for key, item in value.items()}
     return value

@@ -202,7 +202,7 @@ class Mask:
             tabs=Tab.IMG2IMG,
         ),
     ] = True
-    latent: SourceImage | None = None  # in place of `image` while sampling, as it is: neither inverted nor blurred
+    latent: SourceImage | None = None  # instead of `image` while sampling, as it is: neither inverted nor blurred
 
     def __post_init__(self) -> None:
         check_values(self, MASK_PREFIX)

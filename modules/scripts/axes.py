@@ -12,6 +12,7 @@ from io import StringIO
 from typing import Any
 
 from modules.errors import InvalidValueError
+from modules.faces.kinds import NAMES as RESTORER_NAMES
 from modules.processing.parameters import Choices, Parameter, Tab
 from modules.processing.request import PARAMETERS
 from modules.processing.start import IMAGE_PARAMETERS
@@ -169,6 +170,17 @@ def setting_axis(label: str, key: str, cost: float = 0.0) -> Axis:
     return Axis(label, read, override(key), cost, is_number=True)
 
 
+def _face_restorer(text: str) -> str:
+    """A restorer's name, "True" for that of the settings, "False" for none."""
+    return one_of("Face restore", text, [*RESTORER_NAMES, "True", "False"])
+
+
+def _restore_faces(p: Job, value: str, values: Sequence[Any]) -> None:
+    p.override_settings["face_restoration"] = value != "False"
+    if value in RESTORER_NAMES:
+        p.override_settings["face_restoration_model"] = value
+
+
 def _switch(text: str) -> bool:
     if text.lower() in ("true", "yes", "1", "on"):
         return True
@@ -287,7 +299,7 @@ MENU = (
     *("Token merging ratio", "Token merging ratio high-res", "Always discard next-to-last sigma"),
     *("SGM noise multiplier", "RNG source", "Emphasis", "FP8 mode", "FP8 format", "FP8 skip", "FP8 text encoder"),
     *("Compute dtype", "Compute mode", "Cross attention optimization", "VAE type for encode", "VAE type for decode"),
-    *("Size", "Image CFG Scale", "Initial noise multiplier", "Cond. Image Mask Weight"),
+    *("Size", "Image CFG Scale", "Initial noise multiplier", "Cond. Image Mask Weight", "Face restore"),
 )
 """The order of the list, because callers of the API choose an axis by its number. New ones come behind."""
 
@@ -326,6 +338,7 @@ def _register() -> None:
         setting_axis("VAE type for decode", "sd_vae_decode_method"),
     ]
     others = [
+        Axis("Face restore", _face_restorer, _restore_faces, choices=lambda program: [*RESTORER_NAMES, "False"]),
         Axis("Nothing", str, lambda p, value, values: None),
         Axis("Prompt S/R", str, _replace_in_prompts, shows_label=False),
         PromptOrder("Prompt order", str, _reorder, show=", ".join, shows_label=False),

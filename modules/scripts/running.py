@@ -6,12 +6,15 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Events, ForwardedEvents
 from modules.processing.pipeline.stages import Part, PartOf, Stage
+from modules.processing.record.made import Made, made_in
 from modules.processing.record.output import Output, name_context
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest
@@ -28,10 +31,15 @@ log = logging.getLogger(__name__)
 
 
 def run_with_scripts(
-    request: GenerationRequest, engine: Engine, output: Output, events: Events, library: ScriptLibrary
+    request: GenerationRequest,
+    engine: Engine,
+    output: Output,
+    events: Events,
+    library: ScriptLibrary,
+    made: Made = MappingProxyType({}),
 ) -> Result:
     """Make a request's images. An always-on script that fails is left out with a notice; a selected one fails the
-    job. Raises what `generate` raises."""
+    job. `made`: images of an earlier try, by keys `RUN/KEY`. Raises what `generate` raises."""
     from modules.processing.pipeline.generate import generate
 
     is_img2img = isinstance(request.start, FromImage)
@@ -44,17 +52,27 @@ def run_with_scripts(
             script_runner.call(hook, job)
         job.list_images()
         script_runner.call("process", job)
-        made = generate(job.to_request(), engine, output, cells.next(), JobHooks(script_runner, job))
-        processed = Processed(made)
+        cell = cells.next()
+        hooks = JobHooks(script_runner, job)
+        processed = Processed(generate(job.to_request(), engine, output, cell, hooks, made_in(made, cell.prefix)))
         script_runner.call("postprocess", job, processed)
         return processed
 
-    def save_grid(image: GeneratedImage, wanted: GenerationRequest, made: Result) -> GeneratedImage:
-        info = made.info
+    def save_grid(image: GeneratedImage, wanted: GenerationRequest, result: Result) -> GeneratedImage:
+        image = replace(image, key=cells.next_grid())
+        earlier = made.get(image.key)
+        found = earlier.read() if earlier is not None else None
+        if found is not None:
+            return found
+        info = result.info
         began = datetime.now().astimezone()
         context = name_context(wanted, info.checkpoint_name, info.checkpoint_hash, info.seeds, began)
         hooks = JobHooks(script_runner, p)
-        saved, problem = output.save(image, wanted, replace(context, seed=image.seed), hooks=hooks)
+
+        def on_path(path: Path, fingerprint: str) -> None:
+            events.saving(image, path, fingerprint)
+
+        saved, problem = output.save(image, wanted, replace(context, seed=image.seed), hooks=hooks, on_path=on_path)
         if problem:
             notices.append(problem)
         return saved
@@ -93,8 +111,14 @@ class _Cells:
         self._events = events
         self.count = 1
         self._begun = 0
+        self._grids = 0
 
-    def next(self) -> Events:
+    def next_grid(self) -> str:
+        """The key of the next grid that a script saves."""
+        self._grids += 1
+        return f"grid/{self._grids - 1}"
+
+    def next(self) -> _Cell:
         """Events for the next run."""
         self._begun += 1
         return _Cell(self._events, self._begun - 1, max(self.count, self._begun))
@@ -106,12 +130,22 @@ class _Cell(ForwardedEvents):
     def __init__(self, events: Events, index: int, count: int) -> None:
         super().__init__(events)
         self._index = index
+        self.prefix = f"{index}/"  # of the keys of its images
         self._count = count
         self._total = 0
 
     def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
         run = (Part(PartOf.RUN, self._index, self._count),) if self._count > 1 else ()
         super().stage(stage, (*run, *parts))
+
+    def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        super().saving(self._keyed(image), path, fingerprint)
+
+    def finished_image(self, image: GeneratedImage) -> None:
+        super().finished_image(self._keyed(image))
+
+    def _keyed(self, image: GeneratedImage) -> GeneratedImage:
+        return replace(image, key=f"{self.prefix}{image.key}")
 
     def plan(self, total_steps: int) -> None:
         self._total = total_steps

@@ -19,11 +19,13 @@ from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
+from modules.ui.history_tab import build_history_tab
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
+from modules.ui.queue_tab import build_queue_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.theme import build_theme
@@ -34,9 +36,19 @@ SCRIPTS = (
     *("core.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
-    *("canvas.js", "canvas_store.js", "img2img.js", "batch.js", "memory.js", "notices.js", "start.js"),
+    *(
+        "canvas.js",
+        "canvas_store.js",
+        "img2img.js",
+        "batch.js",
+        "memory.js",
+        "notices.js",
+        "queue.js",
+        "history.js",
+        "start.js",
+    ),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -62,6 +74,10 @@ def build_page(services: Services) -> gr.Blocks:
                 build_merger_tab(services, page, checkpoint)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
                 build_precision_tab(services, page)
+            with gr.Tab("Queue", id="queue", elem_id="tab_queue"):
+                build_queue_tab()
+            with gr.Tab("History", id="history", elem_id="tab_history"):
+                build_history_tab()
             place_extension_tabs(extension_tabs)
             with gr.Tab("Settings", id="settings", elem_id="tab_settings"):
                 build_settings_tab(services, page)

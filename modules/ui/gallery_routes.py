@@ -240,7 +240,7 @@ def _archive_name(services: Services, job: Job, images: tuple[GeneratedImage, ..
 
 
 def _to_trash(path: Path, trash: Path) -> Path | None:
-    """Where the file lies now, its text file beside it; None where somebody has taken it away before."""
+    """Where the file lies now, its text file next to it; None where somebody has taken it away before."""
     if not path.is_file():
         return None
     folder = trash / datetime.now().astimezone().strftime("%Y-%m-%d")

@@ -18,7 +18,7 @@ from modules.processing.request import GenerationRequest
 from modules.prompting.styles import Style, StyleBook
 from modules.services import Services
 from modules.ui.controls import Components, Controls, choices_of
-from modules.ui.defaults import EXAMPLES, default_size, is_shipped, wanted_checkpoint
+from modules.ui.defaults import EXAMPLES, default_size, wanted_checkpoint
 from modules.ui.filling import bounded, choices_of_names, known_only, restored
 from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
@@ -162,7 +162,7 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
     with gr.Row(elem_id=f"{tab}_toprow", elem_classes=["fw-toprow"]):
         with gr.Column(scale=6, elem_classes=["fw-prompts"]):
             controls.build("prompt", "negative_prompt")
-            examples = _build_examples(services, tab)
+            examples = _build_examples(tab)
         with gr.Column(scale=2, min_width=240, elem_id=f"{tab}_actions_column"):
             task = gr.Textbox(visible="hidden", elem_id=f"{tab}_task")
             kept = gr.Textbox(visible="hidden", elem_id=f"{tab}_kept_form")
@@ -205,7 +205,7 @@ def wire_tab(tab: ImageTab, top: TopRow, page: gr.Blocks, submit: Submit, pictur
     script names the form's images; `tab.pictures()` of the script says them."""
     _wire_jobs(tab, top, submit, pictures)
     tab.keep_after(top.paste.click(_pasting(tab), inputs=[tab.form["prompt"]], outputs=tab.outputs, **HIDDEN_EVENT))
-    sent = f"() => {tab.script}.sent"  # in place of the values of any two text fields
+    sent = f"() => {tab.script}.sent"  # instead of the values of any two text fields
     boxes = [top.task, top.kept]
     tab.keep_after(top.take_sent.click(_taking(tab), inputs=boxes, outputs=tab.outputs, js=sent, **HIDDEN_EVENT))
     _wire_keeping(tab, page, top.kept)
@@ -275,10 +275,9 @@ def preview_every(request: GenerationRequest) -> int:
     return max(previews.show_progress_every_n_steps, 0) if previews.live_previews_enable else 0
 
 
-def _build_examples(services: Services, tab: str) -> list[tuple[gr.Button, str]]:
-    """Prompts to try, shown while the bundled model is the chosen one."""
-    shown = is_shipped(wanted_checkpoint(services))
-    with gr.Row(elem_id=f"{tab}_examples", elem_classes=["fw-examples"], visible=shown):
+def _build_examples(tab: str) -> list[tuple[gr.Button, str]]:
+    """Prompts to try; the page's script hides them while another model than the bundled one is chosen."""
+    with gr.Row(elem_id=f"{tab}_examples", elem_classes=["fw-examples"]):
         return [(gr.Button(text, size="sm", elem_classes=["fw-example"]), text) for text in EXAMPLES]
 
 

@@ -1,4 +1,4 @@
-"""Calls of the page's functions that name none: a sentence in place of Gradio's bare 500."""
+"""Calls of the page's functions that name none: a sentence instead of Gradio's bare 500."""
 
 import logging
 

@@ -29,6 +29,7 @@ from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
 from modules.ui.card_routes import card_routes
+from modules.ui.defaults import is_shipped, wanted_checkpoint
 from modules.ui.form import FIELDS_OF, request_of
 from modules.ui.gallery_routes import NO_JOB, gallery_routes
 from modules.ui.page_settings import page_settings
@@ -101,6 +102,7 @@ def page_routes(services: Services) -> APIRouter:
             "pending": pending_line(model, wanted, services.queue.running is not None) if model else "",
             "facts": scales_facts(model) if model else "",
             "hashing": hashing_line(services.engine.hashing),
+            "is_bundled": is_shipped(wanted_checkpoint(services)),
             "size": model.default_size_px if model else None,
             "switch_seconds": round(model.switch_seconds, 2) if model else None,
             "settings": page_settings(services.settings.current),

@@ -155,6 +155,6 @@ def sized(form: Mapping[str, Any], image_size_px: tuple[int, int] | None) -> dic
 
 
 def stand_in(form: Mapping[str, Any], size_px: tuple[int, int], is_masked: bool) -> FromImage:
-    """A start that needs as much memory as the real one, without its images: for the estimate beside Generate."""
+    """A start that needs as much memory as the real one, without its images: for the estimate next to Generate."""
     image = Image.new("RGB", size_px)
     return from_images(form, (image,), Image.new("L", size_px, 255) if is_masked else None)

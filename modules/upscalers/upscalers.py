@@ -60,7 +60,7 @@ class Upscalers:
     ) -> Image.Image:
         """The image in exactly `size_px` (width, height): through the model until it is large enough, then Lanczos.
 
-        An image that is large enough already goes through it with `at_least_once` only (a network that repairs).
+        An image that is large enough already goes through it with `at_least_once` only (a model that repairs).
         `on_tile(index, count)` comes before each tile and may raise to stop. `limits` hold it to less memory than the
         settings ask for. Raises `UnknownNameError`, and `CheckpointError` that names a file which cannot be used; when
         memory runs out the image is as it was, and the call may be made again.

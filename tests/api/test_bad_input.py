@@ -32,7 +32,7 @@ from tests.api.test_generation import SMALL, post
         ({"width": {"a": 1}}, 422, "width"),
         ({"seed": 2**70}, 422, "seed"),
         ({"cfg_scale": 1e300}, 422, "CFG scale"),
-        ({"script_name": "x/y/z"}, 404, "Known: X/Y/Z plot"),
+        ({"script_name": "x/y/z"}, 404, "Unknown script 'x/y/z'. Known: "),
         ({"script_name": "X/Y/Z plot", "script_args": [0] * 19}, 422, "takes 18 arguments"),
         ({"alwayson_scripts": {"X/Y/Z plot": {"args": []}}}, 422, "script_name"),
         ({"refiner_checkpoint": "no such file"}, 404, "checkpoint"),

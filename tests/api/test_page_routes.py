@@ -9,6 +9,7 @@ from PIL import Image
 
 from modules.processing.request import GenerationRequest
 from modules.services import Services
+from tests.fakes import CHECKPOINT
 
 
 def submit(services: Services, task: str, **values: object) -> None:
@@ -70,5 +71,17 @@ def test_tokens_are_counted(client: TestClient) -> None:
     assert reply["limit"] == 150
 
 
-def test_the_engine_is_described(client: TestClient) -> None:
-    assert client.get("/internal/engine").json()["state"] in ("empty", "loading", "ready", "failed")
+def test_the_engine_is_described(client: TestClient, services: Services) -> None:
+    told = client.get("/internal/engine").json()
+    assert told["state"] in ("empty", "loading", "ready", "failed")
+    assert {"line", "pending", "facts", "hashing", "size"} <= set(told)  # all that the page shows of it
+
+
+def test_the_page_is_told_whether_its_examples_suit_the_chosen_checkpoint(
+    client: TestClient, services: Services
+) -> None:
+    before = services.settings.current.stable_diffusion.sd_model_checkpoint
+    for name, suits in (("featherweight-scenes.safetensors", True), (CHECKPOINT.name, False)):
+        services.settings.update({"sd_model_checkpoint": name})
+        assert client.get("/internal/engine").json()["is_bundled"] is suits
+    services.settings.update({"sd_model_checkpoint": before})

@@ -89,7 +89,7 @@ def test_images_of_the_bundled_model_are_named_by_color_and_object() -> None:
         thing, background = " ".join(words[: words.index("on")][-2:]), words[-2]
         right += thing in found and f"{background} background" in found
     assert len(prompts) >= 20
-    assert right >= 0.75 * len(prompts), right
+    assert right >= 0.8 * len(prompts), right
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -210,7 +210,7 @@ def test_taggers_that_cannot_be_used_are_named(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(CheckpointError, match=r"gives 3 scores, and selected_tags.csv names 4 tags"):
         captioners(tmp_path).caption(Image.new("RGB", (8, 8)), "deepbooru", Settings())
     (tmp_path / "deepbooru" / "wd" / "selected_tags.csv").write_text("x\n1\n")
-    with pytest.raises(CheckpointError, match=r"selected_tags\.csv must lie beside"):
+    with pytest.raises(CheckpointError, match=r"selected_tags\.csv must lie next to"):
         captioners(tmp_path).caption(Image.new("RGB", (8, 8)), "deepbooru", Settings())
 
 

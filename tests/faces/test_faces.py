@@ -152,7 +152,7 @@ def test_what_is_missing_says_which_file_goes_where(tmp_path: Path) -> None:
 
 def test_files_that_are_no_face_models_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = put(tmp_path, GFPGAN, "GFPGAN.pth", esrgan_weights())
-    with pytest.raises(CheckpointError, match=r"GFPGAN\.pth holds a network of architecture ESRGAN, not GFPGAN"):
+    with pytest.raises(CheckpointError, match=r"GFPGAN\.pth holds a model of architecture ESRGAN, not GFPGAN"):
         load_restorer(path, GFPGAN, CPU)
     with pytest.raises(CheckpointError, match=r"model\.ckpt is no face model of the kind GFPGAN"):
         load_restorer(put(tmp_path, GFPGAN, "model.ckpt"), GFPGAN, CPU)

@@ -102,6 +102,10 @@ def serve(flags: list[str], log: str) -> None:
             images: list[GeneratedImage] = []
             interrupted = False
             for batch in range(request.batch_count):
+                key = f"0/{batch}/0"
+                if key in job.made:
+                    images.extend(filter(None, [job.made[key].read()]))
+                    continue
                 for _ in range(request.steps):
                     if interrupted := job.is_interrupt_requested:
                         break
@@ -109,8 +113,13 @@ def serve(flags: list[str], log: str) -> None:
                 if interrupted:
                     break
                 plain = Image.new("RGB", request.size_px, (batch, 80, 80))
-                image = GeneratedImage(plain, request.prompt, request.seed + batch, request.subseed)
-                saved, _ = self._output.save(image, request, name_context_of(request, CHECKPOINT))
+                image = GeneratedImage(plain, request.prompt, request.seed + batch, request.subseed, key=key)
+                saved, _ = self._output.save(
+                    image,
+                    request,
+                    name_context_of(request, CHECKPOINT),
+                    on_path=lambda path, found, image=image: job.saving(image, path, found),  # type: ignore[misc]
+                )
                 images.append(saved)
                 job.finished_image(saved)
             return result_of(request, images, interrupted)

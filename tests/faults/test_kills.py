@@ -1,10 +1,9 @@
-"""kill -9, signals and second servers: no finished image is lost, and every unfinished job is named afterwards.
+"""kill -9, signals and second servers: no image is lost, none is made twice, and every job is done in the end.
 
 A few kills here, a hundred in `benchmarks.faults`.
 """
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.kills import BODY, images_of_the_record, kill_at_random, submit
+from tests.faults.kills import BODY, asked, kill_at_random, submit
 from tests.faults.server import Refused, TinyServer
 
 KILLS = 5
+JOBS = 4
 
 
-def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
+def test_kills_at_random_moments_lose_nothing_and_make_nothing_twice(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    found = kill_at_random(data, KILLS)
+    found = kill_at_random(data, KILLS, JOBS)
     assert found.is_whole, found
-    assert found.jobs > 0
+    assert found.jobs == JOBS and found.images == JOBS * BODY["n_iter"]
     assert not list((data / "outputs").rglob("*.tmp"))
 
 
@@ -52,30 +52,12 @@ def test_a_signal_ends_the_server_within_five_seconds(server: TinyServer, tmp_pa
         server.signal(number)
         assert server.exit_code(10) == 0
         assert time.monotonic() - began < 5
-    assert len(images_of_the_record(tmp_path / "data")) >= 1
+    finished = asked(tmp_path / "data", "SELECT key FROM job_images WHERE is_done")
+    assert finished
     again = TinyServer(tmp_path / "data")
     again.wait_until_up()
-    left = again.ask("/internal/unfinished")
-    assert len(left) == 20
-    assert sorted(left, key=lambda record: record["images"])[-1]["images"] >= 1
-    assert all(record["reason"] and record["title"].startswith("job-") and record["when"] > 0 for record in left)
-    again.kill()
-
-
-def test_unfinished_jobs_are_repeated_and_dismissed_over_http(server: TinyServer, tmp_path: Path) -> None:
-    threading.Thread(target=submit, args=(server, "cut off"), kwargs={"steps": 500, "seed": 7}, daemon=True).start()
-    wait_for_line(server, 1)
-    server.kill()
-    again = TinyServer(tmp_path / "data")
-    again.wait_until_up()
-    (left,) = again.ask("/internal/unfinished")
-    assert (left["task_id"], left["kind"], left["title"]) == ("cut off", "txt2img", "cut off")
-    new = again.ask("/internal/unfinished/cut%20off/repeat", method="POST")["task_id"]
-    assert new in again.ask("/internal/pending-tasks")["tasks"]
-    assert again.ask("/internal/unfinished") == []
-    with pytest.raises(Refused) as refused:
-        again.ask("/internal/unfinished/cut%20off/dismiss", method="POST")
-    assert refused.value.args[0] == 404
+    waiting = again.ask("/internal/pending-tasks")["tasks"]
+    assert sorted(waiting) == sorted(f"job-{task}" for task in range(20))
     again.kill()
 
 

@@ -141,7 +141,7 @@ def test_an_old_record_gains_what_is_new(file: Path) -> None:
     old.close()
     store = JobStore(file)
     assert store.notices == ()
-    assert [(record.task_id, record.title) for record in store.mark_left_over()] == [("a", "")]
+    assert [(record.task_id, record.title) for record in store.waiting()] == [("a", "")]
     store.close()
 
 

@@ -63,17 +63,17 @@ def test_a_merge_does_not_wait_for_an_image(toys: Toys) -> None:
     queue.close()
 
 
-def test_an_unfinished_merge_is_repeated_from_its_record(toys: Toys, tmp_path: Path) -> None:
+def test_a_merge_that_never_ran_goes_on_after_a_restart(toys: Toys, tmp_path: Path) -> None:
     merger = merger_of(toys)
     first = JobQueue(NoImages(), JobStore(tmp_path / "jobs.sqlite"))
     start_merge(first, merger, OPTIONS, ["^conv"], text_encoders=False)
     first.close()  # it never ran
     queue = JobQueue(NoImages(), JobStore(tmp_path / "jobs.sqlite"))
     repeat_merges(queue, merger)
-    (left,) = queue.store.mark_left_over()
-    task = queue.repeat(left.task_id)
+    assert queue.restore() == 1
+    (task,) = queue.tasks()
     assert (task.kind, task.title) == ("merge", "Merging merged.safetensors")
-    assert task.recorded_request() == left.request
+    assert task.recorded_request()["skip"] == ["^conv"]
     queue.start()
     assert task.wait(30) and task.status is JobStatus.DONE
     queue.close()

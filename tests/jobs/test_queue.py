@@ -2,17 +2,22 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
+from modules.atomic_files import fingerprint_of
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
-from modules.jobs.queue import JobQueue
+from modules.jobs.queue import JobQueue, Models, QueueOptions, WhenDone
 from modules.jobs.store import JobStore
 from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
 from modules.processing.request import GenerationRequest, request_from_json
+from modules.processing.start import FromImage, SourceImage
 
 
 def result_of(job: Job, interrupted: bool = False) -> Result:
@@ -177,39 +182,150 @@ def test_a_task_id_may_be_used_again_when_its_job_has_ended(queue: JobQueue, exe
     assert [record.title for record in queue.store.recent()] == ["second", "first"]
 
 
-def crashed(path: Path, executor: Stepping) -> str:
-    """A queue that is left with a running and a waiting job, as a killed process leaves it; the running one's id."""
+def killed(path: Path, executor: Stepping) -> Job:
+    """A queue that is left with a running and two waiting jobs, as a killed process leaves it; the running one."""
     queue = JobQueue(executor, JobStore(path))
     queue.start()
-    running = queue.submit(GenerationRequest(prompt="running", seed=7), task_id="running")
-    queue.submit(GenerationRequest(prompt="waiting"), task_id="waiting")
+    running = queue.submit(GenerationRequest(prompt="running", seed=7, batch_count=3), task_id="running")
+    for name in ("first", "second"):
+        queue.submit(GenerationRequest(prompt=name), task_id=name)
     while running.status is not JobStatus.RUNNING:
         time.sleep(0.01)
-    running.finished_image(GeneratedImage(Image.new("RGB", (8, 8)), "x", 7, 1, path=Path("a.png")))
-    return running.task_id
+    return running
 
 
-def test_after_a_crash_what_is_unfinished_is_named_and_can_be_repeated(tmp_path: Path, executor: Stepping) -> None:
-    crashed(tmp_path / "jobs.sqlite", executor)
-    queue = JobQueue(Stepping(), JobStore(tmp_path / "jobs.sqlite"))
-    left = queue.store.mark_left_over()
-    assert [(record.task_id, record.status) for record in left] == [
-        ("running", JobStatus.INTERRUPTED),
-        ("waiting", JobStatus.INTERRUPTED),
-    ]
-    assert left[0].error == "The server ended before this was finished."
-    assert left[0].outcome is not None and left[0].outcome["images"][0]["path"] == "a.png"
-    again = queue.repeat("running")
-    assert isinstance(again, Job) and (again.request.prompt, again.request.seed) == ("running", 7)
-    queue.dismiss("waiting")
-    assert queue.unfinished() == []
-    with pytest.raises(UnknownNameError, match="repeated or dismissed"):
-        queue.repeat("running")
+def restored(path: Path, executor: Stepping | None = None, **options: Any) -> JobQueue:
+    queue = JobQueue(executor or Stepping(), JobStore(path), lambda: QueueOptions(**options))
+    queue.restore()
+    return queue
+
+
+def image_at(path: Path, key: str = "0/0/0") -> GeneratedImage:
+    return GeneratedImage(Image.new("RGB", (8, 8)), "x", 7, 1, path=path, key=key)
+
+
+def test_after_a_kill_all_jobs_wait_in_their_order_and_the_one_that_ran_comes_first(
+    tmp_path: Path, executor: Stepping
+) -> None:
+    path = tmp_path / "jobs.sqlite"
+    killed(path, executor)
+    again = Stepping()
+    again.go.set()
+    queue = restored(path, again)
+    jobs = [queue.get(name) for name in ("running", "first", "second")]
+    assert queue.pending == tuple(jobs)
+    assert (jobs[0].request.prompt, jobs[0].request.seed) == ("running", 7)
+    queue.start()
+    assert all(job.wait(5) for job in jobs)
+    assert again.order == ["running", "first", "second"]
+    assert all(job.status is JobStatus.DONE for job in jobs)
     queue.close()
     executor.go.set()
 
 
-def test_what_a_shutdown_cuts_off_is_unfinished_too(tmp_path: Path, executor: Stepping) -> None:
+def test_finished_images_are_known_after_a_kill_even_those_that_only_the_disk_knows(
+    tmp_path: Path, executor: Stepping
+) -> None:
+    path = tmp_path / "jobs.sqlite"
+    job = killed(path, executor)
+    for key in ("0/0/0", "0/1/0", "0/2/0"):
+        image = image_at(tmp_path / f"{key.replace('/', '-')}.png", key)
+        assert image.path is not None
+        data = BytesIO()
+        image.image.save(data, "PNG")
+        job.saving(image, image.path, fingerprint_of(data.getvalue()))
+        if key == "0/2/0":
+            continue  # the kill came before the file appeared
+        image.path.write_bytes(data.getvalue())
+        if key == "0/0/0":
+            job.finished_image(image)
+    told: list[str] = []
+
+    class Listener:
+        def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
+            told.append(image.key)
+
+    queue = JobQueue(Stepping(), JobStore(path))
+    queue.listen(Listener())
+    queue.restore()
+    assert set(queue.get("running").made) == {"0/0/0", "0/1/0"}
+    assert told == ["0/1/0"]
+    queue.close()
+    executor.go.set()
+
+
+def test_a_job_that_is_killed_again_and_again_fails_with_the_reason(tmp_path: Path, executor: Stepping) -> None:
+    path = tmp_path / "jobs.sqlite"
+    killed(path, executor)
+    for _ in range(2):
+        queue = restored(path)
+        assert queue.get("running").status is JobStatus.QUEUED
+        queue.store.started("running")  # and killed
+    queue = restored(path)
+    record = queue.record("running")
+    assert record.status is JobStatus.FAILED
+    assert record.error == "The server ended 3 times while this job ran; it is not tried again."
+    again = queue.again("running")
+    assert isinstance(again, Job) and again.request.seed == 7
+    queue.close()
+    executor.go.set()
+
+
+def test_a_finished_image_has_the_tries_counted_anew(tmp_path: Path, executor: Stepping) -> None:
+    path = tmp_path / "jobs.sqlite"
+    job = killed(path, executor)
+    job.finished_image(image_at(tmp_path / "a.png"))
+    queue = restored(path, retries=0)
+    assert queue.get("running").status is JobStatus.QUEUED
+    queue.close()
+    executor.go.set()
+
+
+def test_a_job_whose_client_is_gone_ends_with_the_server(tmp_path: Path, executor: Stepping) -> None:
+    path = tmp_path / "jobs.sqlite"
+    JobQueue(executor, JobStore(path)).submit(GenerationRequest(), task_id="answer only", is_lasting=False)
+    queue = restored(path)
+    assert queue.pending == ()
+    record = queue.record("answer only")
+    assert record.status is JobStatus.INTERRUPTED and "its client waits no more" in str(record.error)
+    queue.close()
+
+
+def test_a_queue_can_be_paused_at_start_and_a_pause_outlives_it(tmp_path: Path, executor: Stepping) -> None:
+    path = tmp_path / "jobs.sqlite"
+    killed(path, executor)
+    queue = restored(path, starts_paused=True)
+    queue.start()
+    assert queue.is_paused and queue.running is None
+    queue.pause()
+    queue.close()
+    queue = restored(path)
+    assert queue.is_paused and len(queue.pending) == 3
+    queue.close()
+    executor.go.set()
+
+
+def test_an_edited_record_fails_its_job_and_no_other(tmp_path: Path, executor: Stepping) -> None:
+    path = tmp_path / "jobs.sqlite"
+    killed(path, executor)
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE jobs SET request = 'nonsense' WHERE task_id = 'running'")
+        database.execute("UPDATE jobs SET request = json_set(request, '$.steps', 'many') WHERE task_id = 'first'")
+    database.close()
+    again = Stepping()
+    again.go.set()
+    queue = restored(path, again)
+    first, second = queue.get("first"), queue.get("second")
+    queue.start()
+    assert first.wait(5) and second.wait(5)
+    assert second.status is JobStatus.DONE
+    assert first.status is JobStatus.FAILED and str(first.error) == "steps is 'many'; allowed is 1 to 1000."
+    assert [entry.task_id for entry in queue.pending] == []
+    queue.close()
+    executor.go.set()
+
+
+def test_what_a_shutdown_cuts_off_goes_on_at_the_next_start(tmp_path: Path, executor: Stepping) -> None:
     queue = JobQueue(executor, JobStore(tmp_path / "jobs.sqlite"))
     queue.start()
     running = queue.submit(GenerationRequest(steps=1000), task_id="running")
@@ -219,15 +335,147 @@ def test_what_a_shutdown_cuts_off_is_unfinished_too(tmp_path: Path, executor: St
     queue.close()
     queue.close()  # twice does no harm
     assert running.wait(1) and len(running.result().samples) == 1
-    with pytest.raises(Interrupted, match="stopped before the job started"):
+    with pytest.raises(Interrupted, match="goes on when the server is started again"):
         waiting.result()
-    store = JobStore(tmp_path / "jobs.sqlite")
-    assert [record.task_id for record in store.mark_left_over()] == ["running", "waiting"]
+    queue = restored(tmp_path / "jobs.sqlite", retries=0)
+    assert [entry.task_id for entry in queue.pending] == ["running", "waiting"]
+    queue.close()
+
+
+def start_image() -> SourceImage:
+    return SourceImage.of(Image.new("RGB", (8, 8), (1, 2, 3)))
+
+
+def test_images_that_jobs_begin_with_are_files_beside_the_record_and_go_with_the_last_job(tmp_path: Path) -> None:
+    path, folder = tmp_path / "jobs.sqlite", tmp_path / "jobs-inputs"
+    queue = JobQueue(Stepping(), JobStore(path))
+    request = GenerationRequest(start=FromImage(images=(start_image(),)))
+    for name in ("a", "b"):
+        queue.submit(request, task_id=name)
+    assert [file.stem for file in folder.iterdir()] == [start_image().sha256]
+    assert len(str(queue.record("a").request["start"])) < 500
+    (folder / f"{'0' * 64}.png").write_bytes(b"left by a killed server")
+    queue = restored(path)
+    assert [file.stem for file in folder.iterdir()] == [start_image().sha256]
+    assert queue.get("a").request.start == request.start
+    queue.interrupt("a")
+    queue.store.remove(["a"])
+    assert list(folder.iterdir())
+    queue.interrupt("b")
+    queue.store.remove(["b"])
+    assert not list(folder.iterdir())
+    queue.close()
+
+
+def test_an_input_that_was_changed_fails_its_job_with_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    JobQueue(Stepping(), JobStore(path)).submit(
+        GenerationRequest(start=FromImage(images=(start_image(),))), task_id="a"
+    )
+    Image.new("RGB", (8, 8)).save(tmp_path / "jobs-inputs" / f"{start_image().sha256}.png")
+    queue = restored(path)
+    with pytest.raises(InvalidValueError, match="is another one than was submitted"):
+        _ = queue.get("a").request
+    queue.close()
+
+
+def test_a_job_whose_model_is_gone_waits_and_says_for_what(executor: Stepping) -> None:
+    gone = {"x"}
+    models = Models(
+        lambda request: (request.prompt, (request.prompt,)), lambda needs: f"for {needs[0]}" * (needs[0] in gone)
+    )
+    queue = JobQueue(executor, JobStore(None), models=models)
+    waits, runs = (queue.submit(GenerationRequest(prompt=name), task_id=name) for name in ("x", "y"))
+    executor.go.set()
+    queue.start()
+    assert runs.wait(5) and not waits.status.is_final
+    assert waits.standing.waits_for == "for x"
+    gone.clear()
+    queue.submit(GenerationRequest(prompt="z"))  # wakes the worker, as time does
+    assert waits.wait(5) and waits.status is JobStatus.DONE
+    queue.close()
+
+
+def test_waiting_jobs_are_moved_renamed_changed_and_run_next(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    queue = JobQueue(Stepping(), JobStore(path))
+    for name in "abcd":
+        queue.submit(GenerationRequest(prompt=name), task_id=name)
+    queue.move("d", 1)
+    queue.run_next("c")
+    queue.move_before("a", None)
+    queue.rename("b", "a title")
+    queue.bookmark("b")
+    queue.change("b", lambda request: replace(request, prompt="changed", seed=-1))
+    with pytest.raises(InvalidValueError, match="width is 7"):
+        queue.change("b", lambda request: replace(request, width=7))
+    assert [entry.task_id for entry in queue.pending] == ["c", "d", "b", "a"]
+    again = restored(path)
+    assert [entry.task_id for entry in again.pending] == ["c", "d", "b", "a"]
+    assert again.get("b").request.prompt == "changed" and again.get("b").request.seed >= 0
+    assert again.get("c").standing.is_pinned and again.get("b").standing.is_bookmarked
+    with pytest.raises(UnknownNameError, match="No waiting job"):
+        again.move("nothing", 0)
+    again.close()
+
+
+def test_the_place_between_two_neighbours_never_runs_out(tmp_path: Path) -> None:
+    queue = JobQueue(Stepping(), JobStore(None))
+    for name in "abc":
+        queue.submit(GenerationRequest(), task_id=name)
+    for number in range(200):
+        queue.move("abc"[number % 3], 1)
+    assert [item.task_id for item in queue.pending] == [record.task_id for record in queue.store.waiting()]
+    queue.close()
+
+
+def test_when_done_happens_once_and_only_after_work(executor: Stepping) -> None:
+    done: list[WhenDone] = []
+    queue = JobQueue(executor, JobStore(None))
+    queue.on_done(done.append)
+    queue.start()
+    executor.go.set()
+    first = queue.submit(GenerationRequest())
+    assert first.wait(5)
+    time.sleep(0.05)
+    queue.set_when_done(WhenDone.UNLOAD)
+    time.sleep(0.05)
+    assert done == []
+    for _ in range(2):
+        assert queue.submit(GenerationRequest()).wait(5)
+        time.sleep(0.05)
+    assert done == [WhenDone.UNLOAD]
+    queue.close()
+
+
+def test_thousands_of_jobs_stand_in_line_and_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.sqlite"
+    store = JobStore(path)
+    queue = JobQueue(Stepping(), store)
+    queue.submit(GenerationRequest(prompt="one"), task_id="one")
     store.close()
+    with sqlite3.connect(path) as database:
+        names = [row[1] for row in database.execute("PRAGMA table_info(jobs)") if row[1] not in ("task_id", "position")]
+        columns = ", ".join(names)
+        database.execute(
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1999) INSERT INTO jobs "
+            f"(task_id, position, {columns}) SELECT 'n' || i, i + 1, {columns} FROM n, jobs WHERE task_id = 'one'"
+        )
+    database.close()
+    began = time.monotonic()
+    queue = restored(path, max_waiting=2000)
+    line = queue.line()
+    assert time.monotonic() - began < 3
+    assert len(queue.pending) == 2000 and [entry.task_id for entry in line[:3]] == ["one", "n1", "n2"]
+    with pytest.raises(BusyError, match="2000 jobs wait"):
+        queue.submit(GenerationRequest())
+    queue.move("n1999", 0)
+    assert queue.line()[0].task_id == "n1999"
+    queue.close()
 
 
 def test_the_line_is_bounded_and_can_be_cleared(executor: Stepping) -> None:
-    queue = JobQueue(executor, JobStore(None), max_waiting=lambda: 2)
+    queue = JobQueue(executor, JobStore(None), lambda: QueueOptions(max_waiting=2))
     jobs = [queue.submit(GenerationRequest()) for _ in range(2)]
     with pytest.raises(BusyError, match=r"2 jobs wait in line, and 2 are allowed \(setting queue_limit\)"):
         queue.submit(GenerationRequest())

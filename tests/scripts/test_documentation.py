@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from modules.errors import InvalidValueError
 from modules.model_cards.cards import CardLibrary, card_json
+from modules.postprocessing.operation import PostprocessedImage
 from modules.processing.engine.adapters import Adapters
 from modules.processing.engine.engine import Engine
 from modules.scripts.callbacks import Moment
@@ -41,6 +43,11 @@ def test_the_examples_work(engine: Engine, tmp_path: Path) -> None:
     result = run(small_request(script="Twice", script_args=args), engine, tmp_path, library)
     assert not result.notices
     assert [image.seed for image in result.samples] == [5, 8]
+    (operation,) = library.operations
+    assert operation.checked({}) == {"enable": False, "much": 0.2}
+    pp = PostprocessedImage(Image.new("RGB", (1, 1)))
+    operation.process(pp, enable=True, much=0.2)
+    assert pp.image.getpixel((0, 0)) == (51, 51, 51) and pp.info == {"Paler": 0.2}
     assert all("Stamp: mine" in image.infotext for image in result.samples)
     faded = run(small_request(prompt="a red cat <fade:0.9>"), engine, tmp_path, library)
     assert "Fade: 0.9" in faded.samples[0].infotext

@@ -16,7 +16,7 @@ from modules.processing.engine.engine import Engine
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.start import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
-from modules.scripts.processing import Processed, StableDiffusionProcessing, job_of
+from modules.scripts.program import Program
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
 from tests.processing.test_image_start import from_image
@@ -100,6 +100,22 @@ def test_lines_of_a_file_are_jobs(library: ScriptLibrary, engine: Engine, tmp_pa
     assert second["Sampler"] == "DDIM"
 
 
+def test_loopback_appends_what_it_sees(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def caption(image: Image.Image, kind: str, settings: object) -> str:
+        seen.append((image.width, kind))
+        return f"sight {len(seen)}"
+
+    monkeypatch.setattr(library.find("loopback", True), "program", Program(caption=caption))
+    wanted = image_request(prompt="a dog", denoising_strength=0.5, settings={"samples_save": False})
+    result = made(wanted, "loopback", [2, 0.5, "Linear", "DeepBooru"], library, engine, tmp_path)
+    assert seen == [(64, "deepbooru")] * 2
+    assert parse_infotext(result.samples[0].infotext)["Prompt"] == "a dog, sight 1"
+
+
 def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     image = Image.linear_gradient("L").resize((64, 64)).convert("RGB")
     wanted = image_request(image=image, denoising_strength=0.2, settings={"samples_save": True})
@@ -121,7 +137,7 @@ def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_
         ("Prompts from file or textbox", [False, False, "start", '--prompt "a'], "Close every quote"),
         ("Prompts from file or textbox", [False, False, "start", "--outpath_grids x"], "is not supported here"),
         ("loopback", [4, 0.5, "Bent", "None"], "'Bent' is none of: Aggressive, Linear, Lazy"),
-        ("loopback", [4, 0.5, "Linear", "Words"], "'Words' is none of: None, CLIP, DeepBooru"),
+        ("loopback", [4, 0.5, "Linear", "Guess"], "appends captions by 'Guess'"),
         ("sd upscale", ["", 64, "Lanczos", 2.0], "tiles overlap by 64 pixels; allowed is 0 to 63"),
         ("sd upscale", ["", 8, "Magic", 2.0], "there is no upscaler 'Magic'"),
         ("poor man's outpainting", [16, 0, 0, []], "choose at least one direction"),
@@ -189,31 +205,6 @@ def test_noise_of_outpainting_has_the_images_colors_and_scale(library: ScriptLib
         return float(np.corrcoef(values[..., 0].ravel(), values[..., 2].ravel())[0, 1])
 
     assert agreement(matched(1.0, 1.0)[0]) < 0.5 < 0.95 < agreement(strip)
-
-
-def test_loopback_appends_what_the_image_shows(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
-    shown: list[str] = []
-
-    def caption(image: Image.Image, kind: str, settings: Any) -> str:
-        shown.append(kind)
-        return f"words {len(shown)}"
-
-    script = library.find("loopback", is_img2img=True)
-    known, script.program = script.program, replace(script.program, caption=caption)
-    prompts: list[str] = []
-
-    def make(p: StableDiffusionProcessing) -> Processed:
-        prompts.append(p.prompt)
-        return Processed(result)
-
-    result = run(image_request(steps=1), engine, tmp_path, library)
-    try:
-        script.run(job_of(image_request(), make), 2, 0.5, "Linear", "DeepBooru")
-        script.run(job_of(image_request(prompt=""), make), 1, 0.5, "Linear", "CLIP")
-    finally:
-        script.program = known
-    assert prompts == ["a red cat, words 1", "a red cat, words 2", "words 3"]
-    assert shown == ["deepbooru", "deepbooru", "clip"]
 
 
 def test_custom_code_is_refused_with_the_reason(library: ScriptLibrary) -> None:

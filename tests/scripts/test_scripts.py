@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -310,9 +311,23 @@ def test_values_are_picked_from_a_list_or_written(built_in: ScriptLibrary) -> No
     assert (swapped[0], swapped[1]["value"], swapped[3], swapped[5]["value"]) == ("Seed", "1", "Styles", ["Loud"])
 
 
+def test_the_axis_of_face_restorers_names_the_model_or_none() -> None:
+    axis, job = AXES.get("Face restore"), SimpleNamespace(override_settings={})
+    for text, settings in (
+        ("gfpgan", {"face_restoration": True, "face_restoration_model": "GFPGAN"}),
+        ("false", {"face_restoration": False}),
+        ("True", {"face_restoration": True}),
+    ):
+        job.override_settings.clear()
+        axis.apply(cast(Any, job), axis.read(text), [])
+        assert job.override_settings == settings
+    with pytest.raises(InvalidValueError, match="'Magic' is none of: CodeFormer, GFPGAN"):
+        axis.read("Magic")
+
+
 def test_every_axis_that_has_a_setting_here_is_there() -> None:
-    assert "Face restore" not in AXES
     assert {
+        "Face restore",
         "Refiner checkpoint",
         "Refiner switch at",
         "Image CFG Scale",

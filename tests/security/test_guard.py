@@ -195,6 +195,17 @@ def test_guesses_are_throttled(tmp_path: Path) -> None:
     services.queue.close()
 
 
+def test_guesses_at_the_login_page_are_throttled(tmp_path: Path) -> None:
+    services = fake_services(tmp_path, start=False, gradio_auth="me:secret")
+    app = mounted_page(services)
+    install_guard(app, services.flags, services.access)
+    with TestClient(app, base_url="http://127.0.0.1:7860") as client:
+        for _ in range(MAX_FAILURES):
+            assert client.post("/login", data={"username": "me", "password": "wrong"}).status_code == 400
+        assert client.post("/login", data={"username": "me", "password": "secret"}).status_code == 429
+    services.queue.close()
+
+
 def test_after_a_minute_one_may_try_again() -> None:
     now = [100.0]
     throttle = Throttle(lambda: now[0])

@@ -148,6 +148,8 @@ def test_what_was_painted_arrives_after_a_reload_and_changes_of_tab(
     assert np.array_equal(np.asarray(start.images[0].image), np.asarray(picture()))
     assert np.array_equal(np.asarray(start.mask.image.image), before)
     assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]  # type: ignore[index]
+    page.evaluate("featherweight.showTab('img2img', 'img2img_batch_tab')")  # on a narrow page it is in a menu
+    page.wait_for_function("featherweight.tab('img2img').mode() === 'batch'")
 
 
 @pytest.fixture(scope="module")

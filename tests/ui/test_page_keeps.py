@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from playwright import sync_api
 
-from modules.processing.request import GenerationRequest
 from modules.services import Services
 from tests.ui.browser import needs_browser, open_page, watched_page
 
@@ -121,25 +120,10 @@ def test_pages_of_one_browser_watch_a_job_each(
         assert fakes.queue.get(first).result().interrupted
 
 
-def test_what_an_earlier_server_left_is_offered_for_repeating(
-    page: sync_api.Page, address: str, fakes: Services
-) -> None:
-    left = [{"task_id": "task(old)", "kind": "txt2img", "title": "a lost cat", "images": 2, "reason": "It ended."}]
-
-    def repeat(route: sync_api.Route) -> None:
-        left.clear()
-        request = GenerationRequest(prompt="a cat found again", width=64, height=64, steps=3)
-        route.fulfill(json={"task_id": fakes.queue.submit(request).task_id})
-
+def test_what_the_server_says_about_itself_is_shown(page: sync_api.Page, address: str) -> None:
     page.route("**/internal/notices", lambda route: route.fulfill(json=["styles.csv could not be read."]))
-    page.route("**/internal/unfinished", lambda route: route.fulfill(json=left))
-    page.route("**/internal/unfinished/*/repeat", repeat)
     open_page(page, address)
-    page.wait_for_selector("#fw_notices :text('Unfinished: a lost cat (2 images are kept). It ended.')")
     page.wait_for_selector("#fw_notices :text('styles.csv could not be read.')")
-    page.click("#fw_notices button:has-text('Repeat')")
-    page.wait_for_selector("#txt2img_infotext:has-text('a cat found again')")
-    assert "a lost cat" not in page.inner_text("#fw_notices")
 
 
 def test_interrupting_is_confirmed_and_the_time_is_the_jobs(page: sync_api.Page) -> None:
@@ -223,6 +207,13 @@ def test_focus_is_not_lost_when_buttons_change_places(page: sync_api.Page) -> No
 def test_nothing_is_cut_and_signs_have_names(page: sync_api.Page) -> None:
     for sign, name in (("⇅", "Swap width and height"), ("♻", "Use the seed of the selected image")):
         page.wait_for_selector(f"button[title='{name}'][aria-label='{name}']:has-text('{sign}')")
+    field = page.locator("#setting_sd_model_checkpoint input[role=listbox]")
+    field.hover()
+    assert field.get_attribute("title") == field.input_value() != ""  # also where it is too long for its field
+    caret = page.locator("#setting_sd_model_checkpoint .icon-wrap").bounding_box()
+    padding = field.evaluate("field => parseFloat(getComputedStyle(field).paddingRight)")
+    box = field.bounding_box()
+    assert caret and box and box["x"] + box["width"] - padding <= caret["x"] + 1
     page.click("button[role=tab]:has-text('Settings')")
     button = page.locator("#settings_submit")
     button.wait_for(state="visible")

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from modules.models.reading.hashing import HashProgress
 from modules.processing.memory_estimate.status import ModelFacts
-from modules.ui.scales import hashing_line, scales_line
+from modules.ui.scales import hashing_line, pending_line, scales_line
 
 RESIDENT = ModelFacts(
     title="x",
@@ -39,3 +41,20 @@ def test_a_model_that_is_streamed_says_how_and_what_stays() -> None:
 def test_a_hash_that_is_being_taken_is_shown_with_its_progress() -> None:
     assert hashing_line(None) == ""
     assert hashing_line(HashProgress("100%.safetensors", 0.344)) == "hash of 100%.safetensors 34 %"
+
+
+@pytest.mark.parametrize(
+    ("storage", "chosen", "is_busy", "line"),
+    [
+        ("fp8 e4m3fn row", "Disable", True, "changes to 16 bits after this job"),
+        ("int8 row", "Disable", False, "changes to 16 bits with the next job"),  # as after a plot over FP8 weight
+        ("fp16", "Enable", True, "changes to 8 bits after this job"),
+        ("fp16", "Disable", True, ""),
+        ("fp8 e4m3fn row", "Enable", True, ""),
+        ("fp16", "Enable for SDXL", False, ""),  # that depends on the model
+    ],
+)
+def test_a_choice_that_the_loaded_model_does_not_follow_yet_is_said(
+    storage: str, chosen: str, is_busy: bool, line: str
+) -> None:
+    assert pending_line(replace(RESIDENT, storage=storage), chosen, is_busy) == line

@@ -1,7 +1,7 @@
 """Choices and wildcards in prompts: `{a|b}`, `{2$$a|b|c}`, `__colors__` (grammar: `modules.prompting.templates`).
 
 Each image draws its own prompt with its own seed, so that the seed in its infotext makes it again. The infotext names
-the template beside the prompt that came of it, under the keys that the dynamic prompts extension of the reference UI
+the template next to the prompt that came of it, under the keys that the dynamic prompts extension of the reference UI
 writes.
 """
 
@@ -132,7 +132,7 @@ class DynamicPrompts(scripts.Script):
 
 
 def paste_template(infotext: str, fields: dict[str, Any]) -> None:
-    """The template in place of the prompt, where the settings say so."""
+    """The template instead of the prompt, where the settings say so."""
     if DynamicPromptSettings(PROGRAM.settings()).dynamic_prompts_paste != FROM_TEMPLATE:
         return
     for name, field in ((TEMPLATE, "Prompt"), (NEGATIVE_TEMPLATE, "Negative prompt"), (HIRES_TEMPLATE, "Hires prompt")):

@@ -25,8 +25,9 @@ CURVES: dict[str, Callable[[float], float]] = {
     "Linear": lambda progress: progress,
     "Lazy": lambda progress: 1 - math.cos(progress * math.pi / 2),
 }
-CAPTIONS = {"None": "", "CLIP": "clip", "DeepBooru": "deepbooru"}  # by what the image is told, as `Program.caption`
 ORIGINAL = 1  # masked content
+CAPTIONS = {"None": "", "CLIP": "clip", "DeepBooru": "deepbooru"}
+"""What the images of a chain are described by, as the program calls it."""
 
 
 class Loopback(Script):
@@ -79,7 +80,6 @@ class Loopback(Script):
         append_interrogation: str = "None",
     ) -> Processed:
         assert isinstance(p, StableDiffusionProcessingImg2Img)
-        append_interrogation = append_interrogation or "None"
         _check(loops, denoising_curve, append_interrogation)
         job = copy_of(p)
         job.extra_generation_params |= {
@@ -95,11 +95,11 @@ class Loopback(Script):
             chain = []
             for number in range(int(loops)):
                 progress = number / (loops - 1) if loops > 1 else 0
+                if CAPTIONS.get(append_interrogation):
+                    seen = self.program.caption(job.init_images[0], CAPTIONS[append_interrogation], p.settings)
+                    job.prompt = ", ".join(text for text in (p.prompt, seen) if text)
                 change = (final_denoising_strength - p.denoising_strength) * CURVES[denoising_curve](progress)
                 job.denoising_strength = p.denoising_strength + change
-                if CAPTIONS[append_interrogation]:
-                    told = self.program.caption(job.init_images[0], CAPTIONS[append_interrogation], p.settings)
-                    job.prompt = f"{p.prompt}, {told}" if p.prompt else told
                 chain.append(process_images(job))
                 if chain[-1].interrupted or not chain[-1].images:
                     break
@@ -126,5 +126,5 @@ def _check(loops: int, curve: str, captions: str) -> None:
         raise InvalidValueError(f"Loops is {loops}; allowed is 1 to {MAX_LOOPS}.")
     if curve not in CURVES:
         raise InvalidValueError(f"Denoising strength curve {curve!r} is none of: {', '.join(CURVES)}.")
-    if captions not in CAPTIONS:
-        raise InvalidValueError(f"Loopback: interrogation by {captions!r} is none of: {', '.join(CAPTIONS)}.")
+    if captions not in (*CAPTIONS, ""):
+        raise InvalidValueError(f"Loopback appends captions by {captions!r}, which is none of: {', '.join(CAPTIONS)}.")

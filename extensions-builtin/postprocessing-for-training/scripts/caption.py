@@ -1,4 +1,4 @@
-"""A text file with what each image shows, beside it."""
+"""A text file with what each image shows, next to it."""
 
 from typing import Any
 

@@ -32,7 +32,7 @@
     return word.trim().length < LEAST ? null : { start, end: cursor, text: word };
   };
 
-  // The text with a completion in place of a part, and the cursor behind it.
+  // The text with a completion instead of a part, and the cursor behind it.
   fw.withCompletion = (text, { start, end }, insert, withComma) => {
     const rest = text.slice(end);
     const separator = withComma && !/^\s*[,:)\]|}]/.test(rest) ? ", " : "";

@@ -97,8 +97,10 @@ def compute(pattern: FeedForward, options: SplitOptions, module: nn.Module, x: T
         return None
     flat = x.reshape(-1, x.shape[-1])
     is_training = torch.is_grad_enabled() and (x.requires_grad or any(has_gradients(layer) for layer in parts.layers))
-    in_pieces = _with_gradients if is_training else _without_gradients
-    output = in_pieces(parts, flat, pieces, options.fp32_accumulation)
+    if is_training:
+        output = _with_gradients(parts, flat, pieces, options.fp32_accumulation)
+    else:
+        output = _without_gradients(parts, flat, pieces, options.fp32_accumulation, options.few_pieces)
     return pattern.finish(module, output.view(*x.shape[:-1], output.shape[-1]))
 
 
@@ -150,11 +152,20 @@ class _Readers:
         return _Slice(self.parts, activated, factor[0] if factor else None, self.down.columns(start, stop, brought))
 
 
-def _without_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumulation: bool) -> Tensor:
+FEW = 2  # pieces that tell what all take: the second is computed while the sum of the first is there
+
+
+def _without_gradients(
+    parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumulation: bool, few_pieces: bool = False
+) -> Tensor:
     """Slices of the hidden dimension outside, tokens inside: each weight is read once. Sums are made in place."""
     readers = _Readers(parts, keep=True)
     bias = readers.down.bias
     slices = hidden_slices(parts.pattern.hidden, pieces.splits)
+    starts = range(0, x.shape[0], pieces.chunk)
+    if few_pieces:
+        slices = sorted(slices, key=lambda part: part[0] - part[1])[:FEW]
+        starts = starts[:FEW]
     output = torch.empty(0)
     ranks: list[Tensor] = []
     for index, (start, stop) in enumerate(slices):
@@ -166,7 +177,7 @@ def _without_gradients(parts: Resolved, x: Tensor, pieces: Pieces, fp32_accumula
             output = x.new_empty(x.shape[0], weight.shape[0], dtype=sum_dtype)
             bias = None if bias is None else bias.to(dtype)
             ranks = [x.new_zeros(x.shape[0], branch.down.shape[0], dtype=dtype) for branch in readers.down.branches]
-        for begin in range(0, x.shape[0], pieces.chunk):
+        for begin in starts:
             tokens = slice(begin, begin + pieces.chunk)
             hidden = part.hidden(x[tokens])
             _add_product(output[tokens], hidden, weight, bias, is_first=index == 0)

@@ -30,7 +30,8 @@ class SplitOptions:
     cannot be made to fit is cut as far as it makes sense.
 
     `fp32_accumulation` adds the slices up in float32 and rounds once, to the layer's dtype. Calls whose hidden
-    activations take less than `least_bytes` are left whole. Raises `InvalidValueError`.
+    activations take less than `least_bytes` are left whole. `few_pieces` computes only the two largest slices and the
+    first tokens of calls without gradients, for those who ask what memory it takes. Raises `InvalidValueError`.
     """
 
     num_splits: int = 1
@@ -38,6 +39,7 @@ class SplitOptions:
     budget_bytes: Bytes | None = None
     fp32_accumulation: bool = False
     least_bytes: int = 0
+    few_pieces: bool = False
 
     def __post_init__(self) -> None:
         if self.num_splits < 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -37,11 +38,13 @@ def _budget(device: torch.device) -> int:
 
 
 @contextmanager
-def using_split_feed_forward(adapter: nn.Module, setting: str) -> Iterator[None]:
-    """While open, the feed-forwards of `network` compute as the setting says; afterwards as before."""
+def using_split_feed_forward(adapter: nn.Module, setting: str, few_pieces: bool = False) -> Iterator[None]:
+    """While open, the feed-forwards of `adapter` compute as the setting says; afterwards as before. `few_pieces`: for
+    dry runs, see `SplitOptions`."""
     options = split_options(setting)
     if options is None:
         yield
         return
+    options = replace(options, few_pieces=few_pieces)
     with split_feed_forward(adapter, options):
         yield

@@ -59,11 +59,19 @@ KERNELS_ON_TOP = {"cpu": 0.35}
 @dataclass(frozen=True)
 class StageNeed:
     """The most memory during one stage, weights and program included, in bytes: `needs_bytes` of the device that
-    computes, `main_bytes` of main memory. On the CPU these are the same."""
+    computes, `main_bytes` of main memory. On the CPU these are the same. `held_bytes` of the first are weights and
+    program, which no smaller image saves."""
 
     stage: Stage
     needs_bytes: int
     main_bytes: int = 0
+    held_bytes: int = 0
+
+    def share_in(self, available_bytes: int) -> float:
+        """Of the pixels, those with which it would be about as much as there is; 0 to 1."""
+        of_pixels = self.needs_bytes - self.held_bytes
+        free = max(0, available_bytes - self.held_bytes)
+        return 1.0 if free >= of_pixels else free / of_pixels
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,12 @@ class MemoryEstimate:
         """What is not there, of the device and of main memory."""
         wanted = ((self.needs_bytes, self.available_bytes), (self.main_bytes, self.main_available_bytes))
         return sum(max(0, needs - there) for needs, there in wanted if there is not None)
+
+    @property
+    def share_of_pixels(self) -> float:
+        """Of the image's pixels, those with which the device would have about as much as every stage needs; 0 to 1."""
+        there = self.available_bytes
+        return 1.0 if there is None else min(stage.share_in(there) for stage in self.stages)
 
     @property
     def worst(self) -> Stage:
@@ -167,10 +181,10 @@ class MemoryEstimator:
         on_device, in_main = self._held(case, stage)
         needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
         if device.type == "cpu":
-            yield StageNeed(stage, program + needs, program + needs)
+            yield StageNeed(stage, program + needs, program + needs, program + on_device)
             return
         main = self._corrections.correct((_main_key(device, stage),), _main_bytes(stage, predicted))
-        yield StageNeed(stage, needs, program + in_main + main)
+        yield StageNeed(stage, needs, program + in_main + main, on_device)
 
     def _held(self, case: _Case, stage: Stage) -> tuple[int, int]:
         """Bytes of weights, of models that are set aside too: on the device that computes, and in main memory."""
@@ -414,7 +428,7 @@ class MemoryEstimator:
             with torch.autocast(device.type, case.plan.compute_dtype, enabled=_autocasts(case.plan)):
                 return case.meta_model.family.run(unet, inputs).float()
 
-        with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case)):
+        with few_blocks(unet), _attending(case, unet), using_split_feed_forward(unet, _split(case), few_pieces=True):
             return meta_run.measure(run) if on_meta else dry_run.measure(run).get(device.type, 0)
 
     def _dry_run_vae(self, case: _Case, height: int, width: int, tile: int, encode: bool) -> int:
@@ -510,7 +524,8 @@ def _split(case: _Case) -> str:
 def _most(first: StageNeed, second: StageNeed) -> StageNeed:
     """Of one stage, with one model and with another."""
     main = max(first.main_bytes, second.main_bytes)
-    return StageNeed(first.stage, max(first.needs_bytes, second.needs_bytes), main)
+    larger = max(first, second, key=lambda need: need.needs_bytes)
+    return StageNeed(first.stage, larger.needs_bytes, main, larger.held_bytes)
 
 
 def _main_memory() -> torch.device:

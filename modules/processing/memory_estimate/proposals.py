@@ -18,6 +18,8 @@ SIDE_STEP_PX = 64
 SIZES_PERCENT = (84, 71, 59, 50, 42, 35, 30, 25, 18, 12, 9, 6, 3)
 SECONDS = 0.8
 """How long to look for proposals; a plan that was begun is waited for."""
+SHARE_TRIED = 0.95
+"""Of the pixels that seem to fit, as many are tried first: kernels and maps of features round up."""
 DENOISING, PIXELS = "denoise", "pixels"
 """Where a change helps: while denoising, or where the VAE runs."""
 
@@ -39,6 +41,11 @@ class Change:
     def is_smaller(self) -> bool:
         """Whether it makes an image of another size."""
         return "width" in self.fields
+
+    @property
+    def is_weights_only(self) -> bool:
+        """Whether what the stages compute stays the same, so that its plan needs no dry run."""
+        return not self.helps and not self.fields
 
     @property
     def keys(self) -> frozenset[str]:
@@ -84,21 +91,25 @@ class _Tries:
         self._end = clock() + SECONDS
         self._longest = 0.0
         self._known: dict[str, MemoryEstimate] = {}
+        self._computed: set[frozenset[str]] = set()
 
-    def plan(self, parts: Sequence[Change]) -> MemoryEstimate | None:
-        """The plan with these changes; None where time is over."""
+    def plan(self, parts: Sequence[Change], is_needed: bool = False) -> MemoryEstimate | None:
+        """The plan with these changes; None where time is over and it is not needed."""
         change = joined(parts)
         if change.title not in self._known:
+            computed = frozenset(part.title for part in parts if not part.is_weights_only)
             began = self._clock()
-            if began + self._longest > self._end:
+            takes = 0.0 if computed in self._computed else self._longest
+            if began + takes > self._end and not is_needed:
                 return None
             self._known[change.title] = self._plan_again(change.applied_to(self._request))
             self._longest = max(self._longest, self._clock() - began)
+            self._computed.add(computed)
         return self._known[change.title]
 
-    def proposal(self, parts: Sequence[Change]) -> Proposal | None:
+    def proposal(self, parts: Sequence[Change], is_needed: bool = False) -> Proposal | None:
         """These changes, if the job fits with them."""
-        plan = self.plan(parts)
+        plan = self.plan(parts, is_needed)
         return Proposal(joined(parts), plan) if plan is not None and plan.fits else None
 
 
@@ -110,7 +121,8 @@ def propose(
 
     Single changes first. Where none that keeps the image's size is enough, they are added up in their order until the
     job fits, and what the sum can do without is left out again; smaller sizes come after that, alone or with the sum.
-    It begins with what saves the most, so that there is an answer when `SECONDS` are over.
+    It begins with all changes that keep the size, so that there is an answer when `SECONDS` are over: these, or with
+    them the largest size that is known to fit.
     """
     if plan.fits:
         return ()
@@ -118,13 +130,14 @@ def propose(
     same_size = [change for change in changes(request) if not change.is_smaller]
     smaller = [change for change in changes(request) if change.is_smaller]
     everything = _strongest(same_size)
-    smallest = tries.proposal([*everything, *smaller[-1:]])
-    if smallest is None:
-        return ()
-    if tries.proposal(everything) is None:
-        return (_smaller_with(tries, everything, smaller) or smallest,)
-    found = _alone(tries, same_size, plan, MAX_PROPOSALS) or [_summed(tries, same_size, plan, everything)]
-    return (*found, *_alone(tries, smaller, plan, MAX_PROPOSALS - len(found)))
+    whole = (tries.plan(everything, is_needed=True) if everything else None) or plan
+    if not whole.fits:
+        share = whole.share_of_pixels * SHARE_TRIED
+        pixels = share * request.width * request.height
+        found = _smaller_with(tries, everything, smaller, pixels)
+        return (found,) if found else ()
+    fitting = _alone(tries, same_size, plan, MAX_PROPOSALS) or [_summed(tries, same_size, plan, everything)]
+    return (*fitting, *_alone(tries, smaller, plan, MAX_PROPOSALS - len(fitting)))
 
 
 def _strongest(choices: Sequence[Change]) -> list[Change]:
@@ -162,17 +175,23 @@ def _summed(tries: _Tries, choices: Sequence[Change], plan: MemoryEstimate, ever
     return _without_idle(tries, parts if now.fits else everything, choices)
 
 
-def _smaller_with(tries: _Tries, parts: list[Change], sizes: Sequence[Change]) -> Proposal | None:
-    """The largest of these sizes, given from large to small, that fits together with the other changes."""
+def _smaller_with(tries: _Tries, parts: list[Change], sizes: Sequence[Change], likely_pixels: float) -> Proposal | None:
+    """The largest of these sizes, given from large to small, that fits together with the other changes: looked for
+    upwards or downwards from the first that has no more than `likely_pixels`."""
+    if not sizes:
+        return None
+    pixels = [size.fields["width"] * size.fields["height"] for size in sizes]
+    likely = (number for number, count in enumerate(pixels) if count <= likely_pixels)
     low, high = 0, len(sizes)  # the first size that fits is in [low, high]
+    middle, is_first = next(likely, high - 1), True
     while low < high:
-        middle = (low + high) // 2
-        plan = tries.plan([*parts, sizes[middle]])
+        plan = tries.plan([*parts, sizes[middle]], is_needed=is_first)
         if plan is None:
             break
         low, high = (low, middle) if plan.fits else (middle + 1, high)
+        middle, is_first = high - 1 if plan.fits else low, False
     if high == len(sizes):
-        return None
+        return tries.proposal([*parts, sizes[-1]], is_needed=True)
     return _without_idle(tries, [*parts, sizes[high]], [*parts, *sizes])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from PIL import Image
@@ -35,6 +36,9 @@ class Events(Protocol):
     def preview(self, image: Image.Image) -> None:
         """A cheap image of the latent as it now stands."""
 
+    def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        """The file of an image is about to appear at `path`; it will have this `modules.atomic_files.fingerprint`."""
+
     def finished_image(self, image: GeneratedImage) -> None:
         """An image is complete (and saved, if it was to be)."""
 
@@ -58,6 +62,9 @@ class Silent:
         return False
 
     def preview(self, image: Image.Image) -> None:
+        return
+
+    def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
         return
 
     def finished_image(self, image: GeneratedImage) -> None:
@@ -87,6 +94,9 @@ class ForwardedEvents:
 
     def preview(self, image: Image.Image) -> None:
         self._events.preview(image)
+
+    def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
+        self._events.saving(image, path, fingerprint)
 
     def finished_image(self, image: GeneratedImage) -> None:
         self._events.finished_image(image)

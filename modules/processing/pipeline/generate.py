@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from modules.processing.pipeline.run_pass import PassTools
 from modules.processing.pipeline.stages import Part, Stage, old_first_pass_size
 from modules.processing.pipeline.steps import StepProgress
 from modules.processing.pipeline.upscaling import check_upscaler
+from modules.processing.record.made import Made
 from modules.processing.record.output import Output
 from modules.processing.record.recorder import Recorder
 from modules.processing.record.result import Result
@@ -31,9 +33,15 @@ from modules.processing.request import GenerationRequest
 
 
 def generate(
-    request: GenerationRequest, engine: Engine, output: Output, events: Events, hooks: Hooks = NO_HOOKS
+    request: GenerationRequest,
+    engine: Engine,
+    output: Output,
+    events: Events,
+    hooks: Hooks = NO_HOOKS,
+    made: Made = MappingProxyType({}),
 ) -> Result:
-    """Make the images of a request. Holds the engine's lock throughout. `hooks` take part.
+    """Make the images of a request. Holds the engine's lock throughout. `hooks` take part; `made` is what an earlier
+    try has finished, which is not made again. The others come out as if all were made in one go.
 
     Seeds must be fixed (not -1). An interrupt ends the job with the images that are finished; any other
     `FeatherweightError` is raised.
@@ -60,7 +68,7 @@ def generate(
         previews = Previews(request.settings, engine.tiny_vaes)
         steps = StepProgress(events, in_use, previews, request.settings.previews.show_progress_grid)
         steps.plan(passes.steps(in_use.model), request.batch_count)
-        recorder = Recorder(request, engine, in_use, output, events, hooks)
+        recorder = Recorder(request, engine, in_use, output, events, hooks, made)
         recorder.note(wanted.notice)
         recorder.fields(passes.start.fields(in_use.model))
         recorder.sources()
@@ -84,7 +92,13 @@ def _make_batch(passes: Passes, number: int, tools: BatchTools) -> None:
     hooks, in_use, steps = tools.passing.hooks, tools.passing.in_use, tools.passing.steps
     steps.begin_batch(number)
     draft = draft_of(passes.request, number)
-    tools.recorder.begin(Batch.of(draft, passes.request))
+    asked = Batch.of(draft, passes.request)
+    tools.recorder.begin(asked)
+    if tools.recorder.has_all(asked):
+        for index in range(len(asked.seeds)):
+            tools.recorder.restore(number, index)
+        steps.begin_batch(number + 1)
+        return
     hooks.before_batch(draft)
     try:
         latents = hooks.sampled(sample_batch(passes, draft, tools))

@@ -85,7 +85,7 @@ def main_fields(
     source = settings.stable_diffusion.randn_source
     faces = settings.face_restoration
     return {
-        **{key: value for key, value in _own_fields(request).items() if key in FIELD_ORDER},
+        **{key: value for key, value in own_fields(request).items() if key in FIELD_ORDER},
         "Seed": seed,
         "Variation seed": subseed if request.subseed_strength > 0 else None,
         "Sampler": spec.name,
@@ -107,7 +107,7 @@ def main_fields(
     }
 
 
-def _own_fields(request: GenerationRequest) -> dict[str, object]:
+def own_fields(request: GenerationRequest) -> dict[str, object]:
     """What the request's own parameters record, those of the second pass last. Numbers are as they were given."""
     fields = infotext_fields(request, rows_of(type(request)))
     if request.hires:
@@ -137,7 +137,7 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
     """Everything else, only where it matters: what differs from a default and was used."""
     settings = request.settings
     spec = SAMPLERS.get(request.sampler)
-    fields = {key: value for key, value in _own_fields(request).items() if key not in FIELD_ORDER}
+    fields = {key: value for key, value in own_fields(request).items() if key not in FIELD_ORDER}
     if request.hires and request.hires.prompt and settings.compatibility.hires_fix_use_firstpass_conds:
         fields["Hires conds of first pass"] = True
     texts = (prompt, negative_prompt)

@@ -5,17 +5,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from modules.atomic_files import output_error, write_atomic
+from modules.atomic_files import fingerprint, output_error, write_atomic
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
-from modules.images.saving import grids_folder, samples_folder, save_image
+from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
 from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.processing.record.spool import Spool, Unsaved
 from modules.processing.request import GenerationRequest, tab_of
 from modules.processing.start import FromImage, SourceImage
 
 INFOTEXT = "parameters"  # the entry of an image's texts that says how it was made
+
+
+KEPT_HERE = "The image is kept here until the page is closed: save it by hand."
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Output:
     data_dir: Path
     samples_dir: Path | None = None
     allowed: tuple[Path, ...] | None = None
+    spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
 
     def save(
         self,
@@ -36,10 +41,11 @@ class Output:
         context: NameContext,
         suffix: str = "",
         hooks: Hooks = NO_HOOKS,
+        on_path: OnPath = lambda path, fingerprint: None,
     ) -> tuple[GeneratedImage, str | None]:
         """The image with its path, or without one and a sentence that says why it could not be saved.
 
-        What hooks change on the way goes into the file alone.
+        What hooks change on the way goes into the file alone. `on_path`: see `save_image`.
         """
         is_grid = image.kind is ImageRole.GRID
         if is_grid:
@@ -52,11 +58,29 @@ class Output:
         infotext = file.infos.get(INFOTEXT, "")
         try:
             check_folder(folder, self.allowed)
+        except OutputError as error:
+            return image, f"{error} {KEPT_HERE}"
+        try:
             file.path = path = save_image(
-                file.image, folder, request.settings, context, infotext, is_grid=is_grid, suffix=suffix, items=items
+                file.image,
+                folder,
+                request.settings,
+                context,
+                infotext,
+                is_grid=is_grid,
+                suffix=suffix,
+                items=items,
+                on_path=on_path,
             )
         except OutputError as error:
-            return image, f"{error} The image is kept here until the page is closed: save it by hand."
+            if self.spool is None:
+                return image, f"{error} {KEPT_HERE}"
+            unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items)
+            kept, sentence = self.spool.keep(file.image, unsaved)
+            if kept is None:
+                return image, f"{error} {sentence}"
+            on_path(kept, fingerprint(kept))
+            return replace(image, path=kept), f"{error} {sentence}"
         hooks.saved(file)
         return replace(image, path=path), None
 

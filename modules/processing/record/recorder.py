@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 from PIL import Image
@@ -24,6 +25,7 @@ from modules.processing.pipeline.hooks import Grid, Hooks
 from modules.processing.pipeline.pixels import to_images
 from modules.processing.pipeline.stages import Stage
 from modules.processing.record.describe import Facts, extra_fields, infotext, main_fields, schedule_label
+from modules.processing.record.made import GRID_KEY, Made, sample_key
 from modules.processing.record.output import Output, denoising_strength_of, name_context
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import GenerationRequest
@@ -43,7 +45,10 @@ class Finishing(Protocol):
 
 
 class Recorder:
-    """Of one job. Computes nothing of the images; is told what happened, and what was decoded."""
+    """Of one job. Computes nothing of the images; is told what happened, and what was decoded.
+
+    `made`: what an earlier try has finished. Such an image is in the result as it was, and nothing is saved again.
+    """
 
     def __init__(
         self,
@@ -53,7 +58,9 @@ class Recorder:
         output: Output,
         events: Events,
         hooks: Hooks,
+        made: Made,
     ) -> None:
+        self._made = made
         self._request = request
         self._engine = engine
         self._in_use = in_use
@@ -112,6 +119,8 @@ class Recorder:
     def image(self, decoded: Tensor, batch: Batch, index: int, start: Finishing, is_finished: bool = True) -> None:
         """An image [1,3,H,W] in -1..1 of a batch: pixels, infotext, file. One that is not finished is saved only where
         a setting says so."""
+        if self.restore(batch.number, index):
+            return
         self._events.stage(Stage.SAVE)
         (image,) = self._in_use.model.recovery.run(Stage.SAVE, lambda: to_images(decoded))
         if self._request.settings.face_restoration.face_restoration and is_finished:
@@ -119,7 +128,8 @@ class Recorder:
         image = self._hooks.image(image, index)
         raw, image = image, start.finish(image, index, self._hooks)
         image = self._hooks.composited(image, index)
-        generated = replace(self._described(image, batch, index), is_finished=is_finished)
+        key = sample_key(batch.number, index)
+        generated = replace(self._described(image, batch, index), is_finished=is_finished, key=key)
         settings = self._request.settings
         is_wanted = is_finished or settings.saving.save_incomplete_images
         saves = is_wanted and self._request.save_images and settings.saving.samples_save
@@ -143,7 +153,8 @@ class Recorder:
             return
         for role, image in start.by_products(raw, index):
             is_saved, is_shown = wanted[role]
-            extra = replace(finished, image=image, kind=role, path=None)
+            key = sample_key(batch.number, index, f"-{role}")
+            extra = replace(finished, image=image, kind=role, path=None, key=key)
             if is_saved and saves:
                 extra = self._saved(extra, batch.number, index, f"-{role}")
             if is_shown:
@@ -156,6 +167,22 @@ class Recorder:
             return
         for source in dict.fromkeys(start.images):
             self.note(self._output.save_source(source, self._request) or "")
+
+    def has_all(self, batch: Batch) -> bool:
+        """Whether an earlier try has finished all images of this batch."""
+        return all(sample_key(batch.number, index) in self._made for index in range(len(batch.seeds)))
+
+    def restore(self, batch: int, index: int) -> bool:
+        """Take an image of an earlier try into the result. False where there is none."""
+        found = self._made.get(sample_key(batch, index))
+        if found is None:
+            return False
+        image = found.read()
+        if image is None:
+            self.note(f"An earlier try of this job has made {found.path.name}, which is no longer there.")
+        else:
+            self._images.append(image)
+        return True
 
     def _with_restored_faces(self, image: Image.Image, batch: Batch, index: int) -> Image.Image:
         """Faces restored as the settings say, and a copy of the image before saved where they want that."""
@@ -181,8 +208,12 @@ class Recorder:
 
     def before_hires(self, decoded: Tensor, batch: Batch, index: int) -> None:
         """Save an image [1,3,H,W] of the first pass, before the second."""
+        suffix = "-before-highres-fix"
+        key = sample_key(batch.number, index, suffix)
+        if key in self._made:
+            return
         (image,) = to_images(decoded)
-        self._saved(self._described(image, batch, index), batch.number, index, "-before-highres-fix")
+        self._saved(replace(self._described(image, batch, index), key=key), batch.number, index, suffix)
 
     def add_grid(self) -> None:
         """A grid of several samples, first in the list."""
@@ -193,15 +224,27 @@ class Recorder:
             return
         if (len(images) < 2 and settings.saving.grid_only_if_multiple) or not fits_grid(images, settings):
             return
+        made = self._made.get(GRID_KEY)
+        if made is not None:
+            self._insert_grid(made.read())
+            return
         sheet = Grid(images, grid_rows(len(images), settings, self._request.batch_size))
         self._hooks.sheet(sheet)
         first = self._images[0]
         grid = GeneratedImage(
-            image_grid(sheet.images, sheet.rows), first.infotext, first.seed, first.subseed, kind=ImageRole.GRID
+            image_grid(sheet.images, sheet.rows),
+            first.infotext,
+            first.seed,
+            first.subseed,
+            kind=ImageRole.GRID,
+            key=GRID_KEY,
         )
         if settings.saving.grid_save:
             grid = self._saved(grid, 0, 0)
-        if settings.gallery.return_grid:
+        self._insert_grid(grid)
+
+    def _insert_grid(self, grid: GeneratedImage | None) -> None:
+        if grid is not None and self._request.settings.gallery.return_grid:
             self._images.insert(0, grid)
 
     def _described(self, image: Image.Image, batch: Batch, index: int) -> GeneratedImage:
@@ -248,9 +291,13 @@ class Recorder:
             iteration=batch,
             vae_filename=vae.name.partition(".")[0] if vae else "",
         )
-        image, problem = self._output.save(image, self._request, context, suffix, self._hooks)
+
+        def on_path(path: Path, fingerprint: str) -> None:
+            self._events.saving(image, path, fingerprint)
+
+        saved, problem = self._output.save(image, self._request, context, suffix, self._hooks, on_path)
         self.note(problem or "")
-        return image
+        return saved
 
     # -- the result ----------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ class ImageRole(StrEnum):
 @dataclass(frozen=True)
 class GeneratedImage:
     """One image (RGB; a mask composite RGBA) with the infotext that describes it; `is_finished` is False for one that
-    was stopped on the way and is shown as far as it got."""
+    was stopped on the way and is shown as far as it got. `key` says which of the job's images it is, the same at each
+    try of the job."""
 
     image: Image.Image
     infotext: str
@@ -36,6 +37,7 @@ class GeneratedImage:
     path: Path | None = None  # where it was saved; None: not saved
     kind: ImageRole = ImageRole.SAMPLE
     is_finished: bool = True
+    key: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,6 @@ class PostprocessingSettings(SettingsGroup):
         "Action for existing captions",
         "Ignore",
         ("Ignore", "Keep", "Prepend", "Append"),
-        hint="When generating captions in batches: Ignore overwrites a text that stands beside the input, Keep takes "
+        hint="When generating captions in batches: Ignore overwrites a text next to the input, Keep takes "
         "it instead, Prepend and Append put it before or after the new one.",
     )

@@ -24,6 +24,34 @@ class SystemSettings(SettingsGroup):
         maximum=10000,
         hint="Further ones are refused until the line is shorter.",
     )
+    queue_starts_paused = flag(
+        "Pause the queue at start where jobs of the last start wait", False, hint="Otherwise they go on at once."
+    )
+    queue_retries = whole(
+        "How often a job is tried again after the server was killed while it ran",
+        2,
+        minimum=0,
+        maximum=1000,
+        hint="Counted anew after each finished image. Stopping the server in order does not count.",
+    )
+    queue_groups_models = flag(
+        "Run waiting jobs of the loaded model first",
+        True,
+        hint="Fewer changes of model. No job is passed over more than a dozen times, and users take turns.",
+    )
+    queue_kept_jobs = whole(
+        "How many ended jobs the queue remembers",
+        1000,
+        minimum=0,
+        maximum=100000,
+        hint="With the images that they began with. Bookmarked ones are kept in any case; images are not affected.",
+    )
+    queue_done_command = text(
+        "Command that the queue may run when it is done",
+        "",
+        hint="A program and its arguments, chosen in the Queue tab under When done.",
+        api_writable=False,
+    )
     list_hidden_files = flag("Load models from hidden directories", True, hidden=True)
     disable_mmap_load_safetensors = flag(
         "Disable memmapping for loading .safetensors files.",

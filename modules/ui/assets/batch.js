@@ -78,13 +78,15 @@
     }
   }
 
+  const named = (name, sentence) => (sentence.startsWith(name) ? sentence : `${name}: ${sentence}`);
+
   function keepFiles() {
     fw.keep(FILES, JSON.stringify(files));
     const list = document.querySelector(".fw-batch-list");
     if (!list) return;
     list.replaceChildren(
       ...files.map((file) =>
-        fw.element("li", { textContent: file.error ? `${file.name}: ${file.error}` : file.name, className: file.error ? "fw-bad" : "" }),
+        fw.element("li", { textContent: file.error ? named(file.name, file.error) : file.name, className: file.error ? "fw-bad" : "" }),
       ),
     );
     document.querySelector("#img2img_batch_clear").hidden = !files.length;
@@ -164,10 +166,10 @@
       return;
     }
     const failures = state.failures.map(([name, sentence]) =>
-      fw.element("li", { textContent: sentence.startsWith(name) ? sentence : `${name}: ${sentence}` }),
+      fw.element("li", { textContent: named(name, sentence), className: "fw-bad" }),
     );
     place.replaceChildren(fw.element("p", { textContent: fw.batchLine(state) }));
-    if (failures.length) place.append(fw.element("ul", { className: "fw-batch-list fw-bad" }, ...failures));
+    if (failures.length) place.append(fw.element("ul", { className: "fw-batch-list" }, ...failures));
   }
 
   // What was made, as far as the settings say and the server still holds it.

@@ -37,7 +37,7 @@
       if (data.seconds !== null) tab.message(`Time taken: ${data.seconds} s`);
       if (data.task && !data.error) tab.showTimeline(data.task);
       if (!data.images.length) {
-        if (items.length) putOnStage(items[selected]); // in place of a preview
+        if (items.length) putOnStage(items[selected]); // instead of a preview
         else tab.find("gallery", ".fw-stage")?.replaceChildren();
         return;
       }
@@ -169,9 +169,9 @@
       }
     }
 
-    document.addEventListener("click", (event) => {
+    document.addEventListener("click", async (event) => {
       const tool = tab.holds(event.target, "image_tools") && event.target.closest("[data-do]");
-      if (tool) run(tool.dataset.do);
+      if (tool) await run(tool.dataset.do);
       if (tab.holds(event.target, "reuse_seed") && tab.selectedImage()) tab.set("seed", String(tab.selectedImage().seed));
       if (tab.holds(event.target, "restore_progress")) tab.resume(true);
     });

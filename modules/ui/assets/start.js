@@ -31,6 +31,7 @@
       place.className = `fw-${engine.state}`;
       place.title = engine.facts;
       place.dataset.hashing = engine.hashing;
+      document.body.classList.toggle("fw-other-model", !engine.is_bundled);
       for (const tab of fw.tabs) followSize(tab, engine.size);
     } catch {
       place.textContent = "The server does not answer.";
@@ -102,10 +103,20 @@
     if (event.target.matches?.("input[role=listbox]")) event.target.title = event.target.value;
   });
 
+  // The entry of a tab in the menu of tabs that found no room; entries have no id, only the tab's title.
+  function inMenu(id, outer) {
+    const title = window.gradio_config?.components.find((part) => part.props.elem_id === id)?.props.label;
+    const entries = outer ? document.querySelectorAll(`#${outer} .overflow-dropdown button`) : topMenu();
+    return [...entries].find((entry) => entry.textContent.trim() === title);
+  }
+
+  const topMenu = () => document.querySelector("#tabs .overflow-dropdown")?.querySelectorAll("button") || [];
+
   // Show a tab, or a sub tab inside of it, by the ids of their elements. Their buttons may come after the page.
   fw.showTab = async (name, ...subTabs) => {
-    for (const id of [`tab_${name}`, ...subTabs]) {
-      const wanted = () => document.querySelector(`#${id}-button`);
+    const outer = `tab_${name}`;
+    for (const id of [outer, ...subTabs]) {
+      const wanted = () => document.querySelector(`#${id}-button`) || inMenu(id, id === outer ? "" : outer);
       for (let tries = 0; !wanted() && tries < 100; tries += 1) await new Promise((resolve) => setTimeout(resolve, 50));
       wanted()?.click();
     }

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from modules.errors import InvalidValueError
 from modules.memory.changes import AllBranches, Branches, Budget, DecodedChanges
+from modules.memory.dry_run import DryRun
 from modules.memory.feed_forward import SplitOptions, split_feed_forward
 from modules.memory.feed_forward.computing import Resolved
 from modules.memory.feed_forward.options import CallSize, Pieces, hidden_slices, pieces_for
@@ -44,6 +46,16 @@ def _state(layer: nn.Module) -> Stored:
 
 def inputs(width: int = 32, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(2, 9, width, generator=torch.Generator().manual_seed(3)).to(dtype)
+
+
+class Products(TorchFunctionMode):
+    """Counts matrix products."""
+
+    count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.__name__ in ("linear", "mm", "addmm", "addmm_")
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", FEED_FORWARDS)
@@ -305,6 +317,24 @@ def test_streamed_weights_are_brought_once_a_call(level: Level, storage: str | N
         handle.remove()
         torch.testing.assert_close(model(inputs()), expected)
     torch.testing.assert_close(model(inputs()), expected)
+
+
+@pytest.mark.parametrize("storage_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "cut", [{"num_splits": 8, "fp32_accumulation": True}, {"num_splits": 3, "token_chunk": 4}, {"token_chunk": 2}]
+)
+def test_a_few_pieces_take_the_memory_of_all(cut: dict[str, Any], storage_dtype: torch.dtype) -> None:
+    module = diffusers("geglu", hidden=1000).eval()
+    dry_run = DryRun()
+    dry_run.place(module, CPU, storage_dtype)
+    x = dry_run.tensor(2, 9, 32, dtype=storage_dtype)
+    peaks, calls = [], []
+    for few in (False, True):
+        with split_feed_forward(module, SplitOptions(**cut, few_pieces=few)), Products() as products:
+            peaks.append(dry_run.measure(lambda: module(x)))
+        calls.append(products.count)
+    assert peaks[0] == peaks[1]
+    assert calls[1] < calls[0]
 
 
 def test_under_autocast() -> None:

@@ -1,0 +1,294 @@
+"""The queue over HTTP: what runs, waits and has ended, its order, and what happens when it is done."""
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+from pydantic import BaseModel, Field
+
+from modules.api.documentation import documented, documented_image
+from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply
+from modules.api.schemas import Tolerant
+from modules.errors import InvalidValueError, UnknownNameError
+from modules.jobs.editing import api_values, request_infotext, with_api_values
+from modules.jobs.job import IMAGE_KIND, Entry, Job, JobStatus
+from modules.jobs.queue import UNREADABLE, WhenDone
+from modules.jobs.store import JobRecord
+from modules.jobs.tasks import Task
+from modules.processing.request import GenerationRequest, request_from_json
+from modules.services import Services
+
+NO_JOB = "No waiting job has the task id 'task(abc)'; it may have begun or ended."
+SHOWN_ENDED = 20
+MAX_SHOWN = 500
+
+
+ENTRY: dict[str, Any] = {
+    "task_id": "task(abc)",
+    "kind": "txt2img",
+    "title": "a large red circle on a blue background",
+    "status": "queued",
+    "user": "",
+    "model": "featherweight-scenes.safetensors Disable",
+    "waits_for": "",
+    "is_pinned": False,
+    "is_bookmarked": False,
+    "created_at": 1767225600.0,
+    "ended_at": None,
+    "seconds": None,
+    "fraction": 0.0,
+    "phase": "waiting",
+    "eta_s": None,
+    "images": 0,
+    "error": None,
+    "parameters": None,
+    "infotext": None,
+}
+EXAMPLE = {
+    "paused": False,
+    "when_done": "nothing",
+    "running": None,
+    "waiting": [ENTRY],
+    "waiting_total": 1,
+    "ended": [],
+    "failed_total": 0,
+}
+
+
+class QueueId(Tolerant):
+    """One job."""
+
+    task_id: str = Field(examples=["task(abc)"])
+
+
+class MoveBody(QueueId):
+    """Where a waiting job shall stand: before another one, or without one at the end."""
+
+    before: str | None = Field(default=None, examples=["task(def)"])
+
+
+class AgainBody(QueueId):
+    """`seed`: null for the same seeds, -1 for new ones."""
+
+    seed: int | None = Field(default=None, ge=-1, le=2**32 - 1, examples=[-1])
+
+
+class RenameBody(QueueId):
+    """A job's title."""
+
+    title: str = Field(min_length=1, max_length=200, examples=["a cat, more contrast"])
+
+
+class ChangeBody(QueueId):
+    """Parameters by the names of POST /sdapi/v1/txt2img; those left out stay."""
+
+    parameters: dict[str, Any] = Field(examples=[{"steps": 30, "prompt": "a cat"}])
+
+
+class WhenDoneBody(BaseModel):
+    """What happens once when the line is worked off."""
+
+    action: WhenDone = Field(examples=["unload"])
+
+
+def queue_routes(services: Services) -> APIRouter:
+    """GET /featherweight/v1/queue and what changes it."""
+    routes = APIRouter(prefix="/featherweight/v1/queue", tags=["queue"])
+    queue = services.queue
+
+    @routes.get("", **documented(EXAMPLE))
+    def whole(limit: int = 100) -> QueueReply:
+        """What runs, what waits in the order in which it will run, and what ended last."""
+        running = queue.running_entry
+        limit = max(0, min(limit, MAX_SHOWN))
+        return QueueReply(
+            paused=queue.is_paused,
+            when_done=queue.when_done.value,
+            running=entry_reply(running) if running else None,
+            waiting=[entry_reply(entry) for entry in queue.line(limit)],
+            waiting_total=queue.waiting_count,
+            ended=[record_reply(record) for record in queue.store.ended_jobs(limit=min(limit, SHOWN_ENDED))],
+            failed_total=queue.store.count((JobStatus.FAILED,)),
+        )
+
+    @routes.get("/job", **documented(errors={404: "No job has the task id 'task(abc)'."}))
+    def one(task_id: str) -> QueueEntry:
+        """One job with its parameters, by the names of POST /sdapi/v1/txt2img, and as an infotext that fills a form."""
+        record = queue.record(task_id)
+        request = request_of(record, services)
+        entry = queue.find_entry(task_id)
+        reply = entry_reply(entry) if entry is not None and not entry.status.is_final else record_reply(record)
+        if request is not None:
+            reply.parameters = api_values(request)
+            reply.infotext = request_infotext(request, services.catalogue)
+        return reply
+
+    @routes.get(
+        "/image", response_class=FileResponse, **documented_image("png", errors={404: "The job has no such image."})
+    )
+    def image(task_id: str, index: int = 0) -> FileResponse:
+        """A finished image of a job, from its file."""
+        paths = image_paths(queue.record(task_id))
+        if not 0 <= index < len(paths) or not paths[index].is_file():
+            raise UnknownNameError(f"The job has no image {index}, or its file was taken away.")
+        return FileResponse(paths[index], headers={"X-Content-Type-Options": "nosniff"})
+
+    @routes.post("/pause")
+    def pause() -> Nothing:
+        """Begin nothing new; what runs is finished."""
+        queue.pause()
+        return Nothing()
+
+    @routes.post("/resume")
+    def resume() -> Nothing:
+        """Go on."""
+        queue.pause(False)
+        return Nothing()
+
+    @routes.post("/clear")
+    def clear() -> QueueCount:
+        """Cancel everything that waits; what runs goes on."""
+        return QueueCount(count=queue.clear())
+
+    @routes.post("/retry-failed")
+    def retry_failed() -> QueueCount:
+        """Put all failed jobs in line once more, and forget that they failed."""
+        return QueueCount(count=len(retried(services)))
+
+    @routes.post("/when-done", **documented(errors={422: "No command is set (setting queue_done_command)."}))
+    def when_done(body: WhenDoneBody) -> Nothing:
+        """Choose what happens once when the line is worked off: nothing, unload, exit, sleep, or command."""
+        if body.action is WhenDone.COMMAND and not services.settings.current.system.queue_done_command.strip():
+            raise InvalidValueError("No command is set: enter one in Settings > System (queue_done_command).")
+        queue.set_when_done(body.action)
+        return Nothing()
+
+    @routes.post("/next", **documented(errors={404: NO_JOB}))
+    def run_next(body: QueueId) -> Nothing:
+        """Have a waiting job run before all others."""
+        queue.run_next(body.task_id)
+        return Nothing()
+
+    @routes.post("/move", **documented(errors={404: NO_JOB}))
+    def move(body: MoveBody) -> Nothing:
+        """Put a waiting job elsewhere in line."""
+        queue.move_before(body.task_id, body.before)
+        return Nothing()
+
+    @routes.post("/cancel")
+    def cancel(body: QueueId) -> Nothing:
+        """Take a job out of the line, or stop it within one step; what is finished is kept."""
+        queue.interrupt(body.task_id, why="cancelled")
+        return Nothing()
+
+    @routes.post("/remove", **documented(errors={404: "No job has the task id 'task(abc)'."}))
+    def remove(body: QueueId) -> Nothing:
+        """Forget an ended job, with the images that it began with. What it made stays."""
+        if not queue.record(body.task_id).status.is_final:
+            raise InvalidValueError("The job waits or runs; cancel it first.")
+        queue.store.remove([body.task_id])
+        return Nothing()
+
+    @routes.post("/again", **documented(errors={404: "No job has the task id 'task(abc)'."}))
+    def again(body: AgainBody) -> TaskIdReply:
+        """Put a job in line once more, with its seeds or with others. Answers with the new task id."""
+        return TaskIdReply(task_id=queue.again(body.task_id, body.seed).task_id)
+
+    @routes.post("/rename", **documented(errors={404: "No job has the task id 'task(abc)'."}))
+    def rename(body: RenameBody) -> Nothing:
+        """Give a job another title."""
+        queue.rename(body.task_id, body.title)
+        return Nothing()
+
+    @routes.post("/change", **documented(errors={404: NO_JOB, 422: "width is 7; allowed is 16 to 8192."}))
+    def change(body: ChangeBody) -> QueueEntry:
+        """Have a waiting job ask for something else."""
+        return entry_reply(queue.change(body.task_id, changing(services, body.parameters)))
+
+    return routes
+
+
+def changing(services: Services, parameters: dict[str, Any]) -> Any:
+    """What `JobQueue.change` does with a request."""
+    upscalers = services.engine.upscalers.catalogue.names
+    return lambda request: with_api_values(request, parameters, services.catalogue, upscalers)
+
+
+def retried(services: Services) -> list[str]:
+    """Put all failed jobs in line again; the new task ids. Those whose record cannot be read stay as they are."""
+    queue, ids = services.queue, []
+    for record in reversed(queue.store.ended_jobs((JobStatus.FAILED,), limit=10000)):
+        try:
+            entry = queue.again(record.task_id)
+        except UNREADABLE:
+            continue
+        ids.append(entry.task_id)
+        queue.store.remove([record.task_id])
+    return ids
+
+
+def request_of(record: JobRecord, services: Services) -> GenerationRequest | None:
+    """The request of a recorded image job; None for other work and for what cannot be read."""
+    if record.kind != IMAGE_KIND:
+        return None
+    try:
+        return request_from_json(record.request, services.queue.store.inputs.image_of)
+    except UNREADABLE:
+        return None
+
+
+def entry_reply(entry: Entry) -> QueueEntry:
+    """Work that waits or runs."""
+    fraction, phase, eta_s = 0.0, "waiting", None
+    done = 0
+    if isinstance(entry, Task):
+        state = entry.state
+        fraction, phase, eta_s = state.fraction, state.phase, state.eta_s
+    elif isinstance(entry, Job):
+        progress = entry.progress()
+        fraction, phase, eta_s, done = progress.fraction, progress.phase, progress.eta_s, progress.images_done
+        done = done or len(entry.made)
+    standing = entry.standing
+    return QueueEntry(
+        task_id=entry.task_id,
+        kind=entry.kind,
+        title=entry.title,
+        status=entry.status.value,
+        user=standing.user,
+        model=standing.model,
+        waits_for=standing.waits_for,
+        is_pinned=standing.is_pinned,
+        is_bookmarked=standing.is_bookmarked,
+        created_at=entry.created_at,
+        fraction=fraction,
+        phase=phase,
+        eta_s=eta_s,
+        images=done,
+    )
+
+
+def record_reply(record: JobRecord) -> QueueEntry:
+    """Work that has ended."""
+    started = record.started_at
+    return QueueEntry(
+        task_id=record.task_id,
+        kind=record.kind,
+        title=record.title,
+        status=record.status.value,
+        user=record.standing.user,
+        model=record.standing.model,
+        is_bookmarked=record.standing.is_bookmarked,
+        created_at=record.created_at,
+        ended_at=record.ended_at,
+        seconds=max(record.ended_at - started, 0.0) if record.ended_at and started else None,
+        fraction=1.0 if record.status is JobStatus.DONE else 0.0,
+        error=record.error,
+        images=len(image_paths(record)),
+    )
+
+
+def image_paths(record: JobRecord) -> list[Path]:
+    """The files of a recorded job's images."""
+    images = (record.outcome or {}).get("images", [])
+    return [Path(image["path"]) for image in images if isinstance(image, dict) and image.get("path")]

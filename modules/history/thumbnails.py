@@ -1,0 +1,81 @@
+"""Small copies of images for the page, by the fingerprint of the file: kept where a file moves, made when asked for."""
+
+import logging
+import sqlite3
+import threading
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+
+from modules.images.reading import read_image
+
+log = logging.getLogger(__name__)
+
+SIDE_PX = 256
+QUALITY = 80
+
+
+class Thumbnails:
+    """One file of small images; losing it costs nothing but time. `path` None keeps it in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._lock = threading.Lock()
+        try:
+            self._db = _connect(path)
+        except sqlite3.DatabaseError as error:
+            assert path is not None
+            log.warning("The thumbnails (%s) are begun anew: %s", path, error)
+            path.unlink(missing_ok=True)
+            self._db = _connect(path)
+
+    def of(self, fingerprint: str, path: Path) -> bytes:
+        """A WebP of at most 256 pixels a side. Raises `InvalidValueError` for a file that is missing or no image."""
+        found = self.kept(fingerprint)
+        if found is None:
+            found = small_copy(read_image(path, path.name))
+            self.keep(fingerprint, found)
+        return found
+
+    def kept(self, fingerprint: str) -> bytes | None:
+        """One that was made before."""
+        with self._lock:
+            row = self._db.execute("SELECT data FROM thumbnails WHERE fingerprint = ?", (fingerprint,)).fetchone()
+        return bytes(row[0]) if row else None
+
+    def keep(self, fingerprint: str, data: bytes) -> None:
+        """Keep one; a disk that takes nothing costs time at the next look."""
+        try:
+            with self._lock, self._db:
+                self._db.execute("INSERT OR REPLACE INTO thumbnails VALUES (?, ?)", (fingerprint, data))
+        except sqlite3.Error as error:
+            log.warning("A thumbnail could not be kept: %s", error)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+
+def small_copy(image: Image.Image) -> bytes:
+    """An image as a small WebP."""
+    small = image.convert("RGBA" if image.mode in ("RGBA", "LA") else "RGB")
+    small.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    data = BytesIO()
+    small.save(data, "WEBP", quality=QUALITY, method=2)
+    return data.getvalue()
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    db = sqlite3.connect(str(path) if path else ":memory:", timeout=5.0, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=OFF")
+        db.execute("CREATE TABLE IF NOT EXISTS thumbnails (fingerprint TEXT PRIMARY KEY, data BLOB NOT NULL)")
+        db.commit()
+    except BaseException:
+        db.close()
+        raise
+    return db

@@ -1,0 +1,33 @@
+"""Which models a job needs, and whether they are there: what the queue groups jobs by and has them wait for."""
+
+from collections.abc import Sequence
+
+from modules.jobs.queue import Models
+from modules.models.reading.catalogue import CheckpointCatalogue
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.request import GenerationRequest
+
+
+def models_of(catalogue: CheckpointCatalogue) -> Models:
+    """Over the program's catalogue of checkpoints."""
+
+    def of(request: GenerationRequest) -> tuple[str, tuple[str, ...]]:
+        optimizations = request.settings.optimizations
+        main = request.checkpoint or stored_checkpoint(request.settings, catalogue).name or ""
+        hires = request.hires.checkpoint if request.hires else None
+        named = (main, request.refiner_checkpoint or "", hires or "")
+        found = (catalogue.find(name) for name in named if name)
+        needs = tuple(dict.fromkeys(info.name for info in found if info is not None))
+        precision = f"{optimizations.fp8_storage} {optimizations.fp8_format}"
+        return f"{needs[0]} {precision}" if needs else "", needs
+
+    def missing(needs: Sequence[str]) -> str:
+        gone = [name for name in needs if catalogue.find(name) is None]
+        if gone:
+            catalogue.refresh()
+            gone = [name for name in gone if catalogue.find(name) is None]
+        if not gone:
+            return ""
+        return f"for the checkpoint {gone[0]}, which is no longer there. Put it back, or change or cancel the job."
+
+    return Models(of, missing)

@@ -1,0 +1,72 @@
+"""Which of the waiting work comes next: users by turns, jobs of the loaded model together, and nobody waits for ever.
+
+Pure functions over facts; the queue keeps the numbers. Counting by turns and not by the clock, so that a clock that
+jumps changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MAX_OVERTAKEN = 12  # how often work may be passed over in favour of the loaded model
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What is known of one piece of waiting work. `model` is "" for work without one; `overtaken` counts how often
+    later work of the same user was taken first; `is_pinned`: somebody asked for it to run next."""
+
+    user: str = ""
+    model: str = ""
+    overtaken: int = 0
+    is_pinned: bool = False
+    is_held: bool = False  # cannot run now
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to take: its index, and the indexes of what it overtakes."""
+
+    index: int
+    overtaken: tuple[int, ...] = ()
+
+
+def choose(line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], groups: bool = True) -> Choice | None:
+    """The next of a line. None where nothing can run.
+
+    Pinned work first. Then the users with the fewest turns; of these one with work for the loaded model, so that the
+    model changes once in a round. Of that user's work the first for the loaded model, unless the user's first has been
+    overtaken `MAX_OVERTAKEN` times. `groups` False leaves the loaded model out of it.
+    """
+    first: dict[str, int] = {}  # by user
+    fitting: dict[str, int] = {}
+    for index, item in enumerate(line):  # one pass: thousands may wait
+        if item.is_held:
+            continue
+        if item.is_pinned:
+            return Choice(index)
+        user = item.user
+        if user not in first:
+            first[user] = index
+        if groups and item.model == loaded and loaded and user not in fitting:
+            fitting[user] = index
+    if not first:
+        return None
+    fewest = min(turns.get(user, 0) for user in first)
+    served = [user for user in first if turns.get(user, 0) == fewest]
+    old = next((first[user] for user in served if line[first[user]].overtaken >= MAX_OVERTAKEN), None)
+    if old is not None:
+        return Choice(old)
+    candidates = [fitting[user] for user in served if user in fitting]
+    if not candidates:
+        return Choice(min(first[user] for user in served))
+    index = min(candidates)
+    user = line[index].user
+    passed = range(first[user], index)
+    return Choice(index, tuple(other for other in passed if line[other].user == user and not line[other].is_held))
+
+
+def turns_of_newcomer(user: str, line: Sequence[Waiting], turns: Mapping[str, int]) -> int:
+    """The turns that a user counts with who has had nothing in line: no fewer than those who wait, so that a time
+    without jobs is no claim to be served first for long."""
+    others = [turns.get(item.user, 0) for item in line]
+    return max(turns.get(user, 0), min(others, default=0))

@@ -1,0 +1,232 @@
+"""Images that could not be saved where they belong: kept in another folder or in memory, and written when it works.
+
+A kept image is a PNG with its infotext and a JSON file that says where it belongs, so that a restart loses neither.
+Where no folder takes it, it stays in memory; `on_pressure` is called when that becomes much.
+"""
+
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from modules.atomic_files import write_atomic
+from modules.errors import FeatherweightError, OutputError
+from modules.images.encode import encode_image
+from modules.images.naming import NameContext
+from modules.images.saving import save_image
+from modules.settings.values import Settings
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 10.0
+MAX_IN_MEMORY = 16
+TIMES = ("now", "job_timestamp")
+
+OnSaved = Callable[[Path | None, Path], None]
+"""Told that an image which was kept at the first path (None: in memory) is now saved at the second."""
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """What `save_image` needs once more."""
+
+    folder: Path
+    settings: Settings
+    context: NameContext
+    infotext: str | None
+    is_grid: bool
+    suffix: str
+    items: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        context = {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in asdict(self.context).items()
+        }
+        return {
+            "folder": str(self.folder),
+            "settings": self.settings.differences(),
+            "context": context,
+            "infotext": self.infotext,
+            "is_grid": self.is_grid,
+            "suffix": self.suffix,
+            "items": dict(self.items),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Unsaved":
+        """The inverse. Raises KeyError, TypeError, ValueError for what somebody has edited."""
+        context = dict(data["context"])
+        for name in TIMES:
+            if context.get(name):
+                context[name] = datetime.fromisoformat(context[name])
+        known = {item.name for item in fields(NameContext)}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in context.items() if name in known
+        }
+        return cls(
+            Path(data["folder"]),
+            Settings().with_changes(data["settings"]),
+            NameContext(**values),
+            data["infotext"],
+            bool(data["is_grid"]),
+            str(data["suffix"]),
+            {str(key): str(text) for key, text in data["items"].items()},
+        )
+
+
+@dataclass
+class _Kept:
+    unsaved: Unsaved
+    image: Image.Image | None  # None: it is in the file
+    path: Path | None  # None: in memory
+
+
+@dataclass
+class Spool:
+    """The kept images. `folders` are tried in order. `close()` ends the thread; files stay for the next start."""
+
+    folders: Sequence[Path]
+    retry_s: float = RETRY_S
+    on_pressure: Callable[[], None] = lambda: None
+    _listeners: list[OnSaved] = field(default_factory=list)
+    _kept: list[_Kept] = field(default_factory=list)
+    _condition: threading.Condition = field(default_factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _closing: bool = False
+
+    def listen(self, on_saved: OnSaved) -> None:
+        """Have it told when an image is saved after all."""
+        self._listeners.append(on_saved)
+
+    def start(self) -> int:
+        """Take up what an earlier program kept; returns how many images that are."""
+        for folder in self.folders:
+            for note in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+                path = note.with_suffix(".png")
+                try:
+                    unsaved = Unsaved.from_json(json.loads(note.read_text(encoding="utf-8")))
+                except (OSError, KeyError, TypeError, ValueError, FeatherweightError) as error:
+                    log.warning("%s does not say where its image belongs (%s); the image stays there.", note, error)
+                    continue
+                if path.is_file():
+                    self._add(_Kept(unsaved, None, path))
+        return len(self._kept)
+
+    def keep(self, image: Image.Image, unsaved: Unsaved) -> tuple[Path | None, str]:
+        """Keep an image; where it is now, and a sentence that says so."""
+        path = self._written(image, unsaved)
+        self._add(_Kept(unsaved, None if path else image, path))
+        if path is not None:
+            return path, f"The image is kept as {path}, and is saved where it belongs as soon as that works."
+        if sum(item.path is None for item in self._kept) >= MAX_IN_MEMORY:
+            self.on_pressure()
+            return None, "The image is kept in memory until it can be saved. The queue was paused: free some space now."
+        return None, "The image is kept in memory until it can be saved: do not end the server, free some space."
+
+    @property
+    def notice(self) -> str:
+        """What people should know; "" when nothing is kept."""
+        with self._condition:
+            kept = len(self._kept)
+            folders = ", ".join(sorted({str(item.unsaved.folder) for item in self._kept}))
+            where = "in memory" if any(item.path is None for item in self._kept) else "aside"
+        if not kept:
+            return ""
+        images = "1 image" if kept == 1 else f"{kept} images"
+        return f"{images} could not be saved in {folders} and wait {where}. Free some space or allow writing there."
+
+    def close(self) -> None:
+        """Try once more, then end the thread."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join(5.0)
+        lost = sum(item.path is None for item in self._kept)
+        if lost:
+            log.error("%d images were only in memory and could not be saved.", lost)
+
+    def _add(self, kept: _Kept) -> None:
+        with self._condition:
+            self._kept.append(kept)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="featherweight-spool", daemon=True)
+                self._thread.start()
+
+    def _written(self, image: Image.Image, unsaved: Unsaved) -> Path | None:
+        for folder in self.folders:
+            path = folder / f"{unsaved.context.seed}-{secrets.token_hex(4)}.png"
+            try:
+                data = encode_image(image, "png", unsaved.infotext, items=unsaved.items)
+                write_atomic(path, data)
+                write_atomic(path.with_suffix(".json"), json.dumps(unsaved.to_json()).encode())
+            except (OSError, OutputError) as error:
+                log.info("An image cannot be kept in %s: %s", folder, error)
+                for part in (path, path.with_suffix(".json")):
+                    try:
+                        part.unlink(missing_ok=True)
+                    except OSError:
+                        continue
+                continue
+            return path
+        return None
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                if not self._closing:
+                    self._condition.wait(self.retry_s if self._kept else None)
+                is_last = self._closing
+                waiting = list(self._kept)
+            for kept in waiting:
+                if not self._saved(kept):
+                    break
+            if is_last:
+                return
+
+    def _saved(self, kept: _Kept) -> bool:
+        """Try to save one; whether the next one is worth trying."""
+        unsaved = kept.unsaved
+        try:
+            if kept.image is None:
+                assert kept.path is not None
+                with Image.open(kept.path) as file:
+                    image = file.copy()
+            else:
+                image = kept.image
+            target = save_image(
+                image,
+                unsaved.folder,
+                unsaved.settings,
+                unsaved.context,
+                unsaved.infotext,
+                is_grid=unsaved.is_grid,
+                suffix=unsaved.suffix,
+                items=unsaved.items,
+            )
+        except OutputError:
+            return False
+        except (OSError, ValueError, FeatherweightError) as error:
+            log.warning("A kept image, %s, cannot be read: %s", kept.path, error)
+            target = None
+        with self._condition:
+            self._kept.remove(kept)
+        if target is None:
+            return True
+        for listener in self._listeners:
+            listener(kept.path, target)
+        if kept.path is not None:
+            for part in (kept.path.with_suffix(".json"), kept.path):
+                part.unlink(missing_ok=True)
+        log.info("An image that could not be saved is now %s.", target)
+        return True

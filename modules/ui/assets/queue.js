@@ -1,0 +1,275 @@
+// The Queue tab: what runs, waits and has ended; its order, by buttons and by dragging. Asks only while it is shown.
+(() => {
+  const fw = window.featherweight;
+  const ROUTE = "featherweight/v1/queue";
+  const LOOK_MS = 1000;
+  const FIELDS = [
+    ["prompt", "Prompt", "textarea"],
+    ["negative_prompt", "Negative prompt", "textarea"],
+    ["steps", "Steps", "number"],
+    ["cfg_scale", "CFG Scale", "number"],
+    ["width", "Width", "number"],
+    ["height", "Height", "number"],
+    ["seed", "Seed", "number"],
+    ["n_iter", "Batch count", "number"],
+  ];
+  let drawn = "";
+  let dragged = null;
+
+  const place = () => document.querySelector("#fw_queue");
+  const act = (name, body = {}) => async () => {
+    try {
+      const reply = await fw.post(`${ROUTE}/${name}`, body);
+      say(typeof reply.count === "number" ? `${reply.count} ${reply.count === 1 ? "job" : "jobs"}.` : "");
+    } catch (error) {
+      say(error.message, true);
+    }
+    await look();
+  };
+
+  function say(text, isBad = false) {
+    const line = place()?.querySelector(".fw-queue-status");
+    if (!line) return;
+    line.textContent = text;
+    line.classList.toggle("fw-bad", isBad);
+  }
+
+  function button(text, title, run, options = {}) {
+    const made = fw.element("button", { type: "button", textContent: text, title, disabled: Boolean(options.disabled) });
+    if (options.label) made.setAttribute("aria-label", options.label);
+    made.addEventListener("click", run);
+    return made;
+  }
+
+  async function look() {
+    if (!place()?.offsetParent || document.hidden || dragged) return;
+    let state;
+    try {
+      state = await fw.get(ROUTE);
+    } catch (error) {
+      say(error.message, true);
+      return;
+    }
+    bar(state);
+    const text = JSON.stringify([state, 0]);
+    if (text === drawn) return;
+    drawn = text;
+    const focused = document.activeElement?.closest?.("[data-task]")?.dataset.task;
+    const label = document.activeElement?.textContent;
+    const list = place().querySelector(".fw-queue-lists");
+    list.replaceChildren(
+      ...section("Running", state.running ? [state.running] : [], (job) => row(job, runningButtons(job))),
+      ...section(
+        `Waiting (${state.waiting_total})`,
+        state.waiting,
+        (job, index, jobs) => draggable(row(job, waitingButtons(job, index, jobs)), job),
+      ),
+      ...section("Ended", state.ended, (job) => row(job, endedButtons(job))),
+    );
+    if (!state.running && !state.waiting.length && !state.ended.length) {
+      list.append(fw.element("p", { className: "fw-empty", textContent: "Nothing is in line. What Generate starts appears here." }));
+    }
+    if (focused) {
+      const again = [...list.querySelectorAll(`[data-task="${CSS.escape(focused)}"] button`)];
+      again.find((item) => item.textContent === label)?.focus();
+    }
+  }
+
+  function bar(state) {
+    const pause = place().querySelector("[data-do=pause]");
+    pause.textContent = state.paused ? "Resume" : "Pause";
+    pause.setAttribute("aria-pressed", String(state.paused));
+    place().querySelector(".fw-queue-paused").hidden = !state.paused;
+    place().querySelector("[data-do=clear]").disabled = state.waiting_total === 0;
+    const retry = place().querySelector("[data-do=retry]");
+    retry.disabled = state.failed_total === 0;
+    retry.textContent = state.failed_total ? `Retry ${state.failed_total} failed` : "Retry failed";
+    const done = place().querySelector("#fw_queue_done");
+    if (document.activeElement !== done) done.value = state.when_done;
+  }
+
+  function section(title, jobs, draw) {
+    if (!jobs.length) return [];
+    return [fw.element("h3", { textContent: title }), fw.element("ol", {}, ...jobs.map(draw))];
+  }
+
+  // "40 % · sampling · 3 s left", "waits for ...", "failed: ...".
+  fw.queueLine = (job) => {
+    if (job.waits_for) return `waits ${job.waits_for}`;
+    const parts = [];
+    if (job.status === "running") {
+      parts.push(`${Math.round(job.fraction * 100)} %`, job.phase);
+      if (job.eta_s !== null && job.eta_s !== undefined) parts.push(`${fw.duration(job.eta_s)} left`);
+    } else if (job.status !== "queued") {
+      parts.push(job.status);
+      if (job.seconds !== null && job.seconds !== undefined) parts.push(fw.duration(job.seconds));
+    } else if (job.is_pinned) parts.push("next");
+    if (job.images) parts.push(`${job.images} ${job.images === 1 ? "image" : "images"}`);
+    if (job.user) parts.push(job.user);
+    if (job.error) parts.push(job.error);
+    return parts.filter(Boolean).join(" · ");
+  };
+
+  function row(job, buttons) {
+    const thumb = fw.element("span", { className: "fw-queue-thumb" });
+    if (job.images && job.status !== "running" && job.status !== "queued") {
+      const image = new Image();
+      image.loading = "lazy";
+      image.alt = "";
+      image.src = `${ROUTE}/image?task_id=${encodeURIComponent(job.task_id)}`;
+      image.addEventListener("error", () => image.remove());
+      thumb.append(image);
+    }
+    const text = fw.element(
+      "div",
+      { className: "fw-queue-text" },
+      fw.element("strong", { textContent: `${job.is_bookmarked ? "★ " : ""}${job.title}` }),
+      fw.element("span", { textContent: [job.kind === "txt2img" ? "" : job.kind, fw.queueLine(job)].filter(Boolean).join(" · ") }),
+    );
+    if (job.status === "running") {
+      const filled = fw.element("span");
+      filled.style.width = `${Math.round(job.fraction * 100)}%`;
+      text.append(fw.element("div", { className: "fw-bar" }, filled));
+    }
+    const made = fw.element("li", { className: `fw-queue-job fw-is-${job.status}` }, thumb, text,
+      fw.element("div", { className: "fw-queue-buttons" }, ...buttons));
+    made.dataset.task = job.task_id;
+    return made;
+  }
+
+  const isImage = (job) => job.kind === "txt2img";
+
+  function runningButtons(job) {
+    return [button("Stop", "Stop it within one step; finished images are kept", act("cancel", { task_id: job.task_id }))];
+  }
+
+  function waitingButtons(job, index, jobs) {
+    const { task_id } = job;
+    const after = jobs[index + 2]?.task_id ?? null;
+    return [
+      button("↑", "Earlier", act("move", { task_id, before: jobs[index - 1]?.task_id }), { disabled: index === 0, label: `Earlier: ${job.title}` }),
+      button("↓", "Later", act("move", { task_id, before: after }), { disabled: index === jobs.length - 1, label: `Later: ${job.title}` }),
+      button("Next", "Run it before all others", act("next", { task_id })),
+      ...(isImage(job) ? [button("Edit", "Change its parameters", () => edit(job)), ...repeating(job)] : []),
+      button("Cancel", "Take it out of the line", act("cancel", { task_id })),
+    ];
+  }
+
+  function repeating(job) {
+    return [button("New seed", "Put it in line once more, with another seed", act("again", { task_id: job.task_id, seed: -1 }))];
+  }
+
+  function endedButtons(job) {
+    const { task_id } = job;
+    return [
+      button(job.status === "done" ? "Repeat" : "Retry", "Put it in line once more, with its seeds", act("again", { task_id })),
+      ...(isImage(job) ? [...repeating(job), button("To form", "Fill the form with its parameters", () => toForm(task_id))] : []),
+      button("Remove", "Forget it; its images stay", act("remove", { task_id })),
+    ];
+  }
+
+  // -- dragging --------------------------------------------------------------------------------------------------------
+
+  function draggable(item, job) {
+    item.draggable = true;
+    item.addEventListener("dragstart", (event) => {
+      dragged = job.task_id;
+      event.dataTransfer.setData("text/plain", job.task_id);
+      event.dataTransfer.effectAllowed = "move";
+      item.classList.add("fw-dragged");
+    });
+    item.addEventListener("dragend", () => {
+      dragged = null;
+      item.classList.remove("fw-dragged");
+    });
+    item.addEventListener("dragover", (event) => {
+      if (dragged && dragged !== job.task_id) event.preventDefault();
+    });
+    item.addEventListener("drop", (event) => {
+      event.preventDefault();
+      const [task_id, middle] = [dragged, item.getBoundingClientRect().top + item.offsetHeight / 2];
+      dragged = null;
+      if (!task_id) return;
+      const next = item.nextElementSibling?.dataset.task ?? null;
+      act("move", { task_id, before: event.clientY < middle ? job.task_id : next })();
+    });
+    return item;
+  }
+
+  // -- editing ---------------------------------------------------------------------------------------------------------
+
+  async function toForm(task_id) {
+    try {
+      const job = await fw.get(`${ROUTE}/job?task_id=${encodeURIComponent(task_id)}`);
+      if (!job.infotext) throw new Error("The parameters of this job cannot be read.");
+      const tab = fw.tab("txt2img") || fw.tabs[0];
+      document.querySelector(`#tabs button[data-tab-id="${tab.prefix}"]`)?.click();
+      setTimeout(() => tab.take(job.infotext), 200);
+    } catch (error) {
+      say(error.message, true);
+    }
+  }
+
+  async function edit(job) {
+    let whole;
+    try {
+      whole = await fw.get(`${ROUTE}/job?task_id=${encodeURIComponent(job.task_id)}`);
+    } catch (error) {
+      say(error.message, true);
+      return;
+    }
+    const values = whole.parameters || {};
+    const inputs = new Map();
+    const labels = FIELDS.map(([name, text, type]) => {
+      const input = fw.element(type === "textarea" ? "textarea" : "input", { value: values[name] ?? "" });
+      if (type === "number") Object.assign(input, { type: "number", step: "any" });
+      inputs.set(name, input);
+      return fw.element("label", { className: `fw-queue-${type}` }, fw.element("span", { textContent: text }), input);
+    });
+    const status = fw.element("p", { className: "fw-bad", attributes: { role: "alert" } });
+    const dialog = fw.element("dialog", { id: "fw_queue_dialog", attributes: { "aria-labelledby": "fw_queue_title" } });
+    const close = () => dialog.close();
+    const save = async () => {
+      const parameters = {};
+      for (const [name, , type] of FIELDS) {
+        const text = inputs.get(name).value;
+        const value = type === "number" ? Number(text) : text;
+        if (value !== values[name]) parameters[name] = value;
+      }
+      try {
+        await fw.post(`${ROUTE}/change`, { task_id: job.task_id, parameters });
+        close();
+        look();
+      } catch (error) {
+        status.textContent = error.message;
+      }
+    };
+    const tools = fw.element("div", { className: "fw-tools" },
+      button("Save", "Have the job ask for this", save),
+      button("Edit in the form", "Fill the form with it and take it out of the line", async () => {
+        await toForm(job.task_id);
+        await act("cancel", { task_id: job.task_id })();
+        close();
+      }),
+      button("Close", "Leave it as it is", close));
+    dialog.append(fw.element("h2", { id: "fw_queue_title", textContent: job.title }), ...labels, status, tools);
+    dialog.addEventListener("close", () => dialog.remove());
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  // -- the tab ---------------------------------------------------------------------------------------------------------
+
+  document.addEventListener("click", (event) => {
+    const name = event.target.closest?.("#fw_queue [data-do]")?.dataset.do;
+    if (name === "pause") act(event.target.getAttribute("aria-pressed") === "true" ? "resume" : "pause")();
+    if (name === "clear" && window.confirm("Cancel all jobs that wait?")) act("clear")();
+    if (name === "retry") act("retry-failed")();
+    if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(look, 50);
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.id === "fw_queue_done") act("when-done", { action: event.target.value })();
+  });
+  document.addEventListener("visibilitychange", look);
+  setInterval(look, LOOK_MS);
+})();

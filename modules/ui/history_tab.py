@@ -1,0 +1,23 @@
+"""The History tab: a frame that the page's script fills from the routes of the history."""
+
+import gradio as gr
+
+EXAMPLES = ("steps:>20", "model:foo", "lora:bar", "fp8:on", "date:2026-11", "size:512x512", "is:starred", "tag:x")
+
+
+def build_history_tab() -> None:
+    """Build the tab's contents inside of the tab that is open now."""
+    examples = " ".join(f"<code>{text}</code>" for text in EXAMPLES).replace(">20", "&gt;20")
+    gr.HTML(
+        '<div id="fw_history"><div class="fw-history-bar">'
+        '<input type="search" id="fw_history_search" aria-label="Search the history" '
+        'placeholder="Search: words, &quot;phrases&quot;, steps:&gt;20 model:foo">'
+        '<button type="button" data-do="starred" aria-pressed="false">★ Starred</button>'
+        '<button type="button" data-do="trashed" aria-pressed="false">Trash</button>'
+        '<button type="button" data-do="import">Import a folder</button></div>'
+        f'<p class="fw-history-help">{examples}; a minus sign in front leaves out: <code>-lora:bar</code></p>'
+        '<p class="fw-history-status" role="status"></p><div class="fw-history-imports"></div>'
+        '<div class="fw-history-days"></div>'
+        '<div class="fw-tools"><button type="button" data-do="more" hidden>Older images</button></div></div>',
+        elem_id="fw_history_box",
+    )

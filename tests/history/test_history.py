@@ -1,0 +1,246 @@
+"""The history: what a search finds, what becomes of files, and how folders are taken in."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from modules.errors import InvalidValueError, OutputError, UnknownNameError
+from modules.history.importing import Importer
+from modules.history.query import parse_query
+from modules.history.store import History, ImageFile
+from modules.history.thumbnails import Thumbnails
+from modules.processing.record.result import GeneratedImage
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).astimezone().timestamp()
+
+
+def file(number: int, prompt: str, day: str = "2026-11-01", **fields: object) -> ImageFile:
+    given = {"Steps": 20, "Sampler": "Euler a", "CFG scale": 7.0, "Seed": number, "Size": "64x64", **fields}
+    texts = ", ".join(f"{key}: {value}" for key, value in given.items())
+    infotext = f"{prompt}\nNegative prompt: blurry\n{texts}"
+    return ImageFile(Path(f"/images/{number}.png"), f"{number}", 64, 64, 1, 1.0, infotext, at(day), user="ann")
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    history = History(tmp_path / "history.sqlite", tmp_path / "trash")
+    history.add(
+        [
+            file(1, "a red circle", "2026-10-31", Model="foo-v2"),
+            file(2, "a circle on a red ground <lora:bar:0.5>", "2026-11-01", Model="other", Steps=30),
+            file(3, "a Café at night", "2026-11-02", Model="foo", **{"FP8 weight": "Enable", "FP8 format": "int8_row"}),
+        ]
+    )
+    yield history
+    history.close()
+
+
+def found(history: History, text: str) -> list[int]:
+    return [int(entry.path.stem) for entry in history.search(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [3, 2, 1]),
+        ("circle", [2, 1]),
+        ('"red circle"', [1]),
+        ("red circle", [2, 1]),
+        ("circ*", [2, 1]),
+        ("cafe", [3]),
+        ("circle -ground", [1]),
+        ("-circle", [3]),
+        ("steps:20", [3, 1]),
+        ("steps:>20", [2]),
+        ("steps:>=20 steps:<30", [3, 1]),
+        ("steps:25..", [2]),
+        ("steps:..20", [3, 1]),
+        ("cfg:7", [3, 2, 1]),
+        ('"cfg scale:7"', []),
+        ("model:foo", [3, 1]),
+        ("model:=foo", [3]),
+        ("-model:foo", [2]),
+        ("model:f*v2", [1]),
+        ("lora:bar", [2]),
+        ("fp8:on", [3]),
+        ("fp8:off", [2, 1]),
+        ("fp8:int8", [3]),
+        ("seed:2", [2]),
+        ('sampler:"euler a"', [3, 2, 1]),
+        ("size:64x64 width:>=64", [3, 2, 1]),
+        ("date:2026-11", [3, 2]),
+        ("date:2026-10-31", [1]),
+        ("date:>2026-11-01", [3]),
+        ("date:2026-10..2026-11-01", [2, 1]),
+        ("date:2025", []),
+        ("negative:blurry", [3, 2, 1]),
+        ("file:2", [2]),
+        ('steps:>20 model:other lora:bar date:2026-11 "red ground"', [2]),
+        ("nothing:x", []),
+        ("user:ann is:starred", []),
+        ("-is:missing circle", [2, 1]),
+        ("'; DROP TABLE entries; --", []),
+        ("(((", [3, 2, 1]),
+    ],
+)
+def test_a_search_finds(history: History, text: str, expected: list[int]) -> None:
+    assert found(history, text) == expected
+    assert history.count(text) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("steps:>many", "compares with no number"),
+        ("steps:x..y", "no range of numbers"),
+        ("date:yesterday", "is no date"),
+        ("date:2026-13", "is no date"),
+        ("is:lost", "is:starred"),
+        ("x " * 100, "more than 64 terms"),
+        ("x" * 3000, "allowed are 2000"),
+    ],
+)
+def test_what_is_no_search_is_said(text: str, error: str) -> None:
+    with pytest.raises(InvalidValueError, match=error):
+        parse_query(text)
+
+
+def test_pages_follow_each_other_and_equal_times_do_not_collide(history: History) -> None:
+    history.add([file(number, "many", "2026-12-01") for number in range(10, 20)])
+    first = history.search("many", limit=6)
+    second = history.search("many", before=first[-1].id, limit=6)
+    assert [len(first), len(second)] == [6, 4]
+    assert len({entry.id for entry in first + second}) == 10
+
+
+def test_stars_and_tags_are_found_and_taken_away_again(history: History) -> None:
+    (entry,) = history.search("cafe")
+    history.star(entry.id, True)
+    history.tag(entry.id, ["best of", " best  of ", "night"])
+    assert found(history, "is:starred") == found(history, 'tag:"best of"') == [3]
+    assert history.entry(entry.id).tags == ("best of", "night")
+    history.tag(entry.id, [])
+    history.star(entry.id, False)
+    assert found(history, "tag:night") == found(history, "is:starred") == []
+    with pytest.raises(InvalidValueError, match="32 tags"):
+        history.tag(entry.id, [str(number) for number in range(40)])
+    with pytest.raises(UnknownNameError, match="no image 5"):
+        history.star(5, True)
+
+
+def png(
+    path: Path, color: tuple[int, int, int], infotext: str = "a dot\nSteps: 5, Sampler: Euler, Seed: 1, Size: 8x8"
+) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = PngInfo()
+    texts.add_text("parameters", infotext)
+    Image.new("RGB", (8, 8), color).save(path, pnginfo=texts)
+    return path
+
+
+def generated(path: Path) -> GeneratedImage:
+    with Image.open(path) as image:
+        return GeneratedImage(image.copy(), image.info["parameters"], 1, 1, path)
+
+
+def test_a_finished_image_is_there_at_once_and_once(tmp_path: Path, history: History) -> None:
+    image = generated(png(tmp_path / "a.png", (1, 2, 3)))
+    history.finished("task", "ann", image)
+    history.finished("task", "ann", image)
+    (entry,) = history.of_task("task")
+    assert entry.path == image.path and entry.user == "ann" and abs(entry.created_at - time.time()) < 60
+    assert history.search("dot user:ann") == [entry]
+    assert history.search("dot", user="bob") == []
+
+
+def test_a_deleted_image_lies_in_the_trash_and_comes_back(tmp_path: Path, history: History) -> None:
+    history.finished("task", "", generated(png(tmp_path / "out" / "a.png", (1, 2, 3))))
+    (entry,) = history.of_task("task")
+    trashed = history.delete(entry.id)
+    assert not entry.path.exists() and trashed.path.is_relative_to(tmp_path / "trash") and trashed.path.exists()
+    assert history.search("dot") == []
+    assert [item.id for item in history.search("is:trashed")] == [entry.id]
+    png(entry.path, (9, 9, 9))  # meanwhile another file has the name
+    restored = history.restore(entry.id)
+    assert restored.path == entry.path.with_name("a-1.png") and restored.path.exists()
+    assert [item.path for item in history.search("dot")] == [restored.path]
+
+
+def test_a_folder_is_imported_once_and_non_images_are_passed_over(tmp_path: Path, history: History) -> None:
+    folder = tmp_path / "old"
+    for number in range(3):
+        png(folder / "sub" / f"{number}.png", (number, 0, 0))
+    (folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"x" * 100)
+    (folder / "empty.jpg").touch()
+    (folder / "notes.txt").write_text("no image")
+    (folder / "trash").mkdir()
+    importer = Importer(history, Thumbnails(None))
+    importer.add(folder)
+    assert importer.wait(20)
+    (state,) = history.imports()
+    assert state["state"] == "done"
+    assert state["counts"] == {"files": 5, "added": 3, "known": 0, "moved": 0, "copies": 0, "skipped": 2}
+    (folder / "sub" / "1.png").rename(folder / "moved.png")
+    png(folder / "copy.png", (0, 0, 0)).write_bytes((folder / "sub" / "0.png").read_bytes())
+    importer.add(folder)
+    assert importer.wait(20)
+    counts = history.imports()[0]["counts"]
+    assert (counts["added"], counts["known"], counts["moved"], counts["copies"]) == (0, 2, 1, 1)
+    assert sorted(entry.path.name for entry in history.search("dot")) == ["0.png", "2.png", "moved.png"]
+    importer.close()
+    with pytest.raises(InvalidValueError, match="is no folder"):
+        importer.add(tmp_path / "nothing")
+
+
+def test_an_import_that_was_cut_off_goes_on(tmp_path: Path, history: History) -> None:
+    png(tmp_path / "old" / "a.png", (1, 1, 1))
+    history.note_import(tmp_path / "old", "running", {})
+    importer = Importer(history, Thumbnails(None))
+    importer.start()
+    assert importer.wait(20)
+    assert history.count("dot") == 1
+    importer.close()
+
+
+def test_times_from_before_the_clock_was_set_are_no_error(tmp_path: Path, history: History) -> None:
+    for number, seconds in enumerate((0, 1, 2**33)):
+        os.utime(png(tmp_path / "old" / f"{number}.png", (number, 1, 1)), (seconds, seconds))
+    importer = Importer(history, Thumbnails(None))
+    importer.add(tmp_path / "old")
+    assert importer.wait(20)
+    importer.close()
+    assert [entry.path.name for entry in history.search("dot")] == ["2.png", "1.png", "0.png"]
+
+
+def test_a_damaged_history_is_kept_aside_and_one_of_a_newer_version_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    path.write_bytes(b"garbage" * 1000)
+    history = History(path, tmp_path)
+    assert "It was kept as history.sqlite.corrupt-1" in history.notices[0] and history.search() == []
+    history.close()
+    with sqlite3.connect(path) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    with pytest.raises(OutputError, match="newer version"):
+        History(path, tmp_path)
+
+
+def test_thumbnails_are_kept_by_contents(tmp_path: Path) -> None:
+    thumbnails = Thumbnails(tmp_path / "thumbnails.sqlite")
+    path = png(tmp_path / "a.png", (1, 2, 3))
+    made = thumbnails.of("x", path)
+    assert made[8:12] == b"WEBP"
+    path.unlink()
+    assert thumbnails.of("x", path) == made
+    with pytest.raises(InvalidValueError, match=r"a\.png"):
+        thumbnails.of("y", path)
+    thumbnails.close()

@@ -33,7 +33,8 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
 
 
 def _paths_of(route: Any, prefix: str = "") -> Iterator[str]:
-    """The paths of a route; those of all that an included router has, which FastAPI keeps as one route without a path."""
+    """The paths of a route; those of all that an included router has, which FastAPI keeps as one route without a
+    path."""
     if hasattr(route, "path"):
         yield prefix + route.path
         return

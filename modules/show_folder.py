@@ -10,7 +10,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 
-def open_folder(folder: Path) -> bool:
+def show_folder(folder: Path) -> bool:
     """Whether the file manager was called; False on a machine without a screen."""
     command = {"darwin": "open", "win32": "explorer"}.get(sys.platform, "xdg-open")
     has_screen = command != "xdg-open" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

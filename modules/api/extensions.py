@@ -1,5 +1,6 @@
 """Routes that extensions add to the app when it is built, reachable before the page, guarded as ours are."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -27,8 +28,19 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     end = next((at for at, route in enumerate(before) if _answers_everything(route)), len(before))
     routes[:] = [*before[:end], *added, *before[end:]]
     app.openapi_schema = None
-    paths = (getattr(route, "path", "").partition("{")[0] for route in added)
+    paths = (path.partition("{")[0] for route in added for path in _paths_of(route))
     app.state.extension_paths = tuple(path for path in paths if path not in ("", "/") and not path.startswith(GUARDED))
+
+
+def _paths_of(route: Any, prefix: str = "") -> Iterator[str]:
+    """The paths of a route; those of all that an included router has, which FastAPI keeps as one route without a
+    path."""
+    if hasattr(route, "path"):
+        yield prefix + route.path
+        return
+    inner = prefix + route.include_context.prefix
+    for one in route.original_router.routes:
+        yield from _paths_of(one, inner)
 
 
 def _answers_everything(route: Any) -> bool:

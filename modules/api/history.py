@@ -30,7 +30,7 @@ from modules.jobs.queue import UNREADABLE
 from modules.processing.record.output import check_folder
 from modules.processing.request import GenerationRequest, request_from_json
 from modules.services import Services
-from modules.show_folder import open_folder
+from modules.show_folder import show_folder
 
 MAX_CHOSEN = 1000
 NO_IMAGE = "The history has no image 1767225600000000; it may have been deleted."
@@ -181,7 +181,7 @@ def history_routes(services: Services) -> APIRouter:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
         folder = entry_of(body.id, request).path.parent
         is_local = request.client is not None and is_loopback(request.client.host)
-        return OpenedFolderReply(folder=str(folder), opened=is_local and open_folder(folder))
+        return OpenedFolderReply(folder=str(folder), opened=is_local and show_folder(folder))
 
     @routes.post("/again", **documented(errors={404: NO_IMAGE, 422: "There is no precision 'fp9'."}))
     async def again(body: AgainBody, request: Request) -> TaskIdReply:

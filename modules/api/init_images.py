@@ -9,7 +9,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.images.encode import decode_image
 from modules.images.reading import read_image
 from modules.processing.parameters import Parameter
-from modules.processing.pasting import missing_images, pasted_mask, pasted_start
+from modules.processing.pasting import images_begun_with, pasted_mask, pasted_start
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, SourceImage
 from modules.settings.values import Settings
 
@@ -23,7 +23,10 @@ def start_from(body: ImageBody, settings: Settings, parsed: Mapping[str, Any] | 
     """
     parsed = parsed or {}
     if not body.init_images:
-        named = " ".join(missing_images(parsed))
+        named = " ".join(
+            f"The {word} {name} is not here: load it to make the same image again."
+            for word, name in images_begun_with(parsed)
+        )
         raise UnknownNameError(
             f"Init image not found: give at least one image as base64 text in init_images. {named}".strip()
         )

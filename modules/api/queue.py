@@ -27,6 +27,7 @@ MAX_SHOWN = 500
 ENTRY: dict[str, Any] = {
     "task_id": "task(abc)",
     "kind": "txt2img",
+    "is_image_job": True,
     "title": "a large red circle on a blue background",
     "status": "queued",
     "user": "",
@@ -253,6 +254,7 @@ def entry_reply(entry: Entry) -> QueueEntry:
     return QueueEntry(
         task_id=entry.task_id,
         kind=entry.kind,
+        is_image_job=isinstance(entry, Job),
         title=entry.title,
         status=entry.status.value,
         user=standing.user,
@@ -274,6 +276,7 @@ def record_reply(record: JobRecord) -> QueueEntry:
     return QueueEntry(
         task_id=record.task_id,
         kind=record.kind,
+        is_image_job=record.kind == IMAGE_KIND,
         title=record.title,
         status=record.status.value,
         user=record.standing.user,

@@ -440,6 +440,7 @@ class QueueEntry(Reply):
 
     task_id: str = Field(examples=[TASK])
     kind: str = Field(examples=["txt2img"])
+    is_image_job: bool = Field(examples=[True])
     title: str = Field(examples=["a large red circle on a blue background"])
     status: str = Field(examples=["queued"])
     user: str = Field(default="", examples=[""])

@@ -302,10 +302,21 @@ class History:
         entry = self.entry(entry_id)
         if entry.trashed_from is not None:
             return entry
-        path = entry.path
-        if path.exists():
-            path = _moved(entry.path, self.trash / datetime.now().astimezone().strftime("%Y-%m-%d"))
+        path = _moved(entry.path, self._trash_of_today) if entry.path.exists() else entry.path
         return self._changed(replace(entry, path=path, trashed_from=entry.path))
+
+    def delete_file(self, path: Path) -> Path | None:
+        """Move an image's file to the trash, as `delete` where the history knows it. Where it lies now; None for a file
+        that somebody has taken away before. Raises `OutputError`."""
+        if not path.is_file():
+            return None
+        with self._lock:
+            row = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(path)),)).fetchone()
+        return _moved(path, self._trash_of_today) if row is None else self.delete(int(row[0])).path
+
+    @property
+    def _trash_of_today(self) -> Path:
+        return self.trash / datetime.now().astimezone().strftime("%Y-%m-%d")
 
     def restore(self, entry_id: int) -> HistoryEntry:
         """Bring a deleted image back to where it was. Raises `UnknownNameError`, `OutputError`."""
@@ -505,7 +516,7 @@ def _entry(row: sqlite3.Row) -> HistoryEntry:
 
 
 def _moved(path: Path, folder: Path, name: str | None = None) -> Path:
-    """Move a file into a folder, under a name that is free. Raises `OutputError`."""
+    """Move a file and the text file next to it into a folder, under a name that is free. Raises `OutputError`."""
     target = folder / (name or path.name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -513,10 +524,9 @@ def _moved(path: Path, folder: Path, name: str | None = None) -> Path:
         while target.exists():
             number += 1
             target = folder / f"{Path(name or path.name).stem}-{number}{path.suffix}"
-        try:
-            path.rename(target)
-        except OSError:
-            shutil.move(path, target)  # another disk
+        for before, after in ((path, target), (path.with_suffix(".txt"), target.with_suffix(".txt"))):
+            if before is path or before.is_file():
+                shutil.move(before, after)  # copies where it is another disk
     except OSError as error:
         raise output_error(f"{path.name}", folder, error) from error
     return target

@@ -190,8 +190,8 @@ def build_meta_model(
 
 @contextmanager
 def few_blocks(unet: nn.Module) -> Iterator[None]:
-    """While open, each transformer of a UNet has `FEW_BLOCKS` of its equal blocks: SDXL then runs 22 for 70, with the
-    same peak of memory."""
+    """While open, each transformer of a UNet has `FEW_BLOCKS` of its equal blocks: the largest then runs 22 for 70,
+    with the same peak of memory."""
     whole: list[tuple[Any, nn.ModuleList]] = []
     for module in unet.modules():
         blocks = getattr(module, "transformer_blocks", None)

@@ -1,6 +1,6 @@
 """A parsed infotext as values of a request: what pasting parameters, or the API's `infotext` field, fills in."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from modules.images.infotext import InfotextValue
@@ -53,12 +53,11 @@ def pasted_mask(parsed: Mapping[str, InfotextValue]) -> dict[str, Any]:
     return {"round": True, "blur_x": 0, "blur_y": 0} | values
 
 
-def missing_images(parsed: Mapping[str, InfotextValue], present: Collection[str] = ()) -> tuple[str, ...]:
-    """A sentence for each image that an infotext was made from and that is not among those with the pixel hashes
-    `present`."""
-    sentences = []
-    for key, word in ((INIT_IMAGE_KEY, "init image"), (MASK_KEY, "mask")):
-        for name in str(parsed.get(key) or "").split(","):
-            if name.strip() and name.strip() not in present:
-                sentences.append(f"The {word} {name.strip()} is not here: load it to make the same image again.")
-    return tuple(sentences)
+def images_begun_with(parsed: Mapping[str, InfotextValue]) -> tuple[tuple[str, str], ...]:
+    """The images that an infotext was made from: ("init image" or "mask", pixel hash) of each."""
+    return tuple(
+        (word, name.strip())
+        for key, word in ((INIT_IMAGE_KEY, "init image"), (MASK_KEY, "mask"))
+        for name in str(parsed.get(key) or "").split(",")
+        if name.strip()
+    )

@@ -13,6 +13,7 @@ from typing import Any
 
 import gradio as gr
 
+from modules.processing.pasting import images_begun_with
 from modules.processing.pipeline.upscaling import hires_upscalers
 from modules.registry import Registry
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -62,6 +63,10 @@ def known_only(values: Mapping[str, Any], parsed: Mapping[str, Any], services: S
         if field in kept:
             kept[field], sentences = _known_networks(kept[field], services)
             left_out += sentences
+    left_out += [
+        f"The image was made from the {word} {name} (sha256 of its pixels): put that into img2img to make it again."
+        for word, name in images_begun_with(parsed)
+    ]
     kept["overrides"], sentences = _known_overrides(kept.get("overrides", []), parsed, services)
     return Filling(kept, tuple(dict.fromkeys([*left_out, *sentences])))
 

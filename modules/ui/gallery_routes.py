@@ -7,9 +7,6 @@ import csv
 import io
 import logging
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from dataclasses import replace
@@ -42,6 +39,7 @@ from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, tab_of
 from modules.processing.start import FromImage
 from modules.services import Services
+from modules.show_folder import show_folder
 from modules.ui.form import hires_of
 
 log = logging.getLogger(__name__)
@@ -106,7 +104,7 @@ def gallery_routes(services: Services) -> APIRouter:
         image = job.image(body.index)
         if not job.status.is_final:
             raise BusyError(f"The job {body.id_task!r} still runs; wait until it is done, or interrupt it.")
-        moved = _to_trash(image.path, services.paths.outputs_dir / "trash") if image.path else None
+        moved = services.history.history.delete_file(image.path) if image.path else None
         services.queue.remove_image(job, image)
         return {"trash": str(moved) if moved else None}
 
@@ -127,7 +125,7 @@ def gallery_routes(services: Services) -> APIRouter:
         job = services.queue.get(body.id_task)
         folder = folder_of(services, job.image(body.index).path, tab_of(job.request))
         is_local = request.client is not None and request.client.host in LOOPBACK
-        return {"folder": str(folder), "opened": is_local and _open(folder)}
+        return {"folder": str(folder), "opened": is_local and show_folder(folder)}
 
     return routes
 
@@ -236,29 +234,6 @@ def _archive_name(services: Services, job: Job, images: tuple[GeneratedImage, ..
     return f"{sanitize_name(apply_pattern(pattern, source)) or 'images'}.zip"
 
 
-# -- deleting ----------------------------------------------------------------------------------------------------------
-
-
-def _to_trash(path: Path, trash: Path) -> Path | None:
-    """Where the file lies now, its text file next to it; None where somebody has taken it away before."""
-    if not path.is_file():
-        return None
-    folder = trash / datetime.now().astimezone().strftime("%Y-%m-%d")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        target, number = folder / path.name, 0
-        while target.exists():
-            number += 1
-            target = folder / f"{path.stem}-{number}{path.suffix}"
-        shutil.move(path, target)
-        text = path.with_suffix(".txt")
-        if text.is_file():
-            shutil.move(text, target.with_suffix(".txt"))
-    except OSError as error:
-        raise output_error(f"The image {path.name}", folder, error) from error
-    return target
-
-
 # -- hires fix of one image --------------------------------------------------------------------------------------------
 
 
@@ -305,16 +280,3 @@ def folder_of(services: Services, path: Path | None, tab: str = "txt2img") -> Pa
     settings = services.settings.current
     root = samples_folder(settings, services.paths.data_dir, tab)
     return root if path is None or settings.gallery.open_dir_button_choice == "Output Root" else path.parent
-
-
-def _open(folder: Path) -> bool:
-    command = {"darwin": "open", "win32": "explorer"}.get(sys.platform, "xdg-open")
-    has_screen = command != "xdg-open" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not has_screen or shutil.which(command) is None:
-        return False
-    try:
-        subprocess.Popen([command, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        log.info("The folder %s could not be opened: %s", folder, error)
-        return False
-    return True

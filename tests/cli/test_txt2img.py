@@ -124,7 +124,7 @@ def test_a_stored_checkpoint_that_is_gone_costs_a_notice(tmp_path: Path, capsys:
         (["--sampler", "Oiler"], "Did you mean 'Euler'"),
         (["--checkpoint", "gone"], "Unknown checkpoint 'gone'"),
         (["--steps", "0"], "steps is 0"),
-        (["--script", "gone"], "Known: X/Y/Z plot"),
+        (["--script", "gone"], "Known: Prompt matrix, Prompts from file or textbox, X/Y/Z plot"),
         (["--script-args", "{}"], "name the script with --script"),
         (["--script", "x/y/z plot", "--script-args", "{"], "--script-args is no JSON"),
         (["--script", "x/y/z plot", "--script-args", "1"], "must be an object or a list"),

@@ -76,4 +76,5 @@ def check(seen: Any) -> None:
     assert "secret" not in json.dumps(seen["flags"])
     lists = seen["lists"]
     assert "Euler" in [sampler["name"] for sampler in lists["samplers"]] and lists["upscalers"]
-    assert lists["faceRestorers"] == lists["realesrgan"] == lists["hypernetworks"] == []
+    assert lists["realesrgan"] == lists["hypernetworks"] == []
+    assert "GFPGAN" in [restorer["name"] for restorer in lists["faceRestorers"]]

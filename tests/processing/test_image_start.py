@@ -17,7 +17,7 @@ from modules.images.infotext_settings import override_settings_from
 from modules.images.masks import flattened
 from modules.images.resize import ResizeMode
 from modules.processing.engine.engine import Engine
-from modules.processing.pasting import missing_images, pasted_mask, pasted_start, pasted_values
+from modules.processing.pasting import images_begun_with, pasted_mask, pasted_start, pasted_values
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.generate import generate
 from modules.processing.pipeline.hooks import NoHooks
@@ -241,11 +241,8 @@ def test_what_an_image_began_with_is_read_back_from_its_infotext(engine: Engine,
         for name, value in found.items():
             assert value == getattr(owner, name), name
         assert {row.name for row in rows if row.infotext and row.infotext.written} <= found.keys()
-    hashes = (start.images[0].pixel_hash, start.mask.image.pixel_hash)
-    assert missing_images(parsed, hashes) == ()
-    assert missing_images(parsed, hashes[:1]) == (
-        f"The mask {hashes[1]} is not here: load it to make the same image again.",
-    )
+    began = images_begun_with(parsed)
+    assert began == (("init image", start.images[0].pixel_hash), ("mask", start.mask.image.pixel_hash))
 
 
 def test_a_mask_without_blur_is_pasted_without_blur(engine: Engine, tmp_path: Path) -> None:

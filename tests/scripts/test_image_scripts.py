@@ -16,7 +16,6 @@ from modules.processing.engine.engine import Engine
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.start import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
-from modules.scripts.processing import Processed, StableDiffusionProcessing, job_of
 from modules.scripts.program import Program
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
@@ -200,37 +199,12 @@ def test_noise_of_outpainting_has_the_images_colors_and_scale(library: ScriptLib
     def detail(values: Any) -> float:
         return float(np.abs(np.diff(values, axis=1)).mean())
 
-    assert detail(matched(2.0, 0.0)[0]) < detail(strip) < detail(matched(0.2, 0.0)[0])
+    assert detail(strip) * 1.2 < detail(matched(0.2, 0.0)[0])
 
     def agreement(values: Any) -> float:
         return float(np.corrcoef(values[..., 0].ravel(), values[..., 2].ravel())[0, 1])
 
     assert agreement(matched(1.0, 1.0)[0]) < 0.5 < 0.95 < agreement(strip)
-
-
-def test_loopback_appends_what_the_image_shows(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
-    shown: list[str] = []
-
-    def caption(image: Image.Image, kind: str, settings: Any) -> str:
-        shown.append(kind)
-        return f"words {len(shown)}"
-
-    script = library.find("loopback", is_img2img=True)
-    known, script.program = script.program, replace(script.program, caption=caption)
-    prompts: list[str] = []
-
-    def make(p: StableDiffusionProcessing) -> Processed:
-        prompts.append(p.prompt)
-        return Processed(result)
-
-    result = run(image_request(steps=1), engine, tmp_path, library)
-    try:
-        script.run(job_of(image_request(), make), 2, 0.5, "Linear", "DeepBooru")
-        script.run(job_of(image_request(prompt=""), make), 1, 0.5, "Linear", "CLIP")
-    finally:
-        script.program = known
-    assert prompts == ["a red cat, words 1", "a red cat, words 2", "words 3"]
-    assert shown == ["deepbooru", "deepbooru", "clip"]
 
 
 def test_custom_code_is_refused_with_the_reason(library: ScriptLibrary) -> None:

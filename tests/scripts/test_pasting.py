@@ -156,11 +156,10 @@ def test_the_api_fills_what_the_caller_does_not_name(services: Services) -> None
     assert request_from(named, services).alwayson_args["Toy"][:3] == (1.5, 1, False)
 
 
-def test_paste_and_send_reach_them_on_the_page(services: Services) -> None:
+def test_pasting_reaches_them_on_the_page(services: Services) -> None:
     config = TestClient(mounted_page(services)).get("/config").json()
     in_order = reversed(config["components"])  # txt2img's, which come first, win over img2img's
     ids = {c["props"].get("elem_id") or c["props"].get("label"): c["id"] for c in in_order}
-    for button in ("paste", "pnginfo_send_to_txt2img"):
-        click = next(d for d in config["dependencies"] if [ids[button], "click"] in d["targets"])
-        assert {ids["Strength"], ids["Field"]} <= set(click["outputs"])
-        assert ids["Other"] not in click["outputs"]
+    click = next(d for d in config["dependencies"] if [ids["paste"], "click"] in d["targets"])
+    assert {ids["Strength"], ids["Field"]} <= set(click["outputs"])
+    assert ids["Other"] not in click["outputs"]

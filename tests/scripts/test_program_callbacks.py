@@ -133,7 +133,7 @@ def test_a_loaded_model_is_told(services: Services) -> None:
 
 def test_scripts_can_ask_for_names(services: Services) -> None:
     assert isinstance(services.scripts.program, Program)
-    (script,) = services.scripts.selectable
+    script = services.scripts.find("x/y/z plot")
     assert script.program.checkpoints() == [info.title for info in services.catalogue.entries]
     assert "Latent" in script.program.upscalers()
     assert script.program.vaes()[:2] == ["Automatic", "None"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 
 from modules.errors import InvalidValueError
 from modules.images.infotext import parse_infotext
@@ -85,7 +86,8 @@ class Restless:
     def _made(self, p: StableDiffusionProcessingImg2Img, image: Image.Image, brightness: float) -> Image.Image:
         assert image.size == (p.width, p.height)
         texture = self._texture.normal(0, 4, (p.height, p.width, 1))
-        pixels = np.asarray(image, dtype=np.float64) + texture + brightness
+        smooth = gaussian_filter(np.asarray(image, dtype=np.float64), (2, 2, 0))
+        pixels = smooth + texture + brightness
         redrawn = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
         if p.image_mask is None:
             return redrawn
@@ -105,12 +107,13 @@ def job(model: Restless, **values: Any) -> StableDiffusionProcessing:
 
 
 def steps_at(image: Image.Image, borders: list[int]) -> tuple[float, float]:
-    """The mean difference of neighboring pixels across these borders, both ways, and that at all other places."""
+    """The mean difference of neighboring pixels across these borders, both ways, and that inside of tiles, where no two
+    are mixed."""
     pixels = np.asarray(image, dtype=np.float64)
     across: list[NDArray[np.float64]] = [np.abs(np.diff(pixels, axis=axis)).mean(axis=(1 - axis, 2)) for axis in (0, 1)]
-    at = np.zeros(len(across[0]), dtype=bool)
-    at[[border - 1 for border in borders]] = True
-    return float(np.mean([line[at] for line in across])), float(np.mean([line[~at] for line in across]))
+    distance = np.abs(np.arange(1, len(across[0]) + 1)[:, None] - borders).min(axis=1)
+    at, inside = (float(np.mean([line[where] for line in across])) for where in (distance == 0, distance > 20))
+    return at, inside
 
 
 BORDERS = [128, 256, 384]
@@ -122,8 +125,6 @@ BORDERS = [128, 256, 384]
         ("sd upscale", ["", 32, "Lanczos", 4], [96, 128, 192, 224, 288, 320, 384, 416]),
         ("ultimate sd upscale", ultimate(custom_scale=4), BORDERS),
         ("ultimate sd upscale", ultimate(custom_scale=4, redraw_mode="Chess", seams_fix_type="Band pass"), BORDERS),
-        ("ultimate sd upscale", ultimate(custom_scale=4, seams_fix_type=2), BORDERS),
-        ("ultimate sd upscale", ultimate(custom_scale=4, seams_fix_type=3), BORDERS),
     ],
 )
 def test_tiles_of_a_512_image_leave_no_seam(
@@ -134,15 +135,18 @@ def test_tiles_of_a_512_image_leave_no_seam(
     for image in made.images:
         assert image.size == (512, 512)
         at_borders, inside = steps_at(image, borders)
-        assert at_borders <= inside, (at_borders, inside)
+        assert at_borders <= inside * 1.03, (at_borders, inside)  # the texture is random
 
 
-def test_without_blur_the_same_tiles_leave_a_seam(library: ScriptLibrary, model: Restless) -> None:
-    """What the test above would find."""
-    made = library.find(TITLE, is_img2img=True).run(job(model), *ultimate(custom_scale=4, mask_blur=0))
+@pytest.mark.parametrize("fix", [1, 2, 3])
+def test_a_seams_fix_takes_the_seams_of_masks_without_blur(fix: int, library: ScriptLibrary, model: Restless) -> None:
+    args = ultimate(custom_scale=4, mask_blur=0, seams_fix_type=fix)
+    made = library.find(TITLE, is_img2img=True).run(job(model), *args)
     assert made is not None
-    at_borders, inside = steps_at(made.images[0], BORDERS)
-    assert at_borders > inside * 1.2
+    redrawn, fixed = made.images
+    at_borders, inside = steps_at(redrawn, BORDERS)
+    assert at_borders > inside * 1.5
+    assert steps_at(fixed, BORDERS)[0] < at_borders * 0.75
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ def test_a_name_that_is_not_here_is_left_out_with_the_nearest(
     assert said in found.note
 
 
+def test_images_that_it_was_made_from_are_named_by_their_hash(services: Services) -> None:
+    found = pasted(services, ", Denoising strength: 0.5, Init image sha256: 0123456789ab, Mask sha256: ba9876543210")
+    assert "from the init image 0123456789ab" in found.note and "from the mask ba9876543210" in found.note
+
+
 def test_what_is_here_stays_and_nothing_is_said(services: Services) -> None:
     text = ", Schedule type: Karras, Hires upscale: 2, Hires upscaler: Lanczos, Clip skip: 2, Model: tiny-sd1"
     found = pasted(services, text)

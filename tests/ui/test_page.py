@@ -330,10 +330,10 @@ def test_listed_settings_stand_at_the_top_and_are_stored(page: sync_api.Page, ad
 
 def test_interrupt_finishes_the_present_image_where_more_are_to_come(page: sync_api.Page, services: Services) -> None:
     page.fill(PROMPT, "slow, one of many")
-    page.fill("#txt2img_steps input[type=number]", "40")
+    page.fill("#txt2img_steps input[type=number]", "120")
     page.fill("#txt2img_batch_count input[type=number]", "20")
     page.click("#txt2img_generate")
-    page.wait_for_function("document.title.includes(' of 800')")
+    page.wait_for_function("document.title.includes(' of 2400')")
     page.click("#txt2img_interrupt")
     page.wait_for_selector("#txt2img_progress :text('stops after this image')")
     page.wait_for_selector("#txt2img_infotext:has-text('one of many')")

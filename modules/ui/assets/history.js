@@ -159,15 +159,7 @@
     }));
     const send = fw.element("div", { className: "fw-tools fw-history-send" });
     const item = () => ({ ...image, url: address(image, "image"), seed: -1, subseed: -1, kind: image.role });
-    if (fw.offerTargets) fw.offerTargets(send, "history", item);
-    else {
-      send.append(button("Send to txt2img", "Fill the form with its parameters", () => {
-        const tab = fw.tab("txt2img");
-        document.querySelector('#tabs button[data-tab-id="txt2img"]')?.click();
-        setTimeout(() => tab.take(image.infotext), 200);
-        dialog.close();
-      }));
-    }
+    fw.offerTargets(send, "history", item);
     send.addEventListener("click", (event) => event.target.closest("button") && dialog.close());
     dialog.append(
       fw.element("h2", { id: "fw_history_title", textContent: `${image.name} · ${new Date(image.created_at * 1000).toLocaleString()}` }),

@@ -124,7 +124,7 @@
       "div",
       { className: "fw-queue-text" },
       fw.element("strong", { textContent: `${job.is_bookmarked ? "★ " : ""}${job.title}` }),
-      fw.element("span", { textContent: [job.kind === "txt2img" ? "" : job.kind, fw.queueLine(job)].filter(Boolean).join(" · ") }),
+      fw.element("span", { textContent: [job.is_image_job ? "" : job.kind, fw.queueLine(job)].filter(Boolean).join(" · ") }),
     );
     if (job.status === "running") {
       const filled = fw.element("span");
@@ -137,7 +137,7 @@
     return made;
   }
 
-  const isImage = (job) => job.kind === "txt2img";
+  const isImage = (job) => job.is_image_job;
 
   function runningButtons(job) {
     return [button("Stop", "Stop it within one step; finished images are kept", act("cancel", { task_id: job.task_id }))];
@@ -202,7 +202,7 @@
     try {
       const job = await fw.get(`${ROUTE}/job?task_id=${encodeURIComponent(task_id)}`);
       if (!job.infotext) throw new Error("The parameters of this job cannot be read.");
-      const tab = fw.tab("txt2img") || fw.tabs[0];
+      const tab = fw.tabs[0];
       document.querySelector(`#tabs button[data-tab-id="${tab.prefix}"]`)?.click();
       setTimeout(() => tab.take(job.infotext), 200);
     } catch (error) {

@@ -101,12 +101,13 @@ def test_a_face_is_found_and_painted_anew_and_nothing_else_changes(
     args = (True, True, {"ad_model": "mediapipe_face_full", "ad_mask_blur": 0, "ad_denoising_strength": 1})
     result, (job,) = detailed(image_request(image=image), library, engine, tmp_path, *args)
     (made,) = result.samples
-    assert made.image.size == image.size and (job.width, job.height) == (64, 64)
+    assert made.image.size == image.size and (job.width, job.height, job.steps) == (64, 64, 2)
     changed = where_changed(image, made.image)
     assert changed is not None
     assert all(abs(edge - border) <= 4 for edge, border in zip(changed, face.box, strict=True)), (changed, face.box)
     fields = parse_infotext(made.infotext)
     assert fields["ADetailer model"] == "mediapipe_face_full" and fields["ADetailer skip img2img"] == "True"
+    assert (fields["Steps"], fields["ADetailer steps"]) == ("1", "2")
 
 
 def test_the_mask_of_the_eyes_leaves_the_rest_of_the_face(engine: Engine, tmp_path: Path) -> None:

@@ -49,8 +49,8 @@ NOT_USED = (
     *("ad_controlnet_guidance_start", "ad_controlnet_guidance_end"),
 )
 """Fields that callers send and that change nothing here."""
-SETTINGS_OF_IMG2IMG = "detailer_kept"  # what a skipped img2img had, at the job
-VALUES_OF_AXES = "detailer_values"
+OWN_STEPS = "detailer_steps"  # at a job whose img2img is skipped: those that it was asked for
+VALUES_OF_AXES = "detailer_values"  # at a job of a plot
 
 
 class DetailerSettings(SettingsGroup):
@@ -82,6 +82,7 @@ class Entry:
     low: float | None = None
     high: float | None = None
     step: float | None = None
+    slider: tuple[float, float] | None = None  # where that is less than what is allowed
     choices: Callable[[scripts.Program], list[str]] | None = None
     is_open: bool = False  # whether other values than the choices are allowed here, because somebody else knows them
     switch: str = ""
@@ -117,6 +118,14 @@ class Entry:
         return found
 
 
+def _filters(_: scripts.Program) -> list[str]:
+    return FILTERS
+
+
+def _merges(_: scripts.Program) -> list[str]:
+    return MERGES
+
+
 def _samplers(_: scripts.Program) -> list[str]:
     return [SAME + "sampler", *SAMPLERS]
 
@@ -125,107 +134,175 @@ def _schedules(_: scripts.Program) -> list[str]:
     return [SAME + "scheduler", *(spec.label for _, spec in SCHEDULES.items())]
 
 
-WHAT = (
-    Entry(
-        "ad_model",
-        "Detector",
-        NOTHING,
-        "model",
-        choices=lambda program: [NOTHING, *program.detectors()],
-        is_open=True,
-        always=True,
+ROWS: dict[str, tuple[tuple[Entry, ...], ...]] = {
+    "": (
+        (
+            Entry(
+                "ad_model",
+                "Detector",
+                NOTHING,
+                "model",
+                choices=lambda program: [NOTHING, *program.detectors()],
+                is_open=True,
+                always=True,
+            ),
+            Entry("ad_model_classes", "Only these classes", "", "model classes"),
+            Entry("ad_tab_enable", "Enable this tab", True, "tab enable"),
+        ),
+        (Entry("ad_prompt", "Prompt", "", "prompt"),),
+        (Entry("ad_negative_prompt", "Negative prompt", "", "negative prompt"),),
     ),
-    Entry("ad_model_classes", "Only these classes", "", "model classes"),
-    Entry("ad_tab_enable", "Enable this tab", True, "tab enable"),
-    Entry("ad_prompt", "Prompt", "", "prompt"),
-    Entry("ad_negative_prompt", "Negative prompt", "", "negative prompt"),
-)
-DETECTION = (
-    Entry("ad_confidence", "Confidence threshold", 0.3, "confidence", 0, 1, 0.01, always=True),
-    Entry(
-        "ad_mask_filter_method",
-        "The best by",
-        FILTERS[0],
-        "method to decide top k masks",
-        choices=lambda _: FILTERS,
+    "Detection": (
+        (Entry("ad_confidence", "Confidence threshold", 0.3, "confidence", 0, 1, 0.01, always=True),),
+        (
+            Entry("ad_mask_filter_method", "The best by", FILTERS[0], "method to decide top k masks", choices=_filters),
+            Entry("ad_mask_k", "Only so many (0: all)", 0, "mask only top k", 0, 1000, 1, (0, 10)),
+        ),
+        (
+            Entry("ad_mask_min_ratio", "Least share of the area", 0.0, "mask min ratio", 0, 1, 0.001),
+            Entry("ad_mask_max_ratio", "Largest share of the area", 1.0, "mask max ratio", 0, 1, 0.001),
+        ),
     ),
-    Entry("ad_mask_k", "Only the best (0: all)", 0, "mask only top k", 0, 1000, 1),
-    Entry("ad_mask_min_ratio", "Least share of the image's area", 0.0, "mask min ratio", 0, 1, 0.001),
-    Entry("ad_mask_max_ratio", "Largest share of the image's area", 1.0, "mask max ratio", 0, 1, 0.001),
-)
-MASK = (
-    Entry("ad_x_offset", "Offset to the right, pixels", 0, "x offset", -4096, 4096, 1),
-    Entry("ad_y_offset", "Offset upwards, pixels", 0, "y offset", -4096, 4096, 1),
-    Entry("ad_dilate_erode", "Erode (-) or dilate (+), pixels", 4, "dilate erode", -1024, 1024, 4, always=True),
-    Entry("ad_mask_merge_invert", "Merge masks", MERGES[0], "mask merge invert", choices=lambda _: MERGES),
-)
-INPAINTING = (
-    Entry("ad_mask_blur", "Mask blur", 4, "mask blur", 0, 1024, 1, always=True),
-    Entry("ad_denoising_strength", "Denoising strength", 0.4, "denoising strength", 0, 1, 0.01, always=True),
-    Entry("ad_inpaint_only_masked", "Only masked", True, "inpaint only masked", always=True),
-    Entry("ad_inpaint_only_masked_padding", "Padding, pixels", 32, "inpaint padding", 0, 4096, 4, always=True),
-    Entry("ad_use_inpaint_width_height", "Own size", False, "use inpaint width height"),
-    Entry("ad_inpaint_width", "Width", 512, "inpaint width", 64, 16384, 8, switch="ad_use_inpaint_width_height"),
-    Entry("ad_inpaint_height", "Height", 512, "inpaint height", 64, 16384, 8, switch="ad_use_inpaint_width_height"),
-    Entry("ad_use_steps", "Own steps", False, "use separate steps"),
-    Entry("ad_steps", "Steps", 28, "steps", 1, 1000, 1, switch="ad_use_steps"),
-    Entry("ad_use_cfg_scale", "Own CFG scale", False, "use separate CFG scale"),
-    Entry("ad_cfg_scale", "CFG scale", 7.0, "CFG scale", 0, 100, 0.5, switch="ad_use_cfg_scale"),
-    Entry("ad_use_checkpoint", "Own checkpoint", False, "use separate checkpoint"),
-    Entry(
-        "ad_checkpoint",
-        "Checkpoint",
-        NOTHING,
-        "checkpoint",
-        choices=lambda program: [NOTHING, SAME + "checkpoint", *program.checkpoints()],
-        is_open=True,
-        switch="ad_use_checkpoint",
+    "Mask": (
+        (
+            Entry("ad_x_offset", "To the right, pixels", 0, "x offset", -4096, 4096, 1, (-200, 200)),
+            Entry("ad_y_offset", "Upwards, pixels", 0, "y offset", -4096, 4096, 1, (-200, 200)),
+        ),
+        (
+            Entry(
+                "ad_dilate_erode",
+                "Larger (or smaller), pixels",
+                4,
+                "dilate erode",
+                -1024,
+                1024,
+                4,
+                (-128, 128),
+                always=True,
+            ),
+            Entry("ad_mask_merge_invert", "Merge masks", MERGES[0], "mask merge invert", choices=_merges),
+        ),
     ),
-    Entry("ad_use_vae", "Own VAE", False, "use separate VAE"),
-    Entry(
-        "ad_vae",
-        "VAE",
-        NOTHING,
-        "VAE",
-        choices=lambda program: [*dict.fromkeys((NOTHING, SAME + "VAE", *program.vaes()))],
-        is_open=True,
-        switch="ad_use_vae",
+    "Inpainting": (
+        (
+            Entry("ad_mask_blur", "Mask blur", 4, "mask blur", 0, 1024, 1, (0, 64), always=True),
+            Entry("ad_denoising_strength", "Denoising strength", 0.4, "denoising strength", 0, 1, 0.01, always=True),
+        ),
+        (
+            Entry("ad_inpaint_only_masked", "Only masked", True, "inpaint only masked", always=True),
+            Entry(
+                "ad_inpaint_only_masked_padding",
+                "Padding, pixels",
+                32,
+                "inpaint padding",
+                0,
+                4096,
+                4,
+                (0, 256),
+                always=True,
+            ),
+        ),
+        (
+            Entry("ad_use_inpaint_width_height", "Own size", False, "use inpaint width height"),
+            Entry(
+                "ad_inpaint_width",
+                "Width",
+                512,
+                "inpaint width",
+                64,
+                16384,
+                8,
+                (64, 2048),
+                switch="ad_use_inpaint_width_height",
+            ),
+            Entry(
+                "ad_inpaint_height",
+                "Height",
+                512,
+                "inpaint height",
+                64,
+                16384,
+                8,
+                (64, 2048),
+                switch="ad_use_inpaint_width_height",
+            ),
+        ),
+        (
+            Entry("ad_use_steps", "Own steps", False, "use separate steps"),
+            Entry("ad_steps", "Steps", 28, "steps", 1, 1000, 1, (1, 150), switch="ad_use_steps"),
+        ),
+        (
+            Entry("ad_use_cfg_scale", "Own CFG scale", False, "use separate CFG scale"),
+            Entry("ad_cfg_scale", "CFG scale", 7.0, "CFG scale", 0, 100, 0.5, (0, 30), switch="ad_use_cfg_scale"),
+        ),
+        (
+            Entry("ad_use_checkpoint", "Own checkpoint", False, "use separate checkpoint"),
+            Entry(
+                "ad_checkpoint",
+                "Checkpoint",
+                NOTHING,
+                "checkpoint",
+                choices=lambda program: [NOTHING, SAME + "checkpoint", *program.checkpoints()],
+                is_open=True,
+                switch="ad_use_checkpoint",
+            ),
+        ),
+        (
+            Entry("ad_use_vae", "Own VAE", False, "use separate VAE"),
+            Entry(
+                "ad_vae",
+                "VAE",
+                NOTHING,
+                "VAE",
+                choices=lambda program: [*dict.fromkeys((NOTHING, SAME + "VAE", *program.vaes()))],
+                is_open=True,
+                switch="ad_use_vae",
+            ),
+        ),
+        (
+            Entry("ad_use_sampler", "Own sampler", False, "use separate sampler"),
+            Entry(
+                "ad_sampler",
+                "Sampler",
+                SAME + "sampler",
+                "sampler",
+                choices=_samplers,
+                is_open=True,
+                switch="ad_use_sampler",
+            ),
+            Entry(
+                "ad_scheduler",
+                "Schedule type",
+                SAME + "scheduler",
+                "scheduler",
+                choices=_schedules,
+                is_open=True,
+                switch="ad_use_sampler",
+            ),
+        ),
+        (
+            Entry("ad_use_noise_multiplier", "Own noise multiplier", False, "use separate noise multiplier"),
+            Entry(
+                "ad_noise_multiplier",
+                "Noise multiplier",
+                1.0,
+                "noise multiplier",
+                0,
+                10,
+                0.01,
+                (0.5, 1.5),
+                switch="ad_use_noise_multiplier",
+            ),
+        ),
+        (
+            Entry("ad_use_clip_skip", "Own CLIP skip", False, "use separate CLIP skip"),
+            Entry("ad_clip_skip", "CLIP skip", 1, "CLIP skip", 1, 12, 1, switch="ad_use_clip_skip"),
+        ),
+        (Entry("ad_restore_face", "Restore faces afterwards", False, "restore face"),),
     ),
-    Entry("ad_use_sampler", "Own sampler", False, "use separate sampler"),
-    Entry(
-        "ad_sampler",
-        "Sampler",
-        SAME + "sampler",
-        "sampler",
-        choices=_samplers,
-        is_open=True,
-        switch="ad_use_sampler",
-    ),
-    Entry(
-        "ad_scheduler",
-        "Schedule type",
-        SAME + "scheduler",
-        "scheduler",
-        choices=_schedules,
-        is_open=True,
-        switch="ad_use_sampler",
-    ),
-    Entry("ad_use_noise_multiplier", "Own noise multiplier", False, "use separate noise multiplier"),
-    Entry(
-        "ad_noise_multiplier",
-        "Noise multiplier",
-        1.0,
-        "noise multiplier",
-        0,
-        10,
-        0.01,
-        switch="ad_use_noise_multiplier",
-    ),
-    Entry("ad_use_clip_skip", "Own CLIP skip", False, "use separate CLIP skip"),
-    Entry("ad_clip_skip", "CLIP skip", 1, "CLIP skip", 1, 12, 1, switch="ad_use_clip_skip"),
-    Entry("ad_restore_face", "Restore faces afterwards", False, "restore face"),
-)
-ENTRIES = (*WHAT, *DETECTION, *MASK, *INPAINTING)
+}
+"""By the part of the form that they stand in, line by line."""
+ENTRIES = tuple(entry for rows in ROWS.values() for row in rows for entry in row)
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 Unit = dict[str, Any]
 """The value of every entry, by its name."""
@@ -269,24 +346,26 @@ class Detailer(scripts.Script):
         import gradio as gr
 
         suffix = f"_{_ordinal(number)}" if number else ""
-        built = []
-        for title, entries in (("", WHAT), ("Detection", DETECTION), ("Mask", MASK), ("Inpainting", INPAINTING)):
-            with gr.Accordion(title, open=False) if title else gr.Column(), gr.Row():
-                for entry in entries:
-                    usual = FIRST_MODEL if entry.name == "ad_model" and number == 0 else entry.usual
-                    built.append(self._control(entry, usual, f"{prefix}_{entry.name}{suffix}"))
+        built: list[Any] = []
+        for title, rows in ROWS.items():
+            with gr.Accordion(title, open=False) if title else gr.Column():
+                for row in rows:
+                    with gr.Row():
+                        built += [self._control(entry, number, f"{prefix}_{entry.name}{suffix}") for entry in row]
         return built
 
-    def _control(self, entry: Entry, usual: Any, elem_id: str) -> Any:
+    def _control(self, entry: Entry, number: int, elem_id: str) -> Any:
         import gradio as gr
 
+        usual = FIRST_MODEL if entry.name == "ad_model" and number == 0 else entry.usual
         common: dict[str, Any] = {"value": usual, "label": entry.label, "elem_id": elem_id}
         if isinstance(usual, bool):
-            return gr.Checkbox(**common)
+            return gr.Checkbox(**common, min_width=140)
         if entry.choices is not None:
             return gr.Dropdown(list(entry.choices(self.program)), allow_custom_value=entry.is_open, **common)
         if entry.low is not None and entry.high is not None:
-            return gr.Slider(entry.low, entry.high, step=entry.step, **common)
+            low, high = entry.slider or (entry.low, entry.high)
+            return gr.Slider(low, high, step=entry.step, **common)
         hint = "Separate prompts for several with [SEP]; [SKIP] leaves one as it is." if "prompt" in entry.name else ""
         return gr.Textbox(placeholder=hint, lines=1, **common)
 
@@ -295,6 +374,7 @@ class Detailer(scripts.Script):
         if not units:
             return
         blank = Image.new("RGB", (64, 64))
+        skips = skips and isinstance(p, StableDiffusionProcessingImg2Img) and p.image_mask is None
         for number, unit in units:
             try:
                 self.program.detector(unit["ad_model"])
@@ -303,17 +383,18 @@ class Detailer(scripts.Script):
                 check_names_of(job.to_request())
             except FeatherweightError as error:
                 raise type(error)(f"ADetailer, unit {number + 1}: {error}") from error
-            p.extra_generation_params |= _fields(unit, number)
-        if skips and isinstance(p, StableDiffusionProcessingImg2Img) and p.image_mask is None:
+            steps = {"ad_use_steps": True, "ad_steps": job.steps} if skips else {}  # the job's own will be 1
+            p.extra_generation_params |= _fields({**unit, **steps}, number)
+        if skips:
             p.extra_generation_params["ADetailer skip img2img"] = True
-            setattr(p, SETTINGS_OF_IMG2IMG, (p.steps, p.denoising_strength))
+            setattr(p, OWN_STEPS, getattr(p, OWN_STEPS, p.steps))
             p.steps, p.denoising_strength = 1, 0.0
 
     def postprocess_image(self, p: Any, pp: Any, *args: Any) -> None:
         units, _ = self._wanted(p, args)
         if not units or not pp.is_finished:
             return
-        if getattr(p, SETTINGS_OF_IMG2IMG, None) is not None:
+        if hasattr(p, OWN_STEPS):
             first = p.init_images[pp.index % len(p.init_images)]
             pp.image = flattened(first, p.settings.img2img.img2img_background_color)
         for _, unit in units:
@@ -345,8 +426,7 @@ class Detailer(scripts.Script):
 
     def _prepare(self, job: StableDiffusionProcessingImg2Img, p: Any, unit: Unit) -> None:
         """The parameters of a unit. Raises `UnknownNameError` for a checkpoint that there is not."""
-        steps, _ = getattr(p, SETTINGS_OF_IMG2IMG, None) or (p.steps, 0)
-        job.steps = unit["ad_steps"] if unit["ad_use_steps"] else steps
+        job.steps = unit["ad_steps"] if unit["ad_use_steps"] else getattr(p, OWN_STEPS, p.steps)
         job.denoising_strength = unit["ad_denoising_strength"]
         job.mask_blur = unit["ad_mask_blur"]
         job.inpainting_fill = ORIGINAL

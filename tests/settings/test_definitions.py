@@ -30,7 +30,7 @@ OWN_KEYS = frozenset(
 )
 """The keys that the reference UI does not have."""
 
-EXTENSIONS_OWN = ("tac_", "dynamic_prompts_")
+EXTENSIONS_OWN = ("tac_", "dynamic_prompts_", "ad_")
 """How the keys of built-in extensions begin that the reference UI does not come with."""
 
 OTHER_DEFAULTS = {"api_enable_requests": False}

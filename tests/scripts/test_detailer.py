@@ -25,7 +25,7 @@ from modules.scripts.program import Program
 from modules.scripts.running import run_with_scripts
 from tests.faces.drawing import face_drawing
 from tests.recordings import CONFIGS, TINY, cpu_machine
-from tests.scripts.toys import image_request, run, small_request
+from tests.scripts.toys import image_request, run, small_hires, small_request
 
 BUILT_IN = Path(__file__).parent.parent.parent / "extensions-builtin"
 BOXES = ((40.0, 4.0, 60.0, 20.0), (4.0, 4.0, 20.0, 20.0), (8.0, 36.0, 40.0, 60.0))
@@ -138,6 +138,22 @@ def test_txt2img_paints_what_is_found_with_its_own_seeds_and_saves_one_image(
     assert text.startswith(plain.images[0].infotext.split("Steps")[0]) and "Denoising strength" not in text.replace(
         "ADetailer d", ""
     )
+
+
+def test_batches_with_adapters_and_a_second_pass_go_on_undisturbed(
+    library: ScriptLibrary, engine: Engine, tmp_path: Path
+) -> None:
+    many = {"batch_size": 2, "batch_count": 2, "steps": 1, "hires": small_hires()}
+    wanted = small_request(prompt="a cat <lora:tiny-dora:1>", settings={"return_grid": False}, **many)
+    plain = run(wanted, engine, tmp_path, library)
+    painted, _ = detailed(
+        wanted, library, engine, tmp_path, ad_prompt="a dog", ad_mask_k=1, ad_inpaint_only_masked=False
+    )
+    assert len(plain.samples) == len(painted.samples) == 4
+    for before, after in zip(plain.samples, painted.samples, strict=True):
+        changed = where_changed(before.image, after.image)
+        assert changed is not None and changed[0] >= 4 and changed[1] >= 32
+        assert after.image.size == (96, 96) and "Lora hashes" in after.infotext
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def history_routes(services: Services) -> APIRouter:
     allowed = services.history_folders
 
     def file_of(entry: HistoryEntry) -> Path:
-        """Where the image is. Raises `UnknownNameError` for one that is gone."""
+        """Where the image is. Raises `UnknownNameError` where it is not found."""
         is_there = entry.path.is_file() and entry.path.suffix.lower() in MEDIA_TYPES
         if is_there == entry.is_missing:
             history.missing(entry.id, not is_there)
@@ -275,7 +275,7 @@ def in_precision(entry: HistoryEntry, precision: str, services: Services) -> Gen
 
 
 def _recorded(entry: HistoryEntry, services: Services) -> GenerationRequest | None:
-    """The request of this one image, from the record of its job; None where that is gone."""
+    """The request of this one image, from the record of its job; None where that is missing."""
     record = services.queue.store.get(entry.task_id) if entry.task_id else None
     if record is None:
         return None

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-from scipy import ndimage
 
 SIDE_PX = 128  # images are looked at in this size
 MASK_PX = 48  # outlines are compared in this size
@@ -91,6 +90,8 @@ def _shapes_caption(pixels: Floats) -> str | None:
 
 def _shapes(pixels: Floats, distances: Floats) -> Iterable[_Shape]:
     """What stands out from the background; `distances` [h,w] are those of the colors from the background's."""
+    from scipy import ndimage  # slow to import, and a start does not need it
+
     labels, count = ndimage.label(distances > FOREGROUND_DISTANCE, structure=np.ones((3, 3)))
     boxes = ndimage.find_objects(labels)
     found = [(index + 1, box) for index, box in enumerate(boxes[:count])]
@@ -200,6 +201,8 @@ def _landscape_caption(pixels: Floats) -> str | None:
 
 def _things(pixels: Floats, horizon: int, sky: Floats, land: Floats, time: str, place: str) -> Iterable[str]:
     """What stands in a landscape, from patches that are neither sky nor land."""
+    from scipy import ndimage
+
     above = pixels[: horizon - 2]
     other = _distance(above, sky) > FOREGROUND_DISTANCE
     light = MOON if time == "at night" else THINGS["sun"]

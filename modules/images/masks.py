@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageFilter, ImageOps
-from scipy.ndimage import correlate1d
 
 from modules.images.resize import ResizeMode, Scaler, resize_image, scale_lanczos
 
@@ -46,6 +45,8 @@ def to_mask(image: Image.Image, is_binary: bool = True) -> Image.Image:
 
 def blur_mask(mask: Image.Image, blur_x_px: float, blur_y_px: float) -> Image.Image:
     """Gaussian blur with a standard deviation for each direction; a deviation of 0 leaves that direction alone."""
+    from scipy.ndimage import correlate1d  # slow to import, and a start does not need it
+
     values = np.asarray(mask, dtype=np.float64)
     for axis, sigma in ((1, blur_x_px), (0, blur_y_px)):
         if sigma <= 0:

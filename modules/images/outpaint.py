@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 Pixels = NDArray[np.float32]
 BLUR_PER_PX = 0.25  # how fast the mirrored content loses its detail with the distance
@@ -41,6 +40,8 @@ class Margins(NamedTuple):
 def grown(image: Image.Image, margins: Margins, seed: int) -> Image.Image:
     """The image [RGB] on its canvas. Around it lies what it has at its border, mirrored and more and more blurred with
     the distance, under noise that has the border's own contrast, color by color; the same for the same seed."""
+    from scipy.ndimage import gaussian_filter  # slow to import, and a start does not need it
+
     pixels = np.asarray(image, dtype=np.float32)
     around = ((margins.up, margins.down), (margins.left, margins.right))
     canvas = np.pad(pixels, (*around, (0, 0)), mode="symmetric")
@@ -80,6 +81,8 @@ def joined(result: Image.Image, overlay: Image.Image, margins: Margins) -> Image
     """The result [RGB] with the kept pixels of the overlay [RGBA] over it. At the seam both differ, since a VAE does
     not give back what it was given; around the kept pixels the result is moved by that difference, which fades with the
     distance."""
+    from scipy.ndimage import gaussian_filter  # slow to import, and a start does not need it
+
     made = np.asarray(result, dtype=np.float32)
     kept = np.asarray(overlay, dtype=np.float32)
     alpha = kept[..., 3:] / 255.0
@@ -100,6 +103,8 @@ def joined(result: Image.Image, overlay: Image.Image, margins: Margins) -> Image
 
 def distance_px(size: tuple[int, int], margins: Margins) -> Pixels:
     """[H,W]: how far each place of a canvas of this size is from the kept image; 0 inside."""
+    from scipy.ndimage import distance_transform_edt  # slow to import, and a start does not need it
+
     outside = np.ones((size[1], size[0]), dtype=bool)
     left, top, right, bottom = margins.kept(size)
     outside[top:bottom, left:right] = False

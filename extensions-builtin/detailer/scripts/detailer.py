@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageChops
-from scipy.ndimage import grey_dilation, grey_erosion
 
 from modules import script_callbacks, scripts
 from modules.detection.detection import Detection
@@ -533,6 +532,8 @@ def _dilated(mask: Image.Image, pixels: int) -> Image.Image:
     """A mask grown or shrunk by a square of so many pixels a side."""
     if pixels == 0:
         return mask
+    from scipy.ndimage import grey_dilation, grey_erosion  # slow to import, and a start does not need it
+
     change = grey_dilation if pixels > 0 else grey_erosion
     return Image.fromarray(change(np.asarray(mask), size=(abs(pixels),) * 2))
 

@@ -200,7 +200,7 @@ def _landscape_caption(pixels: Floats) -> str | None:
 
 
 def _things(pixels: Floats, horizon: int, sky: Floats, land: Floats, time: str, place: str) -> Iterable[str]:
-    """What stands in a landscape, from patches that are neither sky nor land."""
+    """What a landscape shows, from patches that are neither sky nor land."""
     from scipy import ndimage
 
     above = pixels[: horizon - 2]

@@ -306,7 +306,7 @@ class History:
         return self._changed(replace(entry, path=path, trashed_from=entry.path))
 
     def delete_file(self, path: Path) -> Path | None:
-        """Move an image's file to the trash, as `delete` where the history knows it. Where it lies now; None for a file
+        """Move an image's file to the trash, as `delete` where the history knows it. Its new path; None for a file
         that somebody has taken away before. Raises `OutputError`."""
         if not path.is_file():
             return None

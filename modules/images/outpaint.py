@@ -38,7 +38,7 @@ class Margins(NamedTuple):
 
 
 def grown(image: Image.Image, margins: Margins, seed: int) -> Image.Image:
-    """The image [RGB] on its canvas. Around it lies what it has at its border, mirrored and more and more blurred with
+    """The image [RGB] on its canvas. Around it is what it has at its border, mirrored and more and more blurred with
     the distance, under noise that has the border's own contrast, color by color; the same for the same seed."""
     from scipy.ndimage import gaussian_filter  # slow to import, and a start does not need it
 

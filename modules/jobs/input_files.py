@@ -20,7 +20,7 @@ NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class InputFiles:
-    """Images in `folder`, one file for equal ones. Without a folder they stand in the record itself, as text."""
+    """Images in `folder`, one file for equal ones. Without a folder they are in the record itself, as text."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

@@ -52,7 +52,7 @@ class Ending:
 
 @dataclass
 class Standing:
-    """Where an entry stands in line and what the order depends on. The queue's own, changed under its lock."""
+    """The place of an entry in the queue and what the order depends on. The queue's own, changed under its lock."""
 
     position: float = 0.0
     user: str = ""

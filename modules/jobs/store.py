@@ -207,7 +207,7 @@ class JobStore:
         self._put(Write("UPDATE jobs SET title = ? WHERE task_id = ?", (_text(title), task_id)))
 
     def stands(self, entries: Sequence[Entry]) -> None:
-        """Where waiting work stands in line has changed."""
+        """The order of waiting work has changed."""
         self._put(
             *(
                 Write(
@@ -237,7 +237,7 @@ class JobStore:
         self._put(Write(*_image_row(task_id, image, path, found, is_done=False), is_synced=False))
 
     def image_done(self, task_id: str, image: GeneratedImage) -> None:
-        """An image is finished: it stands in the record whatever happens next, and tries are counted anew. One without
+        """An image is finished: it is in the record whatever happens next, and tries are counted anew. One without
         a file is only in memory, and is made again after a restart."""
         self._put(
             Write(*_image_row(task_id, image, image.path, None, is_done=True)),

@@ -12,12 +12,13 @@ from modules.images.filenames import counter_prefix, next_number, number_of
 _MARK = ".saving"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Claim:
     """The right to one number in a folder, held by a hidden file that becomes the image."""
 
     number: int
     placeholder: Path
+    published: bool = False
 
     def publish(self, name: str, data: bytes, before: Callable[[Path], None] = lambda path: None) -> Path:
         """Write `data` and give it `name`; `before` is told of the path first. Raises OSError; FileExistsError if
@@ -26,6 +27,7 @@ class Claim:
         write_and_sync(self.placeholder, data)
         before(target)
         rename_without_replacing(self.placeholder, target)
+        self.published = True
         sync_folder(target.parent)
         return target
 
@@ -41,7 +43,9 @@ def claim_number(folder: Path, basename: str = "") -> Iterator[Claim]:
     try:
         yield claim
     finally:
-        claim.placeholder.unlink(missing_ok=True)
+        # The name of a published placeholder is free again: a file there is another one's claim.
+        if not claim.published:
+            claim.placeholder.unlink(missing_ok=True)
 
 
 def _claim(folder: Path, basename: str) -> Claim:

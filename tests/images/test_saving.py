@@ -117,16 +117,28 @@ def test_a_large_image_gets_a_jpg_copy(tmp_path: Path) -> None:
 
 
 def test_threads_never_collide(tmp_path: Path) -> None:
+    """Threads switch after every few instructions, so each of them meets the others at every point."""
+    errors: list[BaseException] = []
+
     def save(seed: int) -> None:
-        for _ in range(10):
-            save_image(IMAGE, tmp_path, Settings(), NameContext(seed=seed, now=CONTEXT.now))
+        try:
+            for _ in range(20):
+                save_image(IMAGE, tmp_path, Settings(), NameContext(seed=seed, now=CONTEXT.now))
+        except OutputError as error:
+            errors.append(error)
 
     threads = [threading.Thread(target=save, args=(seed % 2,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(int(name.split("/")[1][:5]) for name in names(tmp_path)) == list(range(40))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+    assert sorted(int(name.split("/")[1][:5]) for name in names(tmp_path)) == list(range(80))
 
 
 _CHILD = """

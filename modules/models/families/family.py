@@ -137,6 +137,18 @@ class LoraBase:
     architecture: str
 
 
+@dataclass(frozen=True)
+class AdapterVersion:
+    """What model cards call the models of a family ("sd version"), and the metadata by which an adapter's file says
+    that it is for one: the beginning of kohya's `ss_base_model_version`, a part of `modelspec.architecture`, and in
+    files without these the value of kohya's `ss_v2`."""
+
+    name: str
+    base: str
+    architecture: str
+    v2: str | None = None
+
+
 class GuidanceType(Enum):
     """How a denoiser is told how closely to follow the prompt."""
 
@@ -235,6 +247,10 @@ class ModelFamily(Protocol):
     @property
     def lora_base(self) -> LoraBase | None:
         """How LoRAs that are trained for its models say so; None: none can be trained."""
+
+    @property
+    def adapter_version(self) -> AdapterVersion | None:
+        """How adapters for its models are known by their metadata; None: model cards have no word for the family."""
 
     @property
     def latent_multiple(self) -> int:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header, LoraBase
+from modules.models.families.family import AdapterVersion, Component, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector, input_channels
@@ -48,4 +48,5 @@ SD1 = LdmFamily(
     detects=_detects,
     text_encoders=_text_encoders,
     lora_base=LoraBase("sd_v1", "stable-diffusion-v1"),
+    adapter_version=AdapterVersion("SD1", "sd_v1", "stable-diffusion-v1", v2="False"),
 )

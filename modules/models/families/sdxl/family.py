@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header
+from modules.models.families.family import AdapterVersion, Component, Header
 from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector
@@ -67,6 +67,7 @@ def _detects_refiner_folder(parts: Parts) -> bool:
 
 
 _CHECK_OPEN_CLIP = partial(check_text, activation="gelu")
+_ADAPTERS = AdapterVersion("SDXL", "sdxl", "stable-diffusion-xl")
 SDXL = LdmFamily(
     label="SDXL",
     is_large=True,
@@ -86,6 +87,7 @@ SDXL = LdmFamily(
     ),
     detects=_detects,
     text_encoders=_text_encoders,
+    adapter_version=_ADAPTERS,
 )
 SDXL_REFINER = LdmFamily(
     label="SDXL refiner",
@@ -103,4 +105,5 @@ SDXL_REFINER = LdmFamily(
     ),
     detects=_detects_refiner,
     text_encoders=_text_encoders_of_refiner,
+    adapter_version=_ADAPTERS,
 )

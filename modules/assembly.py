@@ -114,7 +114,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
-    engine.adapters.add_kinds(scripts.adapters.kinds)
+    engine.adapters.add_types(scripts.adapters.types)
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
     estimator = MemoryEstimator(
         engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
@@ -284,8 +284,8 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name next to them. Wildcards and tags lie in the
-    data folder, among the models, or in folders of extensions."""
+    """The folders by their names below models/; for other names a folder of that name next to them. Wildcards and
+    tags lie in the data folder, among the models, or in folders of extensions."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
@@ -294,11 +294,11 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "hypernetworks": (paths.hypernetwork_dir,),
     }
 
-    def folders(kind: str) -> tuple[Path, ...]:
-        if kind in BROUGHT_ALONG:
-            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{kind}")))
-            return (paths.data_dir / kind, paths.models_dir / kind, *brought)
-        return known.get(kind, (paths.models_dir / Path(kind).name,))
+    def folders(name: str) -> tuple[Path, ...]:
+        if name in BROUGHT_ALONG:
+            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{name}")))
+            return (paths.data_dir / name, paths.models_dir / name, *brought)
+        return known.get(name, (paths.models_dir / Path(name).name,))
 
     return folders
 

@@ -2,8 +2,8 @@
 
 Modes (the setting `lora_mode`):
 
-- exact: factorable kinds run as side branches, the rest is added when the layer's weight is decoded. Nothing stored
-  is touched; on, off and another strength take milliseconds.
+- exact: factorable algorithms run as side branches, the rest is added when the layer's weight is decoded. Nothing
+  stored is touched; on, off and another strength take milliseconds.
 - merge from full precision: the sum of all deltas is added in float32 to the weight as it is in the checkpoint
   file (or in a copy in memory), and encoded once. No second model in memory.
 - merge into fp8: each delta is added to what is stored and rounded again, one adapter after the other, as other

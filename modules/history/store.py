@@ -152,7 +152,7 @@ class History:
                         created_at=time.time(),
                         task_id=task_id,
                         user=user,
-                        role=image.kind.value,
+                        role=image.role.value,
                     )
                 ]
             )

@@ -23,7 +23,7 @@ from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest, request_to_json
 from modules.processing.start import SourceImage
 
-IMAGE_KIND = "txt2img"
+IMAGE_TYPE = "txt2img"
 MAX_TITLE_CHARACTERS = 80
 
 
@@ -77,12 +77,12 @@ class Executor(Protocol):
 
 
 class Entry(ABC):
-    """One piece of work in the queue. `kind` is a word for programs, `title` a few words for people."""
+    """One piece of work in the queue. `type` is a word for programs, `title` a few words for people."""
 
-    def __init__(self, task_id: str, kind: str, title: str, created_at: float | None = None) -> None:
+    def __init__(self, task_id: str, type: str, title: str, created_at: float | None = None) -> None:
         self.standing = Standing()
         self.task_id = task_id
-        self.kind = kind
+        self.type = type
         self.title = title
         self.created_at = time.time() if created_at is None else created_at
         self._lock = threading.Lock()
@@ -198,7 +198,7 @@ class Job(Entry):
         if title is None:
             assert isinstance(request, GenerationRequest), "a request that is read later comes with its title"
             title = title_of(request)
-        super().__init__(task_id, IMAGE_KIND, title, created_at)
+        super().__init__(task_id, IMAGE_TYPE, title, created_at)
         self._request = request
         self.made: Made = {image.key: image for image in made}
         self._preview_every = preview_every
@@ -399,7 +399,7 @@ def recorded_images(images: tuple[GeneratedImage, ...]) -> list[dict[str, Any]]:
     return [
         {
             "path": str(image.path) if image.path else None,
-            "kind": image.kind.value,
+            "role": image.role.value,
             "seed": image.seed,
             "subseed": image.subseed,
             "infotext": image.infotext,

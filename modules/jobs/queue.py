@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus, Progress, recorded_images
+from modules.jobs.job import IMAGE_TYPE, Ending, Entry, Executor, Job, JobStatus, Progress, recorded_images
 from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
@@ -41,7 +41,7 @@ UNREADABLE = (FeatherweightError, ValueError, TypeError, KeyError, AttributeErro
 """What reading a request raises that somebody has edited."""
 
 Starter = Callable[[dict[str, Any]], TaskSpec]
-"""The work of a kind, from the request that its record holds."""
+"""The work of a type, from the request that its record holds."""
 
 
 class WhenDone(StrEnum):
@@ -125,9 +125,9 @@ class JobQueue:
 
     # -- after a restart ---------------------------------------------------------------------------------------------
 
-    def repeats(self, kind: str, starter: Starter) -> None:
-        """Say how work of this kind is begun again from its record."""
-        self._starters[kind] = starter
+    def repeats(self, type: str, starter: Starter) -> None:
+        """Say how work of this type is begun again from its record."""
+        self._starters[type] = starter
 
     def restore(self) -> int:
         """Put what an earlier server left unfinished back in line, in its order; returns how much that is.
@@ -163,7 +163,7 @@ class JobQueue:
         for item in made:
             if not item.is_done and (found := item.image.read()) is not None:
                 self.store.image_done(record.task_id, found)
-                if found.kind is ImageRole.SAMPLE:
+                if found.role is ImageRole.SAMPLE:
                     self._tell(record.task_id, record.standing.user, found)
         has_progress = any(not item.is_done for item in made)
         if record.status is JobStatus.RUNNING and not has_progress and record.standing.attempts > options.retries:
@@ -177,7 +177,7 @@ class JobQueue:
         if record.status is JobStatus.RUNNING:
             log.warning("The server ended while %s ran (%s); it is tried again.", record.task_id, record.title)
         entry: Entry
-        if record.kind == IMAGE_KIND:
+        if record.type == IMAGE_TYPE:
             entry = Job(
                 record.task_id,
                 self._reading(record),
@@ -189,7 +189,7 @@ class JobQueue:
         else:
             entry = Task(
                 record.task_id,
-                record.kind,
+                record.type,
                 record.title,
                 self._work_of(record),
                 record.request,
@@ -210,9 +210,9 @@ class JobQueue:
         return read
 
     def _work_of(self, record: JobRecord) -> Callable[[Task], Outcome]:
-        starter = self._starters.get(record.kind)
+        starter = self._starters.get(record.type)
         if starter is None:
-            raise InvalidValueError(f"Work of the kind {record.kind!r} cannot be repeated; begin it from its tab.")
+            raise InvalidValueError(f"Work of the type {record.type!r} cannot be repeated; begin it from its tab.")
 
         def work(task: Task) -> Outcome:
             spec = starter(record.request)
@@ -248,7 +248,7 @@ class JobQueue:
 
     def submit_task(
         self,
-        kind: str,
+        type: str,
         title: str,
         work: Callable[[Task], Outcome],
         request: Mapping[str, Any] | None = None,
@@ -257,12 +257,12 @@ class JobQueue:
         product: object | None = None,
     ) -> Task:
         """Put other work in line, see `TaskSpec`. Raises as `submit`."""
-        return self.submit_spec(TaskSpec(kind, title, work, request or {}, makes_images, product))
+        return self.submit_spec(TaskSpec(type, title, work, request or {}, makes_images, product))
 
     def submit_spec(self, spec: TaskSpec) -> Task:
-        """Put other work in line; a starter of its kind (see `repeats`) begins it again after a restart. Raises as
+        """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
-        task = Task(_new_id(), spec.kind, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
+        task = Task(_new_id(), spec.type, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
         self._enter(task)
         return task
 
@@ -270,9 +270,9 @@ class JobQueue:
         """Put recorded work in line once more under a new task id: with the seeds it had, or with `seed` (-1: a new
         one). Raises as `submit`, and `UnknownNameError`."""
         record = self.record(task_id)
-        if record.kind != IMAGE_KIND:
+        if record.type != IMAGE_TYPE:
             work = self._work_of(record)
-            return self.submit_spec(TaskSpec(record.kind, record.title, work, record.request))
+            return self.submit_spec(TaskSpec(record.type, record.title, work, record.request))
         request = self._reading(record)()
         if seed is not None:
             request = replace(request, seed=seed, subseed=-1 if request.subseed_strength == 0 else request.subseed)
@@ -338,11 +338,11 @@ class JobQueue:
             raise UnknownNameError(f"No task has the id {task_id!r}; it may have ended long ago.")
         return entry
 
-    def tasks(self, kind: str | None = None) -> tuple[Task, ...]:
-        """The tasks that are remembered, the newest first; of one kind, or all."""
+    def tasks(self, type: str | None = None) -> tuple[Task, ...]:
+        """The tasks that are remembered, the newest first; of one type, or all."""
         with self._condition:
             entries = tuple(reversed(self._known.values()))
-        return tuple(entry for entry in entries if isinstance(entry, Task) and kind in (None, entry.kind))
+        return tuple(entry for entry in entries if isinstance(entry, Task) and type in (None, entry.type))
 
     def last_done(self) -> Job | None:
         """The image job that ended last with a result, of those that are remembered; None where there is none."""

@@ -77,7 +77,7 @@ LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 FINAL = (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
 IMAGES_SO_FAR = """(
     SELECT json_object('images', json_group_array(json_object(
-        'path', path, 'kind', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
+        'path', path, 'role', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
     FROM (SELECT * FROM job_images WHERE task_id = ? AND is_done ORDER BY rowid) HAVING count(*) > 0)"""
 
 
@@ -96,7 +96,7 @@ class JobRecord:
     others see `modules.jobs.job.Standing`."""
 
     task_id: str
-    kind: str
+    type: str
     title: str
     status: JobStatus
     request: dict[str, Any]
@@ -158,7 +158,7 @@ class JobStore:
         standing = entry.standing
         row = {
             "task_id": entry.task_id,
-            "kind": entry.kind,
+            "kind": entry.type,
             "title": _text(entry.title),
             "status": JobStatus.QUEUED,
             "request": json.dumps(recorded),
@@ -411,9 +411,9 @@ class JobStore:
             with db:
                 db.executescript(SCHEMA)
                 have = {row["name"] for row in db.execute("PRAGMA table_info(jobs)")}
-                for column, kind in ADDED_COLUMNS.items():
+                for column, declaration in ADDED_COLUMNS.items():
                     if column not in have:
-                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {declaration}")
                 db.executescript(LATER_INDEXES)
                 db.execute(f"PRAGMA user_version = {VERSION}")
         except BaseException:
@@ -543,7 +543,7 @@ def _image_row(
     task_id: str, image: GeneratedImage, path: Path | None, found: str | None, is_done: bool
 ) -> tuple[str, tuple[object, ...]]:
     place = None if path is None else _text(str(path))
-    values = (image.kind, image.seed, image.subseed, _text(image.infotext), is_done)
+    values = (image.role, image.seed, image.subseed, _text(image.infotext), is_done)
     return "INSERT OR REPLACE INTO job_images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (
         *(task_id, image.key, place, found),
         *values,
@@ -558,7 +558,7 @@ def _image_record(row: sqlite3.Row) -> ImageRecord | None:
             infotext=row["infotext"],
             seed=int(row["seed"]),
             subseed=int(row["subseed"]),
-            kind=ImageRole(row["kind"]),
+            role=ImageRole(row["kind"]),
         )
         return ImageRecord(image, row["fingerprint"], bool(row["is_done"]))
     except (ValueError, TypeError) as error:
@@ -574,7 +574,7 @@ def _record(row: sqlite3.Row) -> JobRecord | None:
             raise TypeError("its request is no object")
         return JobRecord(
             task_id=row["task_id"],
-            kind=row["kind"],
+            type=row["kind"],
             title=row["title"],
             status=JobStatus(row["status"]),
             request=request,

@@ -1,4 +1,4 @@
-"""Components for settings, made from the registry by kind; and what changed on the page."""
+"""Components for settings, made from the registry by type; and what changed on the page."""
 
 from collections.abc import Sequence
 from typing import Any

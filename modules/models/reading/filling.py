@@ -211,7 +211,7 @@ def _format_of(file: TensorSource, slot: _Slot) -> StorageFormat | None:
 def _read_and_encode(
     file: TensorSource, slot: _Slot, storage: StorageFormat | None
 ) -> tuple[StorageFormat | None, Encoded]:
-    """A tensor of any kind, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
+    """A tensor of any dtype, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
     target = slot.target
     tensor = _read(file, slot, storage)
     if tensor.element_size() == 1:

@@ -47,7 +47,7 @@ class Output:
 
         What hooks change on the way goes into the file alone. `on_path`: see `save_image`.
         """
-        is_grid = image.kind is ImageRole.GRID
+        is_grid = image.role is ImageRole.GRID
         if is_grid:
             folder = grids_folder(request.settings, self.data_dir, tab_of(request))
         else:

@@ -23,6 +23,7 @@ CHAIN = "_hook_chain"
 class HookOrder(IntEnum):
     """Where in the chain a hook belongs; higher is further outside."""
 
+    PART = -1  # computes for parts of its input, one after the other or as a batch: attention in tiles
     ADAPTER = 0  # changes a layer's input or adds to its output: hypernetworks, factors in training
     COMPUTE = 1  # computes the same in another way: split feed-forward
     RECOMPUTE = 2  # runs what lies inside again in the backward pass: gradient checkpointing

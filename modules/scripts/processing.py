@@ -10,6 +10,8 @@ from typing import Any, Self, TypeVar
 from PIL import Image
 
 from modules.processing.parameters import Parameter, rows_of
+from modules.processing.pipeline.hooks import PassComputing as PassComputing
+from modules.processing.pipeline.hooks import PassStart as PassStart
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
@@ -58,6 +60,8 @@ class StableDiffusionProcessing:
         self._save_grid = save_grid
         self._read_styles = read_styles
         self._listed: tuple[list[Any], ...] = ([], [], [], [])
+        self.before_sampling: Callable[[PassStart], None] | None = None
+        """Called before each pass, after the hooks of scripts: for a selected script, which has no hooks of its own."""
         self.is_hr_pass = False
         self.iteration = 0
         self.prompts: list[str] = []

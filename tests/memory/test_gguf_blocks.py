@@ -10,7 +10,7 @@ from modules.errors import InvalidValueError
 from modules.memory.formats import FORMATS
 from modules.memory.formats.blocks import BlockFormat, kept_bytes
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
-from modules.memory.layer import Part, read_part, read_weight, shape_of, unmanage
+from modules.memory.layer import Part, read_part, read_weight, shape_of, stored_state, stored_tensors, unmanage
 from modules.memory.storage import StorageRules, stored_bytes
 from tests.memory.storing import apply_storage
 
@@ -49,11 +49,10 @@ def test_weights_are_encoded_as_ggmls_package_does(name: str) -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_stored_layer_computes_with_its_blocks(name: str) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 128), nn.Conv1d(1, 1, 1))
-    x, weight = torch.randn(4, 1, 64), model[0].weight.detach().clone()
-    apply_storage(model, StorageRules(name), torch.float32)
-    layer = model[0]
-    assert (layer._parameters["weight"].dtype, shape_of(layer, "weight")) == (torch.uint8, (128, 64))
+    layer = nn.Linear(64, 128)
+    x, weight = torch.randn(4, 1, 64), layer.weight.detach().clone()
+    apply_storage(layer, StorageRules(name), torch.float32)
+    assert (stored_tensors(layer, "weight")[0].dtype, shape_of(layer, "weight")) == (torch.uint8, (128, 64))
     decoded = read_weight(layer, "weight")
     assert decoded.shape == (128, 64) and 0 < (decoded - weight).norm() / weight.norm() < 0.12
     with torch.no_grad():
@@ -66,9 +65,9 @@ def test_a_stored_layer_computes_with_its_blocks(name: str) -> None:
 
 
 def test_rows_that_are_not_whole_blocks_are_left_alone_and_types_that_are_only_read_say_so() -> None:
-    layer = nn.Sequential(nn.Linear(40, 128))
+    layer = nn.Linear(40, 128)
     apply_storage(layer, StorageRules("gguf_q8_0"), torch.float32)
-    assert layer[0]._parameters["weight"].dtype == torch.float32
+    assert layer.weight.dtype == torch.float32 and stored_state(layer) is None
     with pytest.raises(InvalidValueError, match=r"no rows of whole blocks of 32"):
         FORMATS.get("gguf_q8_0").encode(torch.ones(4, 40))
     with pytest.raises(InvalidValueError, match=r"gguf_q4_k and not be written.*LoRA mode exact"):

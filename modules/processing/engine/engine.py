@@ -432,11 +432,8 @@ class Engine:
             streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,
         )
-        return EngineStatus(
-            EngineState.READY,
-            " ".join(filter(None, (f"{model.info.title} is loaded.", model.stored_note, *plan.notes))),
-            facts,
-        )
+        said = (f"{model.info.title} is loaded.", model.stored_note, *plan.notes)
+        return EngineStatus(EngineState.READY, " ".join(filter(None, said)), facts)
 
 
 def _fit_key(info: CheckpointInfo, options: PrecisionOptions) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,7 +145,7 @@ class MemoryEstimator:
         self._corrections = Corrections(learnt)
         self._lock = threading.Lock()
         self._dry_run: DryRun | None = None
-        self._meta_models: OrderedDict[tuple[Path, int, frozenset[str]], MetaModel] = OrderedDict()
+        self._meta_models: OrderedDict[tuple[object, ...], MetaModel] = OrderedDict()
         self._dry_run_of: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._program_bytes: int | None = None
         self._turn = threading.Lock()

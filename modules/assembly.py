@@ -27,6 +27,7 @@ from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
+from modules.models.modules_catalogue import ModuleCatalogue
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
@@ -102,6 +103,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
             cache=None if flags.no_hashing else hashes,
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
+        modules=ModuleCatalogue(paths.module_dirs),
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),

@@ -83,6 +83,7 @@ class Paths:
     model_config: Path
     checkpoint_dirs: tuple[Path, ...]
     vae_dirs: tuple[Path, ...]
+    module_dirs: tuple[Path, ...]  # text encoders and VAEs in files of their own
     tiny_vae_dirs: tuple[Path, ...]
     approx_vae_dirs: tuple[Path, ...]
     lora_dirs: tuple[Path, ...]
@@ -168,6 +169,9 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         model_config=_given(flags.config) or root / "configs" / "v1-inference.yaml",
         checkpoint_dirs=_distinct(models_dir / "Stable-diffusion", _given(flags.ckpt_dir), shipped_checkpoints),
         vae_dirs=_distinct(models_dir / "VAE", _given(flags.vae_dir)),
+        module_dirs=_distinct(
+            *(models_dir / name for name in ("text_encoder", "text_encoders", "clip", "VAE")), _given(flags.vae_dir)
+        ),
         tiny_vae_dirs=_distinct(models_dir / "VAE-taesd", root / "models" / "VAE-taesd"),
         approx_vae_dirs=(models_dir / "VAE-approx",),
         lora_dirs=_distinct(

@@ -40,9 +40,10 @@ from modules.memory.changes import (
 )
 from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
 from modules.memory.formats import FORMATS, StorageFormat
+from modules.memory.formats.blocks import weight_shape
 from modules.memory.formats.names import dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
-from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
+from modules.memory.layer import Stored, manage, put, shape_of, stored_state, stored_tensors
 from modules.memory.scratch import release_scratch
 
 NAMES = ("weight", "bias")
@@ -386,7 +387,9 @@ class AdapterApplier:
         storage = state.formats[name]
         if storage.dtype == torch.float32:
             return data
-        return storage.decode(data, scale, torch.empty(data.shape, dtype=torch.float32, device=data.device))
+        return storage.decode(
+            data, scale, torch.empty(weight_shape(storage, data), dtype=torch.float32, device=data.device)
+        )
 
     def _put(self, target: Target, name: str, weight: Tensor, seed: int | None) -> None:
         key = (target.component, f"{target.path}.{name}")
@@ -470,7 +473,7 @@ def _dtype_of(layer: nn.Module) -> torch.dtype:
 def _fits(branch: SideBranch, layer: nn.Module) -> bool:
     """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs), and
     is no convolution alongside a matrix."""
-    weight = layer._parameters["weight"]
-    if weight is None or weight.ndim < 2 or branch.down.shape[1] != weight.shape[1]:
+    shape = shape_of(layer, "weight")
+    if shape is None or len(shape) < 2 or branch.down.shape[1] != shape[1]:
         return False
-    return branch.mid is None or weight.ndim == 4
+    return branch.mid is None or len(shape) == 4

@@ -53,6 +53,13 @@ def list_routes(services: Services) -> APIRouter:
         """VAE files."""
         return [VaeItem(model_name=info.name, filename=str(info.path)) for info in services.engine.vaes.entries]
 
+    @routes.get("/sd-modules")
+    def modules() -> list[VaeItem]:
+        """Files with a text encoder or a VAE, for the override setting `forge_additional_modules`."""
+        return [
+            VaeItem(model_name=info.path.stem, filename=str(info.path)) for info in services.engine.modules.refresh()
+        ]
+
     @routes.get("/samplers")
     def samplers() -> list[SamplerItem]:
         """Samplers with their aliases."""

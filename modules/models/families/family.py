@@ -119,13 +119,18 @@ class OptionalEncoder:
 @dataclass(frozen=True)
 class ExternalTextEncoder:
     """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, the
-    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it."""
+    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it.
+
+    `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
+    layout of its family says what its tensors are called in a whole one.
+    """
 
     stem: str
     prefix: str
     wanted_by: str
     any_ending: bool = False
     is_optional: bool = False
+    is_part: bool = False
 
 
 @dataclass(frozen=True)
@@ -271,6 +276,9 @@ class ModelFamily(Protocol):
 
     def detects(self, header: Header) -> bool:
         """Whether the names and shapes in a file's header are of this family."""
+
+    def detects_denoiser(self, header: Header) -> bool:
+        """Whether the denoiser in a file's header is of this family; its text encoders may be in other files."""
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the denoiser can tell; None:

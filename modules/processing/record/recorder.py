@@ -274,7 +274,7 @@ class Recorder:
         model, engine = self._in_use.model, self._engine
         if model.info.sha256 is None:
             self._events.stage(Stage.HASH)
-            model.info = engine.hashed(model.info)
+            model.info = replace(engine.hashed(model.info), modules=model.info.modules)
             self._events.stage(Stage.SAVE)
         if model.vae_info is not None:
             model.vae_info = engine.vaes.hashed(model.vae_info)

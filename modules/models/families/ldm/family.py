@@ -77,6 +77,7 @@ class LdmFamily:
     text: ClipConditioning
     folder: FolderLayout
     detects: Callable[[Header], bool]
+    detects_denoiser: Callable[[Header], bool]
     text_encoders: TextEncoders
     is_large: bool = False
     schedule_table: tuple[float, ...] = ALIGN_YOUR_STEPS_512

@@ -28,6 +28,10 @@ def _detects(header: Header) -> bool:
     return any(f"{prefix}.ln_final.weight" in header for prefix in (TEXT_PREFIX, TURBO_TEXT_PREFIX))
 
 
+def _detects_unet(header: Header) -> bool:
+    return input_channels(header) in INPUT_CHANNELS and not has_vector(header)  # after SD 1.x in the registry
+
+
 def _text_encoders(
     header: Header, architecture: LdmArchitecture, config_folders: tuple[Path, ...]
 ) -> tuple[Component, ...]:
@@ -65,6 +69,7 @@ SD2 = LdmFamily(
         left_out_layer=TEXT_PREFIX,
     ),
     detects=_detects,
+    detects_denoiser=_detects_unet,
     text_encoders=_text_encoders,
     unsaid_prediction=_unsaid_prediction,
     ignores_too=_is_projection,

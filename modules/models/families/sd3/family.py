@@ -75,6 +75,9 @@ class StableDiffusion3:
     def detects(self, header: Header) -> bool:
         return SIGN in header
 
+    def detects_denoiser(self, header: Header) -> bool:
+        return SIGN in header
+
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         return "flow"
 

@@ -115,4 +115,5 @@ FOLDER = FolderLayout(
     is_flow=True,
     unused_if_identity={f"{UNUSED_PROJECTION}.weight": f"{CLIP_L_PROJECTION}.weight"},
     optional_parts=(THIRD,),
+    text_signs={THIRD: "shared.weight"},
 )

@@ -20,6 +20,7 @@ ORDER = (
     ("models", "images", "upscalers"),
     ("prompting", "sampling", "memory", "access"),
     ("settings",),
+    ("sqlite_files",),
     ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder"),
     ("errors", "model_folders", "version"),
 )

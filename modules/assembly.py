@@ -49,6 +49,7 @@ from modules.processing.engine.precision import (
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
@@ -125,9 +126,11 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
     temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
     spool = Spool((paths.data_dir / "spool", temporary))
-    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed, spool=spool), scripts, estimator)
+    recordings = Recordings(paths.data_dir / "resume")
+    output = Output(paths.data_dir, allowed=allowed, spool=spool, recordings=recordings)
+    executor = InProcessExecutor(engine, output, scripts, estimator)
     store = JobStore(paths.jobs_file)
-    queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue))
+    queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue), recordings)
     history = HistoryService.open(
         paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
     )

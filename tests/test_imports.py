@@ -21,6 +21,7 @@ ORDER = (
     ("prompting", "sampling", "access"),
     ("memory",),
     ("settings",),
+    ("sqlite_files",),
     ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder"),
     ("errors", "model_folders", "version"),
 )

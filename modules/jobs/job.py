@@ -208,6 +208,7 @@ class Job(Entry):
         self._total_steps = 0
         self._done_steps = 0
         self._first_step_at: float | None = None
+        self._first_step = 0  # which one was told first: a job that goes on begins in the middle
         self._preview: Image.Image | None = None
         self._preview_id = 0
         self._preview_step = 0
@@ -277,7 +278,7 @@ class Job(Entry):
     def step(self, done: int, info: object = None) -> None:
         with self._lock:
             if self._first_step_at is None:
-                self._first_step_at = time.time()
+                self._first_step_at, self._first_step = time.time(), done
             self._done_steps = done
 
     def wants_preview(self, done: int) -> bool:
@@ -373,8 +374,8 @@ class Job(Entry):
             total, done = self._total_steps, self._done_steps
             fraction = 1.0 if self._status.is_final else (done / total if total else 0.0)
             eta = None
-            if self._first_step_at is not None and not self._status.is_final and done > 1:
-                eta = (now - self._first_step_at) / (done - 1) * max(total - done, 0)
+            if self._first_step_at is not None and not self._status.is_final and done > self._first_step:
+                eta = (now - self._first_step_at) / (done - self._first_step) * max(total - done, 0)
             return Progress(
                 task_id=self.task_id,
                 status=self._status,

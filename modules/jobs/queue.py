@@ -22,6 +22,7 @@ from modules.jobs.job import IMAGE_TYPE, Ending, Entry, Executor, Job, JobStatus
 from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, request_from_json
 
@@ -91,7 +92,10 @@ class JobQueue:
         store: JobStore,
         options: Callable[[], QueueOptions] = QueueOptions,
         models: Models | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
+        """`recordings`: what is kept of images that are being made; the queue deletes it with their jobs."""
+        self._recordings = recordings
         self._executor = executor
         self.store = store
         self._options = options
@@ -155,6 +159,8 @@ class JobQueue:
             self._condition.notify_all()
         self.store.clean_inputs()
         self.store.prune(options.kept_records)
+        if self._recordings is not None:
+            self._recordings.keep_only([entry.task_id for entry in restored])
         return len(restored)
 
     def _restored(self, record: JobRecord, images: list[ImageRecord], options: QueueOptions) -> Entry | None:
@@ -575,7 +581,12 @@ class JobQueue:
     def _withdraw(self, entry: Entry, why: str) -> None:
         text = f"The job was {why} before it started; nothing was made."
         self.store.ended(entry.task_id, JobStatus.INTERRUPTED, text)
+        self._forget_recordings(entry)
         entry.end(JobStatus.INTERRUPTED, Interrupted(text))
+
+    def _forget_recordings(self, entry: Entry) -> None:
+        if self._recordings is not None:
+            self._recordings.forget(entry.task_id)
 
     def skip(self) -> None:
         """The running image job leaves its present batch."""
@@ -691,6 +702,7 @@ class JobQueue:
         else:
             text = str(error) if error is not None else None
             self.store.ended(entry.task_id, ending.status, text, ending.outcome or None)
+            self._forget_recordings(entry)
         entry.end(ending.status, error)
         self._ended += 1
         if self._ended % PRUNED_EVERY == 0:

@@ -119,6 +119,7 @@ class HypernetworkTag:
                 job.notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
                 continue
             content = job.adapters.digests(files, info).content
+            job.uses.append(AdapterUse(name=info.name, file_hash=content, unet_multiplier=tag.te_strength))
             chosen.append((content, read_hypernetwork(info.path), tag.te_strength))
         if model.hypernetworks is None:
             model.hypernetworks = HypernetworkHooks(model.unet)

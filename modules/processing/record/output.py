@@ -11,6 +11,7 @@ from modules.images.encode import encode_image
 from modules.images.naming import NameContext
 from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.record.spool import Spool, Unsaved
 from modules.processing.request import GenerationRequest, tab_of
@@ -33,6 +34,7 @@ class Output:
     samples_dir: Path | None = None
     allowed: tuple[Path, ...] | None = None
     spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
+    recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it begins anew
 
     def save(
         self,

@@ -376,10 +376,11 @@ class JobStore:
         marks = ", ".join("?" * len(statuses))
         return int(self._rows(f"SELECT count(*) FROM jobs WHERE status IN ({marks})", tuple(statuses))[0][0])
 
-    def images(self) -> dict[str, list[ImageRecord]]:
-        """The images of work that has not ended, by task ids: finished or about to be."""
+    def images(self, task_id: str | None = None) -> dict[str, list[ImageRecord]]:
+        """The images of work that has not ended, by task ids: finished or about to be. Of one, or of all."""
         images: dict[str, list[ImageRecord]] = {}
-        for row in self._rows("SELECT * FROM job_images WHERE path IS NOT NULL ORDER BY rowid", ()):
+        chosen = "SELECT * FROM job_images WHERE path IS NOT NULL AND task_id = coalesce(?, task_id) ORDER BY rowid"
+        for row in self._rows(chosen, (task_id,)):
             found = _image_record(row)
             if found is not None:
                 images.setdefault(row["task_id"], []).append(found)

@@ -51,6 +51,7 @@ from modules.processing.record.output import Output, check_folder
 from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
+from modules.scripts.form_operations import form_operations
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
 from modules.scripts.settings import add_settings
@@ -132,6 +133,8 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     queue.listen(history)
     spool.on_pressure = queue.pause
     spool.listen(lambda before, after: _saved_late(store, history, before, after))
+    operations = operations_of(engine, scripts)
+    scripts.form_operations = form_operations(operations, program.pixel_upscalers, lambda: settings.current)
     services = Services(
         flags,
         paths,
@@ -146,7 +149,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         spool,
         scripts,
         access,
-        operations=operations_of(engine, scripts),
+        operations=operations,
         history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
         notices=(

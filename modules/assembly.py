@@ -21,7 +21,7 @@ from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
-from modules.jobs.precision import PrecisionWork
+from modules.jobs.precision import PrecisionWork, measured, write_series
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
@@ -66,6 +66,7 @@ from modules.version import PROGRAM_VERSION
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
+REPORTS_FOLDER = "reports"  # of the outputs
 BROUGHT_ALONG = ("wildcards", "tags")
 """Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
@@ -197,7 +198,7 @@ def precision_work(services: Services) -> PrecisionWork:
         services.catalogue,
         services.engine,
         services.settings,
-        Reports(services.paths.outputs_dir / "reports"),
+        Reports(services.paths.outputs_dir / REPORTS_FOLDER),
         services.paths.checkpoint_dirs[0],
         services.paths.root / "configs",
     )
@@ -264,6 +265,8 @@ def program_of(
         detectors=lambda: list(detectors.names),
         detector=detectors.check,
         detect=detectors.find,
+        measured=lambda result: measured(engine, result),
+        report=lambda report: write_series(Reports(paths.outputs_dir / REPORTS_FOLDER), report),
     )
 
 

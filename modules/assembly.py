@@ -21,7 +21,7 @@ from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
-from modules.jobs.precision import PrecisionWork
+from modules.jobs.precision import PrecisionWork, measured, write_series
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
@@ -53,6 +53,7 @@ from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
+from modules.scripts.form_operations import form_operations
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
 from modules.scripts.settings import add_settings
@@ -67,6 +68,7 @@ from modules.version import PROGRAM_VERSION
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
+REPORTS_FOLDER = "reports"  # of the outputs
 BROUGHT_ALONG = ("wildcards", "tags")
 """Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
@@ -137,6 +139,8 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     queue.listen(history)
     spool.on_pressure = queue.pause
     spool.listen(lambda before, after: _saved_late(store, history, before, after))
+    operations = operations_of(engine, scripts)
+    scripts.form_operations = form_operations(operations, program.pixel_upscalers, lambda: settings.current)
     services = Services(
         flags,
         paths,
@@ -151,7 +155,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         spool,
         scripts,
         access,
-        operations=operations_of(engine, scripts),
+        operations=operations,
         history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
         notices=(
@@ -199,7 +203,7 @@ def precision_work(services: Services) -> PrecisionWork:
         services.catalogue,
         services.engine,
         services.settings,
-        Reports(services.paths.outputs_dir / "reports"),
+        Reports(services.paths.outputs_dir / REPORTS_FOLDER),
         services.paths.checkpoint_dirs[0],
         services.paths.root / "configs",
     )
@@ -266,6 +270,8 @@ def program_of(
         detectors=lambda: list(detectors.names),
         detector=detectors.check,
         detect=detectors.find,
+        measured=lambda result: measured(engine, result),
+        report=lambda report: write_series(Reports(paths.outputs_dir / REPORTS_FOLDER), report),
     )
 
 

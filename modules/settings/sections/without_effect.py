@@ -12,7 +12,7 @@ from modules.settings.sections.interface import (
     InterfaceSettings,
     PreviewSettings,
 )
-from modules.settings.sections.postprocessing import PostprocessingSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
@@ -190,12 +190,6 @@ SETTINGS = (
             "SWIN_torch_compile": False,
             "ldsr_steps": 100,
             "ldsr_cached": False,
-        },
-    ),
-    *kept(
-        PostprocessingSettings.section,
-        {
-            "postprocessing_enable_in_main_ui": (),
         },
     ),
 )

@@ -52,7 +52,7 @@ def _face_restoration(parsed: Mapping[str, object], current: Settings) -> dict[s
 
 def _modules(parsed: Mapping[str, object], current: Settings) -> dict[str, SettingValue]:
     """Files with parts of the model are recorded one by one: "Module 1", "Module 2" ..."""
-    names = []
+    names: list[str] = []
     while (name := parsed.get(f"Module {len(names) + 1}")) is not None:
         names.append(str(name))
     return {MODULES: tuple(names)} if names and tuple(names) != current[MODULES] else {}

@@ -141,7 +141,7 @@ def fill(
 def _count(report: FillReport, file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> None:
     """Count a tensor that the file has in fewer than 16 bits."""
     entry = file.entries[slot.key]
-    before = entry.packed
+    before = entry.packed or entry.coded
     if before is None and entry.dtype.itemsize == 1 and slot.assignment.scale_key is None:
         before = dtype_name(entry.dtype)
     elif before is None and entry.dtype.itemsize == 1:

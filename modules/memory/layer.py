@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.memory.formats import StorageFormat
+from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
 from modules.memory.scratch import scratch
 
@@ -97,10 +98,10 @@ class Fetch(Protocol):
 
 
 class Product(Protocol):
-    """Multiplies with a stored weight without decoding it; see `modules.memory.matmul`."""
+    """Multiplies with a stored weight without decoding it; see `modules.memory.matmul` and `int8_matmul` there."""
 
-    def __call__(self, layer: nn.Module, state: Stored, x: Tensor) -> Tensor | None:
-        """The product without bias, or None: decode the weight and multiply as usual."""
+    def __call__(self, layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The layer's output, made just now, with its bias; or None: decode the weight and multiply as usual."""
 
 
 @dataclass
@@ -214,7 +215,7 @@ def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:
     asked: dict[int, tuple[Fetch, list[Part]]] = {}
     for part in parts:
         state = stored_state(part.layer)
-        if state is None or state.fetch is None or part.name not in state.formats:
+        if state is None or state.fetch is None or part.name not in state.formats or _cuts_blocks(part, state):
             continue
         if not state.changes:  # changes are made to the whole weight
             asked.setdefault(id(state.fetch), (state.fetch, []))[1].append(part)
@@ -231,7 +232,7 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
     """
     layer, name = part.layer, part.name
     state = stored_state(layer)
-    if state is None or name not in state.formats or state.changes:
+    if state is None or name not in state.formats or state.changes or _cuts_blocks(part, state):
         whole: Tensor = getattr(layer, name)
         return part.of(whole)
     if brought is None:
@@ -239,6 +240,14 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
         brought = part.of(data), part.of_scale(scale)
     data, scale = brought
     return decode(state, name, data if data.dtype == state.compute_dtype else data.contiguous(), scale)
+
+
+def _cuts_blocks(part: Part, state: Stored) -> bool:
+    """Whether a part is columns of a weight that is rotated in groups of them, and does not hold whole groups."""
+    storage = state.formats[part.name]
+    if part.dimension != 1 or not isinstance(storage, RotatedRowFormat):
+        return False
+    return bool(part.start % storage.group or part.stop % storage.group)
 
 
 def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -316,8 +325,8 @@ def _linear(layer: Any, x: Tensor) -> Tensor:
     if _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_linear(layer, x, _decoded_weight))
     bias = layer.bias
-    if state.product is not None and (product := state.product(layer, state, x)) is not None:
-        return _beside(layer, state.branches, x, product if bias is None else product + bias)
+    if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
+        return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
     return F.linear(x, weight, bias) if branches is None else branches.linear(layer, x, weight, bias)
 
@@ -327,6 +336,8 @@ def _convolution(layer: Any, x: Tensor) -> Tensor:
     if has_plain_padding(layer) and _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_convolution(layer, x, _decoded_weight))
     bias = layer.bias
+    if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
+        return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
     if branches is not None:
         return branches.convolution(layer, x, weight, bias)

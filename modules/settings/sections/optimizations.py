@@ -74,9 +74,10 @@ class OptimizationSettings(SettingsGroup):
     fp8_format = choice(
         "FP8 format",
         "fp8_e4m3fn_row",
-        ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row"),
+        ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot"),
         infotext="FP8 format",
-        hint="With one scale per row (the best, and int8), or plain as other programs store it.",
+        hint="With one scale per row (fp8, int8; int8_convrot rotates weights that have outliers), or plain as other "
+        "programs store it.",
     )
     fp8_skip = text(
         "Layers that FP8 leaves alone",

@@ -95,7 +95,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     engine = Engine(
         catalogue,
         paths.root / "configs",
-        lambda: machine_of(flags, paths.offload_dir),
+        lambda: machine_of(flags, paths.offload_dir, paths.cache_dir / "int8.json"),
         lambda: PrecisionOptions.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,

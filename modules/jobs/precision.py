@@ -13,6 +13,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import JobQueue, fix_seeds
 from modules.jobs.reports import Reports
 from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.models.merging.request import FORMAT_NAMES
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
 from modules.processing.comparison.series import Measured, SeriesReport
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
 EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in OptimizationSettings.fp8_format.setting.choices or ())
+WRITTEN = tuple(name for name in EIGHT_BIT if name in FORMAT_NAMES)  # what files can be saved in
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 COMPARED = (UNSTORED, *EIGHT_BIT)
 REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE = "precision-report", "precision-comparison", "conversion"
@@ -106,7 +108,7 @@ class PrecisionWork:
 
     def convert_spec(self, options: StorageOptions, name: str) -> TaskSpec:
         """See `convert`; not yet in line."""
-        info = self._check(options, (*SIXTEEN_BIT, *EIGHT_BIT))
+        info = self._check(options, (*SIXTEEN_BIT, *WRITTEN))
         target = self._target(name)
 
         def work(task: Task) -> Outcome:

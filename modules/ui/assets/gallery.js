@@ -149,7 +149,7 @@
         tab.follow(reply.task);
       },
       async remove(item) {
-        if (!window.confirm("Delete this image? Its file goes into the folder outputs/trash.")) return;
+        if (!window.confirm(fw.text("Delete this image? Its file goes into the folder outputs/trash."))) return;
         const reply = await fw.post("internal/delete-image", named(item));
         for (const other of items) {
           if (other.task === item.task && other.index > item.index) {

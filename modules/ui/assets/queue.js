@@ -263,7 +263,7 @@
   document.addEventListener("click", (event) => {
     const name = event.target.closest?.("#fw_queue [data-do]")?.dataset.do;
     if (name === "pause") act(event.target.getAttribute("aria-pressed") === "true" ? "resume" : "pause")();
-    if (name === "clear" && window.confirm("Cancel all jobs that wait?")) act("clear")();
+    if (name === "clear" && window.confirm(fw.text("Cancel all jobs that wait?"))) act("clear")();
     if (name === "retry") act("retry-failed")();
     if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(look, 50);
   });

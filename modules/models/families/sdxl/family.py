@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header
+from modules.models.families.family import Component, Header, LoraBase, LoraNaming
 from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector
@@ -86,6 +86,7 @@ SDXL = LdmFamily(
     ),
     detects=_detects,
     text_encoders=_text_encoders,
+    lora_base=LoraBase("sdxl_base_v1-0", "stable-diffusion-xl-v1-base", LoraNaming.KOHYA_ORIGINAL),
 )
 SDXL_REFINER = LdmFamily(
     label="SDXL refiner",

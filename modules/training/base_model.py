@@ -39,11 +39,13 @@ def load_base(
     stream: str = "off",
     compute: torch.dtype | None = None,
     vae: VaeInfo | None = None,
+    offload_dir: Path | None = None,
 ) -> LoadedModel:
     """Load a checkpoint for training, its VAE in fp32, computing in fp32 on the CPU and in bf16 elsewhere.
 
     `storage` is a name of `modules.memory.formats.FORMATS` for UNet and text encoders, or None for the compute dtype;
-    with `stream` ("blocks", "layers") weights are read from the file while they are used.
+    with `stream` ("blocks", "layers") weights are read from the file while they are used. Those that the file does not
+    hold in this format are written to `offload_dir` once (None: they stay in main memory).
     Raises `CheckpointError` for a missing file and for all that cannot be loaded.
     """
     try:
@@ -51,8 +53,8 @@ def load_base(
     except OSError as error:
         raise CheckpointError(f"{path} does not exist. Name the checkpoint that the LoRA is for.") from error
     dtype = compute or (torch.float32 if device.type == "cpu" else torch.bfloat16)
-    if storage is not None and PLAIN.get(storage) == dtype:
-        storage = None
+    if storage in PLAIN and (PLAIN[storage] == dtype or stream in LEVELS):
+        storage = None  # streamed weights are read as the file has them
     rules = storage_rules(storage) if storage else None
 
     def plan(family: ModelFamily) -> PrecisionPlan:
@@ -70,7 +72,7 @@ def load_base(
             unet_storage=rules.storage if rules else None,
             text_storage=rules.storage if rules else None,
             skip=rules.skip.texts if rules else (),
-            streaming=StreamLayout(level=LEVELS[stream], on_disk=True) if stream in LEVELS else None,
+            streaming=StreamLayout(level=LEVELS[stream], on_disk=True, folder=offload_dir) if stream in LEVELS else None,
         )
 
     info = CheckpointInfo(path=path, name=path.name, size_bytes=size, mtime_ns=mtime_ns, is_folder=path.is_dir())

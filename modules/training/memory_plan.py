@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from modules.errors import InvalidValueError
 from modules.memory.checkpointing import enable_gradient_checkpointing, find_blocks
@@ -188,11 +189,39 @@ class StepEstimator:
                 stack.callback(split_feed_forward(unet, SplitOptions(num_splits=way.split)).remove)
 
             def step() -> None:
-                with torch.enable_grad():
+                with torch.enable_grad(), _FlashAttention():
                     output = family.run(unet, inputs)
                     torch.autograd.backward(output.float().square().mean())
 
             return run.measure(step)
+
+
+class _Attention(torch.autograd.Function):
+    """What kernels keep that never hold all scores (Dao et al. 2022, arXiv:2205.14135): inputs, output, a sum per row."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = query.new_empty((*query.shape[:-1], value.shape[-1]))
+        ctx.save_for_backward(query, key, value, output, query.new_empty(query.shape[:-1], dtype=torch.float32))
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
+
+
+class _FlashAttention(TorchFunctionMode):
+    """While open, attention on the meta device takes the memory that it takes on the device: there PyTorch would
+    compute all scores."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.scaled_dot_product_attention:
+            return _Attention.apply(*args[:3] if len(args) >= 3 else (*args, *_rest(args, kwargs)))
+        return func(*args, **(kwargs or {}))
+
+
+def _rest(args: Any, kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    return (kwargs[name] for name in ("query", "key", "value")[len(args) :])
 
 
 @contextmanager

@@ -62,6 +62,7 @@ class Places:
     adapters: Path
     embeddings: Path
     cache: Path
+    offload: Path | None = None
     find_checkpoint: Callable[[str], Path] = Path
 
 
@@ -106,7 +107,15 @@ class TrainingRun:
         model = self.config.model
         checkpoint = places.find_checkpoint(model.checkpoint)
         self._tell("loading the base model", 0, 1)
-        self.model = load_base(checkpoint, places.configs, model.storage, device, model.stream, compute_of(config))
+        self.model = load_base(
+            checkpoint,
+            places.configs,
+            model.storage,
+            device,
+            model.stream,
+            compute_of(config),
+            offload_dir=places.offload or places.cache / "offload",
+        )
         self._trainer: Trainer | None = None
         try:
             self._prepare()
@@ -170,10 +179,10 @@ class TrainingRun:
                 self._place = Place(self.trainer.step, *position, seconds)
                 self.history.loss.append((self._place.step, loss))
                 self._after_step()
+            files = self._write_files()
         except (Exception, KeyboardInterrupt) as error:
             self._save_state_after(error)
             raise
-        files = self._write_files()
         return Finished(files, self._place.step, self._place.seconds, self.history, tuple(self.notices))
 
     def _after_step(self) -> None:
@@ -309,9 +318,9 @@ class TrainingRun:
 
     def _preview(self, file: Path) -> None:
         """The first image with the adapter, next to its file, as cards show it."""
-        grid = Image.open(self.samples[-1][1])
-        side = grid.height // max(1, len(self.sample_captions) - 1)
-        grid.crop((grid.width // 2, 0, grid.width, side)).save(file.with_suffix(".png"))
+        with Image.open(self.samples[-1][1]) as grid:
+            side = grid.height // max(1, len(self.sample_captions) - 1)
+            grid.crop((grid.width // 2, 0, grid.width, side)).save(file.with_suffix(".png"))
 
     def _write(self, path: Path) -> Path:
         average = self.trainer.average

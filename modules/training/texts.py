@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from modules.atomic_files import write_atomic
+from modules.atomic_files import output_error, write_atomic
 from modules.models.denoiser_context import DenoiserContext
 from modules.models.families.family import TextParts, TextRequest
 from modules.models.loaded import LoadedModel
@@ -21,6 +21,8 @@ from modules.prompting.emphasis import Emphasis
 from modules.prompting.encode import TextOptions, chunks_of
 from modules.prompting.tokens import ClipTokenizer
 from modules.settings.values import Settings
+
+TOGETHER = 32  # captions that are encoded in one call
 
 Size = tuple[int, int]
 """Width and height in pixels."""
@@ -33,6 +35,10 @@ class Caption:
     text: str
     size_px: Size
     is_dropped: bool = False
+
+
+def _text(caption: Caption) -> str:
+    return "" if caption.is_dropped else caption.text
 
 
 class CaptionEncoder:
@@ -72,16 +78,22 @@ class CaptionEncoder:
 
     def encode(self, captions: Sequence[Caption], has_gradients: bool = False) -> list[Conditioning]:
         """One conditioning each, of equal shapes."""
-        made: list[Conditioning] = []
-        for caption in captions:
-            request = TextRequest(self._tables, self._options, Settings(), caption.size_px, has_gradients)
-            text = "" if caption.is_dropped else caption.text
-            texts = tuple(dict.fromkeys((text, self._longest))) if self._chunks > 1 else (text,)
-            group = TextGroup(texts, (1,) * len(texts))
+        made: dict[Caption, Conditioning] = {}
+        together: dict[tuple[Size, bool], list[Caption]] = {}
+        for caption in dict.fromkeys(captions):
+            together.setdefault((caption.size_px, caption.is_dropped), []).append(caption)
+        for (size_px, is_dropped), members in together.items():
+            request = TextRequest(self._tables, self._options, Settings(), size_px, has_gradients)
             with torch.set_grad_enabled(has_gradients), self._model.computing():
-                (found,) = self._conditioning(request).conditioning([group], is_negative=caption.is_dropped)
-            made.append(found[text])
-        return made
+                found = self._conditioning(request).conditioning([self._group(each) for each in members], is_dropped)
+            made.update({each: by_text[_text(each)] for each, by_text in zip(members, found, strict=True)})
+        return [made[caption] for caption in captions]
+
+    def _group(self, caption: Caption) -> TextGroup:
+        """The caption, and next to it the longest, to whose length it is filled up."""
+        text = _text(caption)
+        texts = tuple(dict.fromkeys((text, self._longest))) if self._chunks > 1 else (text,)
+        return TextGroup(texts, (1,) * len(texts))
 
 
 @dataclass
@@ -94,19 +106,29 @@ class CaptionCache:
 
     def fill(self, captions: Iterable[Caption]) -> int:
         """Encode what is not known yet; returns how many were encoded."""
-        missing = [caption for caption in dict.fromkeys(captions) if caption not in self._known]
-        encoded = 0
-        for caption in missing:
+        missing = []
+        for caption in dict.fromkeys(captions):
             path = self._path(caption)
-            found = None if path is None else _read(path)
+            found = self._known.get(caption) or (None if path is None else _read(path))
             if found is None:
-                (found,) = self.encoder.encode([caption])
-                found = Conditioning(found.crossattn.cpu(), None if found.vector is None else found.vector.cpu())
-                encoded += 1
+                missing.append(caption)
+            else:
+                self._known[caption] = found
+        for start in range(0, len(missing), TOGETHER):
+            members = missing[start : start + TOGETHER]
+            for caption, made in zip(members, self.encoder.encode(members), strict=True):
+                vector = None if made.vector is None else made.vector.cpu()
+                self._known[caption] = Conditioning(made.crossattn.cpu().clone(), vector)
+                path = self._path(caption)
                 if path is not None:
-                    write_atomic(path, _bytes(found))
-            self._known[caption] = found
-        return encoded
+                    self._write(path, self._known[caption])
+        return len(missing)
+
+    def _write(self, path: Path, found: Conditioning) -> None:
+        try:
+            write_atomic(path, _bytes(found))
+        except OSError as error:
+            raise output_error(path.name, path.parent, error) from error
 
     def get(self, captions: Sequence[Caption]) -> list[Conditioning]:
         """Those that `fill` was told of."""

@@ -289,6 +289,12 @@ def branches_of(each: TrainedLayer) -> SideBranches:
 class TrainedBranches(AllBranches):
     """A LoRA's side branch; a convolution's kernel is not joined with it, because autograd would keep the copy."""
 
+    def linear(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See `SideBranches`. Estimates run on the meta device, which knows no autocast."""
+        if inputs.is_meta:
+            return self.add_to_output(layer, inputs, F.linear(inputs, weight, bias))
+        return super().linear(layer, inputs, weight, bias)
+
     def convolution(self, layer: nn.Module, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See `SideBranches`."""
         return self.add_to_output(layer, inputs, convolved(layer, inputs, weight, bias))

@@ -201,6 +201,7 @@ class JobQueue:
                 record.request,
                 created_at=record.created_at,
             )
+            entry.noted, entry.on_note = self.store.notes(record.task_id), self.store.note
         entry.standing = record.standing
         return entry
 
@@ -269,6 +270,7 @@ class JobQueue:
         """Put other work in line; a starter of its kind (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
         task = Task(_new_id(), spec.kind, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
+        task.on_note = self.store.note
         self._enter(task)
         return task
 

@@ -27,6 +27,7 @@ from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
+from modules.models.modules_catalogue import ModuleCatalogue
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
@@ -103,6 +104,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
             cache=None if flags.no_hashing else hashes,
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
+        modules=ModuleCatalogue(paths.module_dirs),
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),
@@ -115,7 +117,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
-    engine.adapters.add_kinds(scripts.adapters.kinds)
+    engine.adapters.add_types(scripts.adapters.types)
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
     estimator = MemoryEstimator(
         engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
@@ -287,8 +289,8 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name next to them. Wildcards and tags lie in the
-    data folder, among the models, or in folders of extensions."""
+    """The folders by their names below models/; for other names a folder of that name next to them. Wildcards and
+    tags lie in the data folder, among the models, or in folders of extensions."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
@@ -297,11 +299,11 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "hypernetworks": (paths.hypernetwork_dir,),
     }
 
-    def folders(kind: str) -> tuple[Path, ...]:
-        if kind in BROUGHT_ALONG:
-            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{kind}")))
-            return (paths.data_dir / kind, paths.models_dir / kind, *brought)
-        return known.get(kind, (paths.models_dir / Path(kind).name,))
+    def folders(name: str) -> tuple[Path, ...]:
+        if name in BROUGHT_ALONG:
+            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{name}")))
+            return (paths.data_dir / name, paths.models_dir / name, *brought)
+        return known.get(name, (paths.models_dir / Path(name).name,))
 
     return folders
 

@@ -282,7 +282,7 @@ def _recorded(entry: HistoryEntry, services: Services) -> GenerationRequest | No
         return None
     images = (record.outcome or {}).get("images", [])
     made = next((image for image in images if isinstance(image, dict) and image.get("path") == str(entry.path)), None)
-    if made is None or made.get("kind") != "sample":
+    if made is None or made.get("role", made.get("kind")) != "sample":  # "kind": older records
         return None
     try:
         request = request_from_json(record.request, services.queue.store.inputs.image_of)

@@ -168,7 +168,7 @@ class History:
                 created_at=time.time(),
                 task_id=task_id,
                 user=user,
-                role=image.kind.value,
+                role=image.role.value,
             )
         except OSError as error:
             log.warning("%s is not in the history: %s", image.path.name, error)

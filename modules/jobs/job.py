@@ -23,7 +23,7 @@ from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest, request_to_json
 from modules.processing.start import SourceImage
 
-IMAGE_KIND = "txt2img"
+IMAGE_TYPE = "txt2img"
 MAX_TITLE_CHARACTERS = 80
 
 
@@ -64,25 +64,39 @@ class Standing:
     is_bookmarked: bool = False
     attempts: int = 0  # tries since the last image was finished
     is_lasting: bool = True  # whether somebody comes back for it after a restart
+    avoids: frozenset[str] = frozenset()  # names of workers that could not do it
+
+
+class WorkerLostError(FeatherweightError):
+    """Who computed a job is no longer there: the job is tried again. The message says what happened, as a sentence.
+
+    `avoid` is the name of a worker that this job shall not be given to again; a try there does not count.
+    """
+
+    status = 503
+
+    def __init__(self, message: str, avoid: str = "") -> None:
+        super().__init__(message)
+        self.avoid = avoid
 
 
 class Executor(Protocol):
     """Runs one image job to its end in the calling thread: in this process, in a worker per device, or on a farm."""
 
     def run(self, job: Job) -> Result:
-        """The result; raises a `FeatherweightError` for the user."""
+        """The result; raises a `FeatherweightError` for the user, `WorkerLostError` where it is to be tried again."""
 
     def close(self) -> None:
         """Free what the executor holds."""
 
 
 class Entry(ABC):
-    """One piece of work in the queue. `kind` is a word for programs, `title` a few words for people."""
+    """One piece of work in the queue. `type` is a word for programs, `title` a few words for people."""
 
-    def __init__(self, task_id: str, kind: str, title: str, created_at: float | None = None) -> None:
+    def __init__(self, task_id: str, type: str, title: str, created_at: float | None = None) -> None:
         self.standing = Standing()
         self.task_id = task_id
-        self.kind = kind
+        self.type = type
         self.title = title
         self.created_at = time.time() if created_at is None else created_at
         self._lock = threading.Lock()
@@ -107,6 +121,11 @@ class Entry(ABC):
         with self._lock:
             self._status, self._started_at = JobStatus.RUNNING, time.time()
 
+    def put_back(self, notice: str) -> None:
+        """The worker is gone; it waits again. `notice` says so in its result."""
+        with self._lock:
+            self._status, self._started_at = JobStatus.QUEUED, None
+
     def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
         """It is final; whoever waits for it goes on."""
         with self._lock:
@@ -123,6 +142,11 @@ class Entry(ABC):
     @property
     def status(self) -> JobStatus:
         return self._status
+
+    @property
+    def started_at(self) -> float | None:
+        """When the worker took it, in seconds since the epoch."""
+        return self._started_at
 
     @property
     def error(self) -> FeatherweightError | None:
@@ -198,7 +222,7 @@ class Job(Entry):
         if title is None:
             assert isinstance(request, GenerationRequest), "a request that is read later comes with its title"
             title = title_of(request)
-        super().__init__(task_id, IMAGE_KIND, title, created_at)
+        super().__init__(task_id, IMAGE_TYPE, title, created_at)
         self._request = request
         self.made: Made = {image.key: image for image in made}
         self._preview_every = preview_every
@@ -216,9 +240,15 @@ class Job(Entry):
         self._skip = threading.Event()
         self._stops_after_batch = False
         self._result: Result | None = None
+        self._notices: list[str] = []
         self.removed = 0  # how many of its images were deleted since it ended
 
     # -- the worker's side -------------------------------------------------------------------------------------------
+
+    @property
+    def preview_every(self) -> int:
+        """A preview after so many steps; 0: none."""
+        return self._preview_every
 
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         return request_to_json(self.request, text_of)
@@ -240,6 +270,8 @@ class Job(Entry):
         with self._lock:
             self._images = list(earlier)
         result = executor.run(self)
+        if self._notices:
+            result = replace(result, notices=(*self._notices, *result.notices))
         with self._lock:
             self._result = result
         outcome = {
@@ -254,6 +286,14 @@ class Job(Entry):
         super().begin()
         with self._lock:
             self._phase = "starting"
+
+    def put_back(self, notice: str) -> None:
+        super().put_back(notice)
+        with self._lock:
+            self._notices.append(notice)
+            self._phase, self._stage, self._preview, self._images = "waiting", None, None, []
+            self._done_steps = self._preview_step = 0
+            self._first_step_at = None
 
     def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
         with self._lock:
@@ -400,7 +440,7 @@ def recorded_images(images: tuple[GeneratedImage, ...]) -> list[dict[str, Any]]:
     return [
         {
             "path": str(image.path) if image.path else None,
-            "kind": image.kind.value,
+            "role": image.role.value,
             "seed": image.seed,
             "subseed": image.subseed,
             "infotext": image.infotext,

@@ -31,8 +31,8 @@ UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
 EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in OptimizationSettings.fp8_format.setting.choices or ())
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 COMPARED = (UNSTORED, *EIGHT_BIT)
-REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND = "precision-report", "precision-comparison", "conversion"
-KINDS = (REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND)
+REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE = "precision-report", "precision-comparison", "conversion"
+PRECISION_TYPES = (REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE)
 WORST_SHOWN = 10
 MAX_PROMPTS = 16
 NEEDED = "modules.models.loading"  # what imports diffusers and transformers
@@ -89,12 +89,12 @@ class PrecisionWork:
             from modules.models.merging.conversion import report_precision
 
             found = report_precision(info, self.configs_dir, _rules(options), options.text_encoders, _tensors(task))
-            stem = self.reports.new_stem(REPORT_KIND)
+            stem = self.reports.new_stem(REPORT_TYPE)
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
         title = f"Precision report of {info.name} as {options.storage}"
-        return TaskSpec(REPORT_KIND, title, work, asdict(options))
+        return TaskSpec(REPORT_TYPE, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
         """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
@@ -114,7 +114,7 @@ class PrecisionWork:
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
         asked = {"options": asdict(options), "name": name}
-        return TaskSpec(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work, asked)
+        return TaskSpec(CONVERSION_TYPE, f"Saving {info.name} as {target.name}", work, asked)
 
     def compare(self, options: ComparisonRequest) -> Task:
         """Make the images; a page and numbers go into the reports."""
@@ -143,21 +143,21 @@ class PrecisionWork:
                 self.engine.request_load(stored_checkpoint(self.settings.current, self.catalogue).name)
             made_with = described(sized)
             numbers = {**as_json(rows, options.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
-            stem = self.reports.new_stem(COMPARISON_KIND)
+            stem = self.reports.new_stem(COMPARISON_TYPE)
             self.reports.write(f"{stem}.html", as_html(rows, options.prompts, info.title, made_with))
             self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
             return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
 
-        return TaskSpec(COMPARISON_KIND, f"Comparing precisions of {info.name}", work, asdict(options))
+        return TaskSpec(COMPARISON_TYPE, f"Comparing precisions of {info.name}", work, asdict(options))
 
     def repeat_what_is_left(self) -> None:
-        """Tell the queue how unfinished work of these kinds is begun again from its record."""
-        self.queue.repeats(REPORT_KIND, lambda asked: self.report_spec(_storage_options(asked)))
+        """Tell the queue how unfinished work of these types is begun again from its record."""
+        self.queue.repeats(REPORT_TYPE, lambda asked: self.report_spec(_storage_options(asked)))
         self.queue.repeats(
-            CONVERSION_KIND, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
+            CONVERSION_TYPE, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
         )
         self.queue.repeats(
-            COMPARISON_KIND,
+            COMPARISON_TYPE,
             lambda asked: self.compare_spec(
                 ComparisonRequest(**{**asked, "prompts": tuple(asked["prompts"]), "storages": tuple(asked["storages"])})
             ),

@@ -79,7 +79,7 @@ LOCK_WAIT_S = 2.0
 FINAL = (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
 IMAGES_SO_FAR = """(
     SELECT json_object('images', json_group_array(json_object(
-        'path', path, 'kind', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
+        'path', path, 'role', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
     FROM (SELECT * FROM job_images WHERE task_id = ? AND is_done ORDER BY rowid) HAVING count(*) > 0)"""
 
 
@@ -98,7 +98,7 @@ class JobRecord:
     others see `modules.jobs.job.Standing`."""
 
     task_id: str
-    kind: str
+    type: str
     title: str
     status: JobStatus
     request: dict[str, Any]
@@ -160,7 +160,7 @@ class JobStore:
         standing = entry.standing
         row = {
             "task_id": entry.task_id,
-            "kind": entry.kind,
+            "kind": entry.type,
             "title": _text(entry.title),
             "status": JobStatus.QUEUED,
             "request": json.dumps(recorded),
@@ -400,10 +400,11 @@ class JobStore:
         marks = ", ".join("?" * len(statuses))
         return int(self._rows(f"SELECT count(*) FROM jobs WHERE status IN ({marks})", tuple(statuses))[0][0])
 
-    def images(self) -> dict[str, list[ImageRecord]]:
-        """The images of work that has not ended, by task ids: finished or about to be."""
+    def images(self, task_id: str | None = None) -> dict[str, list[ImageRecord]]:
+        """The images of work that has not ended, by task ids: finished or about to be. Of one, or of all."""
         images: dict[str, list[ImageRecord]] = {}
-        for row in self._rows("SELECT * FROM job_images WHERE path IS NOT NULL ORDER BY rowid", ()):
+        chosen = "SELECT * FROM job_images WHERE path IS NOT NULL AND task_id = coalesce(?, task_id) ORDER BY rowid"
+        for row in self._rows(chosen, (task_id,)):
             found = _image_record(row)
             if found is not None:
                 images.setdefault(row["task_id"], []).append(found)
@@ -428,9 +429,9 @@ class JobStore:
             with db:
                 db.executescript(SCHEMA)
                 have = {row["name"] for row in db.execute("PRAGMA table_info(jobs)")}
-                for column, kind in ADDED_COLUMNS.items():
+                for column, declaration in ADDED_COLUMNS.items():
                     if column not in have:
-                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {declaration}")
                 db.executescript(LATER_INDEXES)
                 db.execute(f"PRAGMA user_version = {VERSION}")
         except BaseException:
@@ -536,7 +537,7 @@ def _image_row(
     task_id: str, image: GeneratedImage, path: Path | None, found: str | None, is_done: bool
 ) -> tuple[str, tuple[object, ...]]:
     place = None if path is None else _text(str(path))
-    values = (image.kind, image.seed, image.subseed, _text(image.infotext), is_done)
+    values = (image.role, image.seed, image.subseed, _text(image.infotext), is_done)
     return "INSERT OR REPLACE INTO job_images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (
         *(task_id, image.key, place, found),
         *values,
@@ -551,7 +552,7 @@ def _image_record(row: sqlite3.Row) -> ImageRecord | None:
             infotext=row["infotext"],
             seed=int(row["seed"]),
             subseed=int(row["subseed"]),
-            kind=ImageRole(row["kind"]),
+            role=ImageRole(row["kind"]),
         )
         return ImageRecord(image, row["fingerprint"], bool(row["is_done"]))
     except (ValueError, TypeError) as error:
@@ -567,7 +568,7 @@ def _record(row: sqlite3.Row) -> JobRecord | None:
             raise TypeError("its request is no object")
         return JobRecord(
             task_id=row["task_id"],
-            kind=row["kind"],
+            type=row["kind"],
             title=row["title"],
             status=JobStatus(row["status"]),
             request=request,

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.memory.formats import StorageFormat
+from modules.memory.formats.blocks import is_packed, weight_shape
 from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
 from modules.memory.scratch import scratch
 
@@ -192,6 +193,13 @@ def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     return data.detach(), layer._buffers.get(name + SCALE_SUFFIX)
 
 
+def shape_of(layer: nn.Module, name: str) -> torch.Size | None:
+    """The shape of a parameter as the layer uses it, however it is stored; None: the layer has none."""
+    data = layer._parameters.get(name)
+    state = stored_state(layer)
+    return None if data is None else weight_shape(state.formats.get(name) if state else None, data)
+
+
 def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tensor:
     """A parameter of a managed layer, usable: on the compute device, in the compute dtype, with all changes.
 
@@ -214,7 +222,7 @@ def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:
     asked: dict[int, tuple[Fetch, list[Part]]] = {}
     for part in parts:
         state = stored_state(part.layer)
-        if state is None or state.fetch is None or part.name not in state.formats:
+        if state is None or state.fetch is None or part.name not in state.formats or _cuts_blocks(part, state):
             continue
         if not state.changes:  # changes are made to the whole weight
             asked.setdefault(id(state.fetch), (state.fetch, []))[1].append(part)
@@ -231,7 +239,7 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
     """
     layer, name = part.layer, part.name
     state = stored_state(layer)
-    if state is None or name not in state.formats or state.changes:
+    if state is None or name not in state.formats or state.changes or _cuts_blocks(part, state):
         whole: Tensor = getattr(layer, name)
         return part.of(whole)
     if brought is None:
@@ -239,6 +247,11 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
         brought = part.of(data), part.of_scale(scale)
     data, scale = brought
     return decode(state, name, data if data.dtype == state.compute_dtype else data.contiguous(), scale)
+
+
+def _cuts_blocks(part: Part, state: Stored) -> bool:
+    """Whether a part is columns of a weight that is packed along its rows, and so cannot be had without the rest."""
+    return part.dimension == 1 and is_packed(state.formats[part.name])
 
 
 def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -249,11 +262,11 @@ def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Te
         scale = scale.to(device, non_blocking=True) if scale is not None else None
     if data.dtype == state.compute_dtype:
         return data
-    if not data.is_floating_point() and scale is None:
+    storage = state.formats[name]
+    if not data.is_floating_point() and scale is None and not is_packed(storage):
         return data
     if out is None or out.device != device:
-        out = torch.empty(data.shape, dtype=state.compute_dtype, device=device)
-    storage = state.formats[name]
+        out = torch.empty(weight_shape(storage, data), dtype=state.compute_dtype, device=device)
     if data.dtype != storage.dtype:  # somebody assigned another parameter, or moved the layer to another dtype
         return out.copy_(data)
     return storage.decode(data, scale, out)
@@ -274,7 +287,8 @@ def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
     state: Stored = layer.__dict__[STATE]
     if data is None or name not in state.formats:
         return data
-    out = scratch(tuple(data.shape), state.compute_dtype) if _is_decoded_here(layer, name, data) else None
+    shape = tuple(weight_shape(state.formats[name], data))
+    out = scratch(shape, state.compute_dtype) if _is_decoded_here(layer, name, data) else None
     return read_weight(layer, name, out)
 
 

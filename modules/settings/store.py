@@ -27,9 +27,11 @@ class SettingsStore:
     the like).
     """
 
-    def __init__(self, path: Path, locked: Collection[str] = ()) -> None:
-        """Reads `path` if it exists. Raises OutputError if a damaged file cannot be kept aside."""
+    def __init__(self, path: Path, locked: Collection[str] = (), is_mirror: bool = False) -> None:
+        """Reads `path` if it exists. Raises OutputError if a damaged file cannot be kept aside. `is_mirror`: the file
+        belongs to another process, which says what changes; it is never written."""
         self.path = path
+        self._is_mirror = is_mirror
         self.locked = frozenset(locked)
         self._lock = threading.RLock()
         self._callbacks: list[OnChange] = []
@@ -61,6 +63,14 @@ class SettingsStore:
                 raise
             return after
 
+    def mirror(self, settings: Settings) -> None:
+        """Take over settings that the owner of the file has changed, and announce them; see `is_mirror`."""
+        with self._lock:
+            before, self._current = self._current, settings
+            changed = frozenset(key for key in settings if before[key] != settings[key])
+            for callback in tuple(self._callbacks) if changed else ():
+                callback(settings, changed)
+
     def adopt(self) -> None:
         """Take over what the file holds for settings that became known after it was read (those of extensions)."""
         with self._lock:
@@ -81,6 +91,9 @@ class SettingsStore:
 
     def _replace(self, settings: Settings) -> None:
         """Write first, then take over: memory and file never differ by a failed write."""
+        if self._is_mirror:
+            self._current = settings
+            return
         stored = {**settings.to_stored(), VERSION_KEY: VERSION}
         data = json.dumps(stored, indent=4, ensure_ascii=False).encode("utf-8")
         try:

@@ -228,7 +228,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
                 "infotext": image.infotext,
                 "seed": image.seed,
                 "subseed": image.subseed,
-                "kind": image.kind.value,
+                "role": image.role.value,
                 "width": image.image.width,
                 "height": image.image.height,
                 "path": str(image.path) if image.path else None,

@@ -7,6 +7,7 @@ repeatable. Source of the idea for adapters on fp8 weights: ComfyUI's LoRA patch
 import torch
 from torch import Tensor
 
+from modules.memory.formats.blocks import is_packed
 from modules.memory.formats.format import Encoded, StorageFormat, by_row
 
 MANTISSA_BITS = {torch.float8_e4m3fn: 3, torch.float8_e5m2: 2}
@@ -14,9 +15,9 @@ SMALLEST_EXPONENT = {torch.float8_e4m3fn: -6, torch.float8_e5m2: -14}
 
 
 def encode_stochastic(storage: StorageFormat, weight: Tensor, seed: int) -> Encoded:
-    """Like `storage.encode`, for 8-bit formats; other formats round to nearest as always."""
+    """Like `storage.encode`, for 8-bit formats; other formats, packed ones among them, round to nearest as always."""
     encoded = storage.encode(weight)
-    if encoded.data.element_size() > 1:
+    if encoded.data.element_size() > 1 or is_packed(storage):
         return encoded
     numbers = weight.float() if encoded.scale is None else weight.float() / by_row(encoded.scale, weight.ndim)
     generator = torch.Generator().manual_seed(seed)

@@ -41,13 +41,17 @@ REMEDY = "Download or copy the file again."
 @dataclass(frozen=True)
 class TensorEntry:
     """One tensor of the header; `begin` and `end` are byte offsets from the start of the file, which is `file` where a
-    source has several. What has a shape and no bytes lies in no file."""
+    source has several. What has a shape and no bytes lies in no file.
+
+    `packed`: the bytes are rows of blocks of this format (`modules.memory.formats.blocks`), and `dtype` is that of the
+    weights decoded."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     begin: int
     end: int
     file: Path | None = None
+    packed: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -62,7 +66,7 @@ class Closing(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 

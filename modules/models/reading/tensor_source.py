@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from modules.models.reading.gguf_file import GgufFile
 from modules.models.reading.pickle_file import PickleFile
 from modules.models.reading.tensor_file import TensorEntry, TensorFile
 
@@ -36,7 +37,7 @@ class TensorSource(Protocol):
     def __enter__(self) -> "TensorSource": ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
@@ -46,6 +47,7 @@ READERS: Mapping[str, Callable[[Path], TensorSource]] = {
     ".pt": PickleFile,
     ".pth": PickleFile,
     ".bin": PickleFile,
+    ".gguf": GgufFile,
 }
 """By suffix, in lower case; files of any other suffix are read as safetensors, which tells what is wrong with them."""
 

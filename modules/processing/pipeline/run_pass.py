@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,18 +21,19 @@ from modules.processing.pipeline.guidance import (
     conditioned,
 )
 from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
-from modules.processing.pipeline.pass_settings import PassSettings
+from modules.processing.pipeline.pass_settings import PassSettings, schedule_options
 from modules.processing.pipeline.stages import Stage
 from modules.processing.pipeline.starts.start import Start
 from modules.processing.pipeline.step_recording import BatchRecorder, PassRecording, pass_identity
 from modules.processing.pipeline.steps import StepProgress
 from modules.prompting.padding import CondPadding
-from modules.sampling.catalog import Family
+from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.flow import NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
-from modules.sampling.types import OnStep, StepInfo
+from modules.sampling.schedules import build_sigmas
+from modules.sampling.types import Denoise, OnStep, StepInfo
 from modules.settings.values import Settings
 
 PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
@@ -92,7 +93,8 @@ def run_pass(
     guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch)
     del denoiser, model  # a refiner may have to leave memory to itself
     x = first if latents is None else latents
-    hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires))
+    computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
+    hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires, computing))
     on_step = _telling(tools.steps, recording)
     with recording, tools.in_use.merging_tokens(settings.token_merging_ratio):
         result = sampling_run.run(
@@ -103,6 +105,39 @@ def run_pass(
         )
     tools.steps.end_pass()
     return PassResult(start.keep(result, latents, hooks), guidance.used)
+
+
+@dataclass(frozen=True, eq=False)
+class _Computing:
+    """Implements `PassComputing`; keeps no model."""
+
+    settings: PassSettings
+    start: Start
+    tools: PassTools
+    levels: NoiseLevels
+    sampling_run: SamplingRun
+    image: Tensor | None
+    latents: Tensor | None
+
+    @property
+    def sigmas(self) -> Tensor:
+        return self.sampling_run.sigmas
+
+    def schedule(self, steps: int) -> Tensor:
+        options = schedule_options(self.settings.settings, self.settings.schedule_table)
+        return build_sigmas("Euler", "Automatic", steps, self.levels, options)
+
+    def denoiser(self, prompts: Sequence[str], negatives: Sequence[str], cfg_scale: float, steps: int) -> Denoise:
+        model, settings = self.tools.in_use.model, self.settings
+        own = replace(settings, sampler=SAMPLERS.get("Euler"), steps=steps, cfg_scale=cfg_scale)
+        encoded = self.tools.in_use.conditioner.encode(prompts, negatives, steps, own.settings, own.size_px)
+        denoiser = guided_denoiser(own, model, self.levels, encoded, self.image, self.start.image_cfg_scale)
+        return build_guidance(own, denoiser, self.tools.steps.check, model.plan.check_nan)
+
+    def noise_for(self, x: Tensor) -> Tensor:
+        run = self.sampling_run
+        kept = 0.0 if self.latents is None else self.latents * run.latent_scale
+        return (x - kept) / run.noise_scale
 
 
 def _recording(

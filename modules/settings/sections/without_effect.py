@@ -47,21 +47,6 @@ SETTINGS = (
         {},
     ),
     *kept(
-        Section(id="hypertile", title="Hypertile", category="Stable Diffusion"),
-        {
-            "hypertile_explanation": "",
-            "hypertile_enable_unet": False,
-            "hypertile_enable_unet_secondpass": False,
-            "hypertile_max_depth_unet": 3,
-            "hypertile_max_tile_unet": 256,
-            "hypertile_swap_size_unet": 3,
-            "hypertile_enable_vae": False,
-            "hypertile_max_depth_vae": 3,
-            "hypertile_max_tile_vae": 128,
-            "hypertile_swap_size_vae": 3,
-        },
-    ),
-    *kept(
         SamplerSettings.section,
         {
             "ddim_discretize": "uniform",

@@ -124,7 +124,7 @@
       "div",
       { className: "fw-queue-text" },
       fw.element("strong", { textContent: `${job.is_bookmarked ? "★ " : ""}${job.title}` }),
-      fw.element("span", { textContent: [job.is_image_job ? "" : job.kind, fw.queueLine(job)].filter(Boolean).join(" · ") }),
+      fw.element("span", { textContent: [job.is_image_job ? "" : job.type, fw.queueLine(job)].filter(Boolean).join(" · ") }),
     );
     if (job.status === "running") {
       const filled = fw.element("span");

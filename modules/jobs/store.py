@@ -270,20 +270,11 @@ class JobStore:
         outcome: dict[str, Any] | None = None,
     ) -> None:
         """It is final. Without `outcome`, the images that were finished stand in the record."""
-        values = (status, time.time(), None if error is None else _text(error))
-        self._put(
-            Write(
-                "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
-                "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
-                f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
-                (
-                    *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
-                    *(None if outcome is None else json.dumps(outcome), task_id, task_id),
-                ),
-            ),
-            Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
-            Write("DELETE FROM task_notes WHERE task_id = ?", (task_id,)),
-        )
+        self._put(*_ending(task_id, status, error, outcome))
+
+    def withdrawn(self, task_ids: Sequence[str], error: str) -> None:
+        """Waiting work was taken out of the line: all of it in one transaction."""
+        self._put(*(write for task_id in task_ids for write in _ending(task_id, JobStatus.INTERRUPTED, error, None)))
 
     def note(self, task_id: str, key: str, data: Mapping[str, Any]) -> None:
         """A task does something that a later try must know of, see `Task.note`; tries are counted anew."""
@@ -526,6 +517,23 @@ class JobStore:
 def _text(text: str) -> str:
     """Text as a database takes it: lone surrogates cannot be UTF-8."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _ending(task_id: str, status: JobStatus, error: str | None, outcome: dict[str, Any] | None) -> tuple[Write, ...]:
+    values = (status, time.time(), None if error is None else _text(error))
+    return (
+        Write(
+            "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
+            "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
+            f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
+            (
+                *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
+                *(None if outcome is None else json.dumps(outcome), task_id, task_id),
+            ),
+        ),
+        Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
+        Write("DELETE FROM task_notes WHERE task_id = ?", (task_id,)),
+    )
 
 
 def _forgetting(where: str, values: tuple[object, ...]) -> tuple[Write, ...]:

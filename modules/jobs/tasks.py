@@ -135,8 +135,7 @@ class Task(Entry):
     def state(self) -> TaskState:
         """Where the task stands now."""
         with self._lock:
-            now = self._ended_at or time.time()
-            elapsed = now - self._started_at if self._started_at is not None else 0.0
+            elapsed = (self._over or time.monotonic()) - self._began if self._began is not None else 0.0
             runs = self._status is JobStatus.RUNNING and self._fraction > 0
             return TaskState(
                 id=self.task_id,

@@ -4,6 +4,8 @@ import logging
 import sqlite3
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
@@ -12,19 +14,25 @@ from modules.access import access_of
 from modules.captioning.captioners import Captioners
 from modules.detection.detectors import FOLDER as DETECTORS_FOLDER
 from modules.detection.detectors import Detectors
-from modules.devices import choose_device, tune_allocator
+from modules.devices import choose_device, gpu_count, tune_allocator
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
 from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.lanes import Lane
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
 from modules.jobs.precision import PrecisionWork
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
+from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
+from modules.jobs.workers.group import Workers, worker_lane
+from modules.jobs.workers.host import EngineHost, files_known
+from modules.jobs.workers.loop import Asking, AskingOutput
+from modules.jobs.workers.process import processes
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
@@ -35,7 +43,7 @@ from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
 from modules.postprocessing.operations import Operations
 from modules.postprocessing.upscale import UpscaleOperation
 from modules.processing.engine.adapters import Adapters
-from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.model_shelf import KeepOptions
 from modules.processing.engine.precision import (
@@ -75,18 +83,86 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
 
     Raises `FeatherweightError` for folders that cannot be made and checkpoint files that are not there.
     """
-    tune_allocator()
     access = access_of(flags)
     paths = resolve_paths(flags, root)
     paths.ensure()
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags))
+    computing = build_computing(flags, paths, settings, loads=flags.workers == 0)
+    catalogue, engine, scripts = computing.catalogue, computing.engine, computing.scripts
+    estimator = MemoryEstimator(
+        engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
+    )
+    allowed = None if access.is_local else output_folders(flags, paths, settings.current)
+    settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
+    temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
+    spool = Spool((paths.data_dir / "spool", temporary))
+    output = Output(paths.data_dir, allowed=allowed, spool=spool)
+    store = JobStore(paths.jobs_file)
+    workers = workers_of(flags, root, paths, computing, output, estimator)
+    settings.subscribe(lambda after, changed: workers.change_settings(after))
+    lanes = workers.lanes or (Lane(InProcessExecutor(engine, output, scripts, estimator)),)
+    queue = JobQueue(lanes, store, lambda: queue_options(settings.current), models_of(catalogue))
+    workers.wakes(queue.wake)
+    history = HistoryService.open(
+        paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
+    )
+    queue.listen(history)
+    spool.on_pressure = queue.pause
+    spool.listen(lambda before, after: _saved_late(store, history, before, after))
+    services = Services(
+        flags,
+        paths,
+        settings,
+        catalogue,
+        engine,
+        queue,
+        PROGRAM_VERSION,
+        estimator,
+        computing.captioners,
+        history,
+        spool,
+        scripts,
+        access,
+        operations=operations_of(engine, scripts),
+        history_folders=allowed,
+        cards=cards_of(paths, catalogue, engine, scripts),
+        workers=workers,
+        notices=(
+            *settings.notices,
+            *store.notices,
+            *history.history.notices,
+            *StyleBook.read(paths.styles_files).notices,
+            *access.notices,
+        ),
+    )
+    precision_work(services).repeat_what_is_left()
+    repeat_merges(queue, merger_of(services))
+    extras_of(services).repeat_what_is_left()
+    return services
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What makes images, in the server's process or in a worker's."""
+
+    settings: SettingsStore
+    catalogue: CheckpointCatalogue
+    engine: Engine
+    captioners: Captioners
+    scripts: ScriptLibrary
+
+
+def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: bool = True) -> Computing:
+    """The engine with everything that it finds files by, and the scripts of extensions. `loads`: a change of settings
+    has the model loaded again."""
+    tune_allocator()
     hashes = HashCache(paths.cache_dir / "hashes.json")
     catalogue = CheckpointCatalogue(
         paths.checkpoint_dirs,
         hashes,
         files=(Path(flags.ckpt),) if flags.ckpt else (),
     )
-    if flags.ckpt and "sd_model_checkpoint" not in settings.locked:
+    if loads and flags.ckpt and "sd_model_checkpoint" not in settings.locked:
         settings.update({"sd_model_checkpoint": catalogue.get(str(Path(flags.ckpt))).title})
     engine = Engine(
         catalogue,
@@ -107,7 +183,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         current_keep=lambda: KeepOptions.of(settings.current),
         faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
     )
-    settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
+    settings.subscribe(lambda after, changed: _load_again(engine, after, changed, loads))
     captioners = captioners_of(flags, paths)
     program = program_of(paths, catalogue, engine, settings, captioners)
     scripts = load_scripts(flags, paths, settings.current, program)
@@ -116,51 +192,49 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.adopt()
     engine.adapters.add_kinds(scripts.adapters.kinds)
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
-    estimator = MemoryEstimator(
-        engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
-    )
-    allowed = None if access.is_local else output_folders(flags, paths, settings.current)
-    settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
-    temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
-    spool = Spool((paths.data_dir / "spool", temporary))
-    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed, spool=spool), scripts, estimator)
-    store = JobStore(paths.jobs_file)
-    queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue))
-    history = HistoryService.open(
-        paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
-    )
-    queue.listen(history)
-    spool.on_pressure = queue.pause
-    spool.listen(lambda before, after: _saved_late(store, history, before, after))
-    services = Services(
-        flags,
-        paths,
-        settings,
-        catalogue,
-        engine,
-        queue,
-        PROGRAM_VERSION,
-        estimator,
-        captioners,
-        history,
-        spool,
-        scripts,
-        access,
-        operations=operations_of(engine, scripts),
-        history_folders=allowed,
-        cards=cards_of(paths, catalogue, engine, scripts),
-        notices=(
-            *settings.notices,
-            *store.notices,
-            *history.history.notices,
-            *StyleBook.read(paths.styles_files).notices,
-            *access.notices,
-        ),
-    )
-    precision_work(services).repeat_what_is_left()
-    repeat_merges(queue, merger_of(services))
-    extras_of(services).repeat_what_is_left()
-    return services
+    return Computing(settings, catalogue, engine, captioners, scripts)
+
+
+def worker_host(flags: Flags, root: Path, data_dir: Path, ask: Asking) -> EngineHost:
+    """What computes in a worker: built from the same flags and folders as the server. Files are the server's to write,
+    so the settings are a mirror, and there is no queue and no history."""
+    paths = resolve_paths(flags, root)
+    settings = SettingsStore(paths.config_file, locked=locked_settings(flags), is_mirror=True)
+    found = build_computing(flags, paths, settings)
+    executor = InProcessExecutor(found.engine, AskingOutput(data_dir, ask=ask), found.scripts)
+    return EngineHost(found.engine, found.catalogue, settings, executor)
+
+
+def workers_of(
+    flags: Flags, root: Path, paths: Paths, computing: Computing, output: Output, estimator: MemoryEstimator
+) -> Workers:
+    """The workers that the command line asks for, not yet begun."""
+    engine, settings, catalogue = computing.engine, computing.settings, computing.catalogue
+
+    def loaded(title: str) -> None:
+        catalogue.cache.read_again()  # the worker may have taken its sum
+        catalogue.refresh()
+        info = catalogue.find(title)
+        if info is not None:
+            store_first_loaded(settings, catalogue, info)
+
+    def local(name: str, begin: Callable[[], Transport]) -> WorkerExecutor:
+        return WorkerExecutor(
+            name,
+            begin,
+            output,
+            lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
+            estimator.learn_later,
+            lambda: settings.current,
+            files=lambda: files_known(engine),
+            loaded=loaded,
+        )
+
+    build = partial(worker_host, flags, root)
+    begins = processes(flags.workers, build, paths.data_dir, lambda: gpu_count(flags))
+    executors = [local(name, begin) for name, begin in begins]
+    lanes = [worker_lane(executor, engine, is_first=not index) for index, executor in enumerate(executors)]
+    return Workers(executors, (), lanes)
 
 
 def _saved_late(store: JobStore, history: HistoryService, before: Path | None, after: Path) -> None:
@@ -330,11 +404,12 @@ def _check_folders(
         check_folder(data_dir / settings.text(key), allowed)
 
 
-def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> None:
-    """After a change of checkpoint or precision: load in the background, after the job that runs now."""
+def _load_again(engine: Engine, settings: Settings, changed: frozenset[str], loads: bool) -> None:
+    """After a change of checkpoint or precision: load in the background, after the job that runs now, unless workers
+    do that."""
     if "fp8_skip" in changed:
         check_patterns(split_patterns(settings.optimizations.fp8_skip))
-    if changed & {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}:
+    if loads and changed & {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}:
         engine.request_load(stored_checkpoint(settings, engine.catalogue).name)
 
 

@@ -37,6 +37,7 @@ CPU_PARTS = (
     *("dat", "ldsr"),
 )
 DEFAULT_PORT = 7860
+MAX_WORKERS = 64
 DEFAULT_API_PORT = 7861  # with --nowebui
 SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "tls_keyfile", "ngrok", "ngrok_options")
 HIDDEN_VALUE = "(hidden)"
@@ -194,6 +195,13 @@ class Flags:
     disable_tls_verify: bool = switch(SERVER, "allow a self-signed certificate")
     subpath: str | None = value(SERVER, "path under which a reverse proxy shows this server", None)
     timeout_keep_alive: int = value(SERVER, "seconds an idle connection stays open", 30, whole_number(0))
+    workers: int = value(
+        SERVER,
+        "processes that make images, each with a model of its own; on a machine with GPUs one for each GPU (default 0: "
+        "images are made in the server's process)",
+        0,
+        whole_number(0, MAX_WORKERS),
+    )
     share: bool = switch(SERVER, "public address through Gradio's servers")
     ngrok: str | None = value(SERVER, "token for a public address through ngrok", None, metavar="TOKEN")
     ngrok_options: str | None = value(SERVER, "options for ngrok, as JSON", None, metavar="JSON")

@@ -582,9 +582,10 @@ class JobQueue:
         """
         with self._condition:
             if not task_id:
-                jobs = [entry for entry in self.running_entries if isinstance(entry, Job)]
-                for entry in jobs or [task for task in (self.running_task,) if task is not None]:
-                    entry.interrupt(after_batch)
+                jobs: list[Entry] = [job for job in self.running_entries if isinstance(job, Job)]
+                task = self.running_task
+                for running in jobs or ([task] if task is not None else []):
+                    running.interrupt(after_batch)
                 return
             entry = self._known.get(task_id)
             is_waiting = entry is not None and entry in self._waiting

@@ -23,6 +23,9 @@ from modules.processing.request import GenerationRequest
 from modules.processing.start import SourceImage
 from modules.settings.values import Settings
 
+NO_PIXELS = Image.new("RGB", (1, 1))
+"""Instead of an image that is known already."""
+
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
@@ -34,6 +37,7 @@ class RunJob:
     title: str
     request: GenerationRequest
     preview_every: int = 0
+    refresh: bool = False  # model files were added or removed
     made: tuple[MadeImage, ...] = ()
 
 
@@ -248,13 +252,10 @@ class Channel(Protocol):
 class CarriedImage(MadeImage):
     """An image of an earlier try with its pixels, for a worker that does not see its file."""
 
-    image: Image.Image = field(default_factory=lambda: NO_PIXELS, compare=False, repr=False)
+    image: Image.Image = field(default=NO_PIXELS, compare=False, repr=False)
 
     def read(self) -> GeneratedImage | None:
         return GeneratedImage(self.image, self.infotext, self.seed, self.subseed, self.path, self.kind, key=self.key)
-
-
-NO_PIXELS = Image.new("RGB", (1, 1))
 
 
 def failure_of(error: BaseException) -> JobFailed:

@@ -30,9 +30,10 @@ from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.group import Workers, worker_lane
-from modules.jobs.workers.host import EngineHost, files_known
+from modules.jobs.workers.host import EngineHost, embedding_names, files_known
 from modules.jobs.workers.loop import Asking, AskingOutput
 from modules.jobs.workers.process import processes
+from modules.jobs.workers.sdapi import RemoteWorker, addresses_of, remote_lane
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
@@ -234,7 +235,21 @@ def workers_of(
     begins = processes(flags.workers, build, paths.data_dir, lambda: gpu_count(flags))
     executors = [local(name, begin) for name, begin in begins]
     lanes = [worker_lane(executor, engine, is_first=not index) for index, executor in enumerate(executors)]
-    return Workers(executors, (), lanes)
+    file = Path(flags.remote_workers_file).expanduser() if flags.remote_workers_file else None
+    remotes = [
+        RemoteWorker(
+            address,
+            output,
+            catalogue,
+            lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
+            lambda: embedding_names(engine),
+        )
+        for address in addresses_of(flags.remote_worker, file)
+    ]
+    if remotes and not lanes:
+        lanes = [Lane(InProcessExecutor(engine, output, computing.scripts, estimator))]
+    lanes += [remote_lane(one) for one in remotes]
+    return Workers(executors, remotes, lanes)
 
 
 def _saved_late(store: JobStore, history: HistoryService, before: Path | None, after: Path) -> None:

@@ -39,7 +39,7 @@ CPU_PARTS = (
 DEFAULT_PORT = 7860
 MAX_WORKERS = 64
 DEFAULT_API_PORT = 7861  # with --nowebui
-SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "tls_keyfile", "ngrok", "ngrok_options")
+SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "remote_worker", "tls_keyfile", "ngrok", "ngrok_options")
 HIDDEN_VALUE = "(hidden)"
 
 
@@ -202,6 +202,14 @@ class Flags:
         0,
         whole_number(0, MAX_WORKERS),
     )
+    remote_worker: tuple[str, ...] = values(
+        SERVER,
+        "http://user:password@host:port of another server with /sdapi/v1 (this program, the reference UI, Forge) that "
+        "makes images for this one; repeatable",
+        "append",
+        metavar="ADDRESS",
+    )
+    remote_workers_file: str | None = file(SERVER, "file of such addresses, one a line")
     share: bool = switch(SERVER, "public address through Gradio's servers")
     ngrok: str | None = value(SERVER, "token for a public address through ngrok", None, metavar="TOKEN")
     ngrok_options: str | None = value(SERVER, "options for ngrok, as JSON", None, metavar="JSON")

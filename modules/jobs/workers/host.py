@@ -77,5 +77,12 @@ def files_known(engine: Engine) -> object:
         tuple(info.path for info in files.catalogue.entries),
         tuple(info.path for info in files.hypernetworks.entries),
         tuple(engine.upscalers.catalogue.names),
-        tuple(sorted(files.embeddings.usable([]))),
+        tuple(sorted(item.name for item in files.embeddings.all)),
     )
+
+
+def embedding_names(engine: Engine) -> tuple[str, ...]:
+    """The names of the embeddings that are here now; reads new files."""
+    store = engine.adapters.files.embeddings
+    store.refresh()
+    return tuple(item.name for item in store.all)

@@ -252,7 +252,7 @@ class Channel(Protocol):
 class CarriedImage(MadeImage):
     """An image of an earlier try with its pixels, for a worker that does not see its file."""
 
-    image: Image.Image = field(default=NO_PIXELS, compare=False, repr=False)
+    image: Image.Image = field(default_factory=lambda: NO_PIXELS, compare=False, repr=False)
 
     def read(self) -> GeneratedImage | None:
         return GeneratedImage(self.image, self.infotext, self.seed, self.subseed, self.path, self.kind, key=self.key)

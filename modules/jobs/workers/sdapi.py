@@ -29,6 +29,7 @@ from modules.errors import FeatherweightError, Interrupted, InvalidValueError, S
 from modules.images.infotext import parse_infotext
 from modules.jobs.editing import api_values
 from modules.jobs.job import Entry, Job, WorkerLostError
+from modules.jobs.lanes import Lane
 from modules.jobs.workers.executor import WorkerFacts, WorkerOptions, WorkerState
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
@@ -270,6 +271,7 @@ class RemoteWorker:
         self._look_s, self._progress_s = look_s, progress_s
         self._silent_s, self._stalled_s = silent_s, stalled_s
         self._offer: Offer | None = None
+        self._here: tuple[str, ...] = ()  # names of embeddings
         self._closing = threading.Event()
         self._look_now = threading.Event()
         self._thread: threading.Thread | None = None
@@ -321,7 +323,7 @@ class RemoteWorker:
         if offer is None or not isinstance(entry, Job) or entry.made:
             return False
         try:
-            return not unfit(entry.request, offer, self._checkpoint(entry.request), self._embeddings())
+            return not unfit(entry.request, offer, self._checkpoint(entry.request), self._here)
         except FeatherweightError:
             return False  # a record that cannot be read, a name that is gone: said where it runs
 
@@ -343,6 +345,7 @@ class RemoteWorker:
             self._look_now.clear()
             try:
                 offer = Offer.asked(self._client)
+                self._here = tuple(self._embeddings())
             except (RemoteError, KeyError, TypeError, AttributeError) as error:
                 self._lose(f"The server {self._client.address} {error}.")
             else:
@@ -510,6 +513,11 @@ class RemoteWorker:
                 version="",
             ),
         )
+
+
+def remote_lane(worker: RemoteWorker) -> Lane:
+    """Its lane in the queue."""
+    return Lane(worker, worker.name, is_ready=lambda: worker.is_ready, takes=worker.takes, is_endable=True)
 
 
 class _Posted:

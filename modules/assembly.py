@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
+from modules.jobs.workers.farm import Farm, check_installed, farm_workers
 from modules.jobs.workers.group import Workers, worker_lane
 from modules.jobs.workers.host import EngineHost, embedding_names, files_known
 from modules.jobs.workers.loop import Asking, AskingOutput
@@ -229,10 +230,16 @@ def workers_of(
             lambda: settings.current,
             files=lambda: files_known(engine),
             loaded=loaded,
+            carries_images=bool(flags.farm),
         )
 
     build = partial(worker_host, flags, root)
-    begins = processes(flags.workers, build, paths.data_dir, lambda: gpu_count(flags))
+    begins: Sequence[tuple[str, Callable[[], Transport]]]
+    if flags.farm:
+        check_installed()
+        begins = farm_workers(Farm(flags.farm, root), flags.workers, build, paths.data_dir)
+    else:
+        begins = processes(flags.workers, build, paths.data_dir, lambda: gpu_count(flags))
     executors = [local(name, begin) for name, begin in begins]
     lanes = [worker_lane(executor, engine, is_first=not index) for index, executor in enumerate(executors)]
     file = Path(flags.remote_workers_file).expanduser() if flags.remote_workers_file else None

@@ -202,6 +202,13 @@ class Flags:
         0,
         whole_number(0, MAX_WORKERS),
     )
+    farm: str | None = value(
+        SERVER,
+        "host:port of the head of a Ray cluster that runs the --workers, or auto, or local; needs "
+        "requirements-farm.txt",
+        None,
+        metavar="ADDRESS",
+    )
     remote_worker: tuple[str, ...] = values(
         SERVER,
         "http://user:password@host:port of another server with /sdapi/v1 (this program, the reference UI, Forge) that "
@@ -358,6 +365,8 @@ def _check_together(flags: Flags) -> None:
         raise UsageError(f"--precision half and {name} contradict each other: give only one of them")
     if (flags.tls_keyfile is None) != (flags.tls_certfile is None):
         raise UsageError("HTTPS needs both --tls-keyfile and --tls-certfile")
+    if flags.farm and not flags.workers:
+        raise UsageError("--farm needs --workers N: how many workers the cluster shall run for this server")
 
 
 def without_effect(flags: Flags) -> dict[str, str]:

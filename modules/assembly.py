@@ -24,7 +24,7 @@ from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.lanes import Lane
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
-from modules.jobs.precision import PrecisionWork
+from modules.jobs.precision import PrecisionWork, measured, write_series
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
@@ -37,6 +37,7 @@ from modules.jobs.workers.process import processes
 from modules.jobs.workers.sdapi import RemoteWorker, addresses_of, remote_lane
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
+from modules.models.modules_catalogue import ModuleCatalogue
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
@@ -58,9 +59,11 @@ from modules.processing.engine.precision import (
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
+from modules.scripts.form_operations import form_operations
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
 from modules.scripts.settings import add_settings
@@ -75,6 +78,7 @@ from modules.version import PROGRAM_VERSION
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
+REPORTS_FOLDER = "reports"  # of the outputs
 BROUGHT_ALONG = ("wildcards", "tags")
 """Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
@@ -98,12 +102,13 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
     temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
     spool = Spool((paths.data_dir / "spool", temporary))
-    output = Output(paths.data_dir, allowed=allowed, spool=spool)
+    recordings = Recordings(paths.data_dir / "resume")
+    output = Output(paths.data_dir, allowed=allowed, spool=spool, recordings=recordings)
     store = JobStore(paths.jobs_file)
     workers = workers_of(flags, root, paths, computing, output, estimator)
     settings.subscribe(lambda after, changed: workers.change_settings(after))
     lanes = workers.lanes or (Lane(InProcessExecutor(engine, output, scripts, estimator)),)
-    queue = JobQueue(lanes, store, lambda: queue_options(settings.current), models_of(catalogue))
+    queue = JobQueue(lanes, store, lambda: queue_options(settings.current), models_of(catalogue), recordings)
     workers.wakes(queue.wake)
     history = HistoryService.open(
         paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
@@ -125,7 +130,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         spool,
         scripts,
         access,
-        operations=operations_of(engine, scripts),
+        operations=computing.operations,
         history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
         workers=workers,
@@ -152,6 +157,7 @@ class Computing:
     engine: Engine
     captioners: Captioners
     scripts: ScriptLibrary
+    operations: Operations
 
 
 def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: bool = True) -> Computing:
@@ -169,7 +175,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
     engine = Engine(
         catalogue,
         paths.root / "configs",
-        lambda: machine_of(flags, paths.offload_dir),
+        lambda: machine_of(flags, paths.offload_dir, paths.cache_dir / "int8.json"),
         lambda: PrecisionOptions.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
@@ -180,6 +186,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
             cache=None if flags.no_hashing else hashes,
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
+        modules=ModuleCatalogue(paths.module_dirs),
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),
@@ -192,9 +199,11 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
     add_settings(scripts.callbacks)
     settings.locked = locked_settings(flags)  # those of extensions too
     settings.adopt()
-    engine.adapters.add_kinds(scripts.adapters.kinds)
+    engine.adapters.add_types(scripts.adapters.types)
     engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
-    return Computing(settings, catalogue, engine, captioners, scripts)
+    operations = operations_of(engine, scripts)
+    scripts.form_operations = form_operations(operations, program.pixel_upscalers, lambda: settings.current)
+    return Computing(settings, catalogue, engine, captioners, scripts, operations)
 
 
 def worker_host(flags: Flags, root: Path, data_dir: Path, ask: Asking) -> EngineHost:
@@ -203,7 +212,8 @@ def worker_host(flags: Flags, root: Path, data_dir: Path, ask: Asking) -> Engine
     paths = resolve_paths(flags, root)
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags), is_mirror=True)
     found = build_computing(flags, paths, settings)
-    executor = InProcessExecutor(found.engine, AskingOutput(data_dir, ask=ask), found.scripts)
+    output = AskingOutput(data_dir, recordings=Recordings(data_dir / "resume"), ask=ask)
+    executor = InProcessExecutor(found.engine, output, found.scripts)
     return EngineHost(found.engine, found.catalogue, settings, executor)
 
 
@@ -290,7 +300,7 @@ def precision_work(services: Services) -> PrecisionWork:
         services.catalogue,
         services.engine,
         services.settings,
-        Reports(services.paths.outputs_dir / "reports"),
+        Reports(services.paths.outputs_dir / REPORTS_FOLDER),
         services.paths.checkpoint_dirs[0],
         services.paths.root / "configs",
     )
@@ -357,6 +367,8 @@ def program_of(
         detectors=lambda: list(detectors.names),
         detector=detectors.check,
         detect=detectors.find,
+        measured=lambda result: measured(engine, result),
+        report=lambda report: write_series(Reports(paths.outputs_dir / REPORTS_FOLDER), report),
     )
 
 
@@ -380,8 +392,8 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name next to them. Wildcards and tags lie in the
-    data folder, among the models, or in folders of extensions."""
+    """The folders by their names below models/; for other names a folder of that name next to them. Wildcards and
+    tags lie in the data folder, among the models, or in folders of extensions."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
@@ -390,11 +402,11 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "hypernetworks": (paths.hypernetwork_dir,),
     }
 
-    def folders(kind: str) -> tuple[Path, ...]:
-        if kind in BROUGHT_ALONG:
-            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{kind}")))
-            return (paths.data_dir / kind, paths.models_dir / kind, *brought)
-        return known.get(kind, (paths.models_dir / Path(kind).name,))
+    def folders(name: str) -> tuple[Path, ...]:
+        if name in BROUGHT_ALONG:
+            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{name}")))
+            return (paths.data_dir / name, paths.models_dir / name, *brought)
+        return known.get(name, (paths.models_dir / Path(name).name,))
 
     return folders
 

@@ -13,7 +13,7 @@ from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.editing import api_values, request_infotext, with_api_values
-from modules.jobs.job import IMAGE_KIND, Entry, Job, JobStatus
+from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus
 from modules.jobs.queue import UNREADABLE, WhenDone
 from modules.jobs.store import JobRecord
 from modules.jobs.tasks import Task
@@ -27,7 +27,7 @@ MAX_SHOWN = 500
 
 ENTRY: dict[str, Any] = {
     "task_id": "task(abc)",
-    "kind": "txt2img",
+    "type": "txt2img",
     "is_image_job": True,
     "title": "a large red circle on a blue background",
     "status": "queued",
@@ -266,7 +266,7 @@ def retried(services: Services) -> list[str]:
 
 def request_of(record: JobRecord, services: Services) -> GenerationRequest | None:
     """The request of a recorded image job; None for other work and for what cannot be read."""
-    if record.kind != IMAGE_KIND:
+    if record.type != IMAGE_TYPE:
         return None
     try:
         return request_from_json(record.request, services.queue.store.inputs.image_of)
@@ -288,7 +288,7 @@ def entry_reply(entry: Entry) -> QueueEntry:
     standing = entry.standing
     return QueueEntry(
         task_id=entry.task_id,
-        kind=entry.kind,
+        type=entry.type,
         is_image_job=isinstance(entry, Job),
         title=entry.title,
         status=entry.status.value,
@@ -310,8 +310,8 @@ def record_reply(record: JobRecord) -> QueueEntry:
     started = record.started_at
     return QueueEntry(
         task_id=record.task_id,
-        kind=record.kind,
-        is_image_job=record.kind == IMAGE_KIND,
+        type=record.type,
+        is_image_job=record.type == IMAGE_TYPE,
         title=record.title,
         status=record.status.value,
         user=record.standing.user,

@@ -31,7 +31,7 @@ from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
-EXTRAS_KIND = "extras"
+EXTRAS_TYPE = "extras"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".avif", ".gif", ".bmp")
 POSTPROCESSING = "postprocessing"
 """The text chunk of a PNG that says what was done to it."""
@@ -188,7 +188,7 @@ class Extras:
             run.task = task
             return self._work(task, run, settings)
 
-        return run, TaskSpec(EXTRAS_KIND, title, work, request.to_json(), makes_images=True, product=run)
+        return run, TaskSpec(EXTRAS_TYPE, title, work, request.to_json(), makes_images=True, product=run)
 
     def images_in(self, folder: str) -> tuple[Source, ...]:
         """The image files of a folder of this machine, by name; raises `InvalidValueError` and `OutputError`."""
@@ -219,7 +219,7 @@ class Extras:
 
     def repeat_what_is_left(self) -> None:
         """Tell the queue how unfinished work is begun again from its record."""
-        self.queue.repeats(EXTRAS_KIND, lambda record: self._spec(ExtrasRequest.from_json(record))[1])
+        self.queue.repeats(EXTRAS_TYPE, lambda record: self._spec(ExtrasRequest.from_json(record))[1])
 
     # -- in the worker's thread --------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest, request_to_json
 from modules.processing.start import SourceImage
 
-IMAGE_KIND = "txt2img"
+IMAGE_TYPE = "txt2img"
 MAX_TITLE_CHARACTERS = 80
 
 
@@ -91,12 +91,12 @@ class Executor(Protocol):
 
 
 class Entry(ABC):
-    """One piece of work in the queue. `kind` is a word for programs, `title` a few words for people."""
+    """One piece of work in the queue. `type` is a word for programs, `title` a few words for people."""
 
-    def __init__(self, task_id: str, kind: str, title: str, created_at: float | None = None) -> None:
+    def __init__(self, task_id: str, type: str, title: str, created_at: float | None = None) -> None:
         self.standing = Standing()
         self.task_id = task_id
-        self.kind = kind
+        self.type = type
         self.title = title
         self.created_at = time.time() if created_at is None else created_at
         self._lock = threading.Lock()
@@ -222,7 +222,7 @@ class Job(Entry):
         if title is None:
             assert isinstance(request, GenerationRequest), "a request that is read later comes with its title"
             title = title_of(request)
-        super().__init__(task_id, IMAGE_KIND, title, created_at)
+        super().__init__(task_id, IMAGE_TYPE, title, created_at)
         self._request = request
         self.made: Made = {image.key: image for image in made}
         self._preview_every = preview_every
@@ -232,6 +232,7 @@ class Job(Entry):
         self._total_steps = 0
         self._done_steps = 0
         self._first_step_at: float | None = None
+        self._first_step = 0  # which one was told first: a job that goes on begins in the middle
         self._preview: Image.Image | None = None
         self._preview_id = 0
         self._preview_step = 0
@@ -322,7 +323,7 @@ class Job(Entry):
     def step(self, done: int, info: object = None) -> None:
         with self._lock:
             if self._first_step_at is None:
-                self._first_step_at = time.time()
+                self._first_step_at, self._first_step = time.time(), done
             self._done_steps = done
 
     def wants_preview(self, done: int) -> bool:
@@ -418,8 +419,8 @@ class Job(Entry):
             total, done = self._total_steps, self._done_steps
             fraction = 1.0 if self._status.is_final else (done / total if total else 0.0)
             eta = None
-            if self._first_step_at is not None and not self._status.is_final and done > 1:
-                eta = (now - self._first_step_at) / (done - 1) * max(total - done, 0)
+            if self._first_step_at is not None and not self._status.is_final and done > self._first_step:
+                eta = (now - self._first_step_at) / (done - self._first_step) * max(total - done, 0)
             return Progress(
                 task_id=self.task_id,
                 status=self._status,
@@ -444,7 +445,7 @@ def recorded_images(images: tuple[GeneratedImage, ...]) -> list[dict[str, Any]]:
     return [
         {
             "path": str(image.path) if image.path else None,
-            "kind": image.kind.value,
+            "role": image.role.value,
             "seed": image.seed,
             "subseed": image.subseed,
             "infotext": image.infotext,

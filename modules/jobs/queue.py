@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import (
-    IMAGE_KIND,
+    IMAGE_TYPE,
     Ending,
     Entry,
     Executor,
@@ -35,6 +35,7 @@ from modules.jobs.lanes import Lane
 from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, request_from_json
 
@@ -54,7 +55,7 @@ UNREADABLE = (FeatherweightError, ValueError, TypeError, KeyError, AttributeErro
 """What reading a request raises that somebody has edited."""
 
 Starter = Callable[[dict[str, Any]], TaskSpec]
-"""The work of a kind, from the request that its record holds."""
+"""The work of a type, from the request that its record holds."""
 
 
 class WhenDone(StrEnum):
@@ -104,7 +105,10 @@ class JobQueue:
         store: JobStore,
         options: Callable[[], QueueOptions] = QueueOptions,
         models: Models | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
+        """`recordings`: what is kept of images that are being made; the queue deletes it with their jobs."""
+        self._recordings = recordings
         self._lanes = tuple(executor) if isinstance(executor, Sequence) else (Lane(executor),)
         self.store = store
         self._options = options
@@ -144,9 +148,9 @@ class JobQueue:
 
     # -- after a restart ---------------------------------------------------------------------------------------------
 
-    def repeats(self, kind: str, starter: Starter) -> None:
-        """Say how work of this kind is begun again from its record."""
-        self._starters[kind] = starter
+    def repeats(self, type: str, starter: Starter) -> None:
+        """Say how work of this type is begun again from its record."""
+        self._starters[type] = starter
 
     def restore(self) -> int:
         """Put what an earlier server left unfinished back in line, in its order; returns how much that is.
@@ -174,6 +178,8 @@ class JobQueue:
             self._condition.notify_all()
         self.store.clean_inputs()
         self.store.prune(options.kept_records)
+        if self._recordings is not None:
+            self._recordings.keep_only([entry.task_id for entry in restored])
         return len(restored)
 
     def _restored(self, record: JobRecord, images: list[ImageRecord], options: QueueOptions) -> Entry | None:
@@ -191,7 +197,7 @@ class JobQueue:
         if record.status is JobStatus.RUNNING:
             log.warning("The server ended while %s ran (%s); it is tried again.", record.task_id, record.title)
         entry: Entry
-        if record.kind == IMAGE_KIND:
+        if record.type == IMAGE_TYPE:
             entry = Job(
                 record.task_id,
                 self._reading(record),
@@ -203,7 +209,7 @@ class JobQueue:
         else:
             entry = Task(
                 record.task_id,
-                record.kind,
+                record.type,
                 record.title,
                 self._work_of(record),
                 record.request,
@@ -218,7 +224,7 @@ class JobQueue:
         for item in made:
             if not item.is_done and (found := item.image.read()) is not None:
                 self.store.image_done(task_id, found)
-                if found.kind is ImageRole.SAMPLE:
+                if found.role is ImageRole.SAMPLE:
                     self._tell(task_id, user, found)
         return made
 
@@ -234,9 +240,9 @@ class JobQueue:
         return read
 
     def _work_of(self, record: JobRecord) -> Callable[[Task], Outcome]:
-        starter = self._starters.get(record.kind)
+        starter = self._starters.get(record.type)
         if starter is None:
-            raise InvalidValueError(f"Work of the kind {record.kind!r} cannot be repeated; begin it from its tab.")
+            raise InvalidValueError(f"Work of the type {record.type!r} cannot be repeated; begin it from its tab.")
 
         def work(task: Task) -> Outcome:
             spec = starter(record.request)
@@ -272,7 +278,7 @@ class JobQueue:
 
     def submit_task(
         self,
-        kind: str,
+        type: str,
         title: str,
         work: Callable[[Task], Outcome],
         request: Mapping[str, Any] | None = None,
@@ -281,12 +287,12 @@ class JobQueue:
         product: object | None = None,
     ) -> Task:
         """Put other work in line, see `TaskSpec`. Raises as `submit`."""
-        return self.submit_spec(TaskSpec(kind, title, work, request or {}, makes_images, product))
+        return self.submit_spec(TaskSpec(type, title, work, request or {}, makes_images, product))
 
     def submit_spec(self, spec: TaskSpec) -> Task:
-        """Put other work in line; a starter of its kind (see `repeats`) begins it again after a restart. Raises as
+        """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
-        task = Task(_new_id(), spec.kind, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
+        task = Task(_new_id(), spec.type, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
         self._enter(task)
         return task
 
@@ -294,9 +300,9 @@ class JobQueue:
         """Put recorded work in line once more under a new task id: with the seeds it had, or with `seed` (-1: a new
         one). Raises as `submit`, and `UnknownNameError`."""
         record = self.record(task_id)
-        if record.kind != IMAGE_KIND:
+        if record.type != IMAGE_TYPE:
             work = self._work_of(record)
-            return self.submit_spec(TaskSpec(record.kind, record.title, work, record.request))
+            return self.submit_spec(TaskSpec(record.type, record.title, work, record.request))
         request = self._reading(record)()
         if seed is not None:
             request = replace(request, seed=seed, subseed=-1 if request.subseed_strength == 0 else request.subseed)
@@ -362,11 +368,11 @@ class JobQueue:
             raise UnknownNameError(f"No task has the id {task_id!r}; it may have ended long ago.")
         return entry
 
-    def tasks(self, kind: str | None = None) -> tuple[Task, ...]:
-        """The tasks that are remembered, the newest first; of one kind, or all."""
+    def tasks(self, type: str | None = None) -> tuple[Task, ...]:
+        """The tasks that are remembered, the newest first; of one type, or all."""
         with self._condition:
             entries = tuple(reversed(self._known.values()))
-        return tuple(entry for entry in entries if isinstance(entry, Task) and kind in (None, entry.kind))
+        return tuple(entry for entry in entries if isinstance(entry, Task) and type in (None, entry.type))
 
     def last_done(self) -> Job | None:
         """The image job that ended last with a result, of those that are remembered; None where there is none."""
@@ -582,9 +588,8 @@ class JobQueue:
         """
         with self._condition:
             if not task_id:
-                jobs: list[Entry] = [job for job in self.running_entries if isinstance(job, Job)]
-                task = self.running_task
-                for running in jobs or ([task] if task is not None else []):
+                jobs: list[Entry] = [running for running in self.running_entries if isinstance(running, Job)]
+                for running in jobs or [task for task in (self.running_task,) if task is not None]:
                     running.interrupt(after_batch)
                 return
             entry = self._known.get(task_id)
@@ -610,7 +615,12 @@ class JobQueue:
     def _withdraw(self, entry: Entry, why: str) -> None:
         text = f"The job was {why} before it started; nothing was made."
         self.store.ended(entry.task_id, JobStatus.INTERRUPTED, text)
+        self._forget_recordings(entry)
         entry.end(JobStatus.INTERRUPTED, Interrupted(text))
+
+    def _forget_recordings(self, entry: Entry) -> None:
+        if self._recordings is not None:
+            self._recordings.forget(entry.task_id)
 
     def skip(self) -> None:
         """Every running image job leaves its present batch."""
@@ -748,6 +758,7 @@ class JobQueue:
         else:
             text = str(error) if error is not None else None
             self.store.ended(entry.task_id, ending.status, text, ending.outcome or None)
+            self._forget_recordings(entry)
         entry.end(ending.status, error)
         self._ended += 1
         if self._ended % PRUNED_EVERY == 0:

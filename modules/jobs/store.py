@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import fingerprint, keep_aside
+from modules.atomic_files import fingerprint
 from modules.errors import BusyError, FeatherweightError, OutputError
 from modules.jobs.input_files import InputFiles, names_in
 from modules.jobs.job import Entry, JobStatus, Standing
 from modules.processing.record.made import MadeImage
 from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.sqlite_files import check_version, check_whole, is_damage, is_locked, keep_database_aside, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +73,10 @@ CREATE INDEX IF NOT EXISTS jobs_by_status ON jobs (status, position);
 CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended_at);
 """
 LOCK_WAIT_S = 2.0
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 FINAL = (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
 IMAGES_SO_FAR = """(
     SELECT json_object('images', json_group_array(json_object(
-        'path', path, 'kind', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
+        'path', path, 'role', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
     FROM (SELECT * FROM job_images WHERE task_id = ? AND is_done ORDER BY rowid) HAVING count(*) > 0)"""
 
 
@@ -96,7 +95,7 @@ class JobRecord:
     others see `modules.jobs.job.Standing`."""
 
     task_id: str
-    kind: str
+    type: str
     title: str
     status: JobStatus
     request: dict[str, Any]
@@ -143,7 +142,7 @@ class JobStore:
         try:
             self._db = self._connect()
         except sqlite3.Error as error:
-            if path is None or not (_is_damage(error) or path.is_dir()):
+            if path is None or not (is_damage(error) or path.is_dir()):
                 raise self._sentence(error) from error
             self._begin_anew(error)
 
@@ -158,7 +157,7 @@ class JobStore:
         standing = entry.standing
         row = {
             "task_id": entry.task_id,
-            "kind": entry.kind,
+            "kind": entry.type,
             "title": _text(entry.title),
             "status": JobStatus.QUEUED,
             "request": json.dumps(recorded),
@@ -399,22 +398,16 @@ class JobStore:
         db = sqlite3.connect(name, timeout=LOCK_WAIT_S, check_same_thread=False)
         try:
             db.row_factory = sqlite3.Row
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version > VERSION:
-                raise OutputError(
-                    f"{name} was written by a newer version of this program. Use that version, or another --data-dir."
-                )
+            check_version(db, VERSION, name)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
-            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if found != "ok":
-                raise _Damage(found)
+            check_whole(db)
             with db:
                 db.executescript(SCHEMA)
                 have = {row["name"] for row in db.execute("PRAGMA table_info(jobs)")}
-                for column, kind in ADDED_COLUMNS.items():
+                for column, declaration in ADDED_COLUMNS.items():
                     if column not in have:
-                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {declaration}")
                 db.executescript(LATER_INDEXES)
                 db.execute(f"PRAGMA user_version = {VERSION}")
         except BaseException:
@@ -426,11 +419,7 @@ class JobStore:
         """Keep the damaged file aside and begin an empty one."""
         assert self._path is not None
         try:
-            aside = keep_aside(self._path)
-            for ending in ("-wal", "-shm"):
-                beside = self._path.with_name(self._path.name + ending)
-                if beside.exists():
-                    beside.replace(aside.with_name(aside.name + ending))
+            aside = keep_database_aside(self._path)
             self._db = self._connect()
         except (OSError, sqlite3.Error) as second:
             raise OutputError(
@@ -449,7 +438,7 @@ class JobStore:
             try:
                 self._execute(writes)
             except sqlite3.Error as error:
-                if self._path is None or not _is_damage(error):
+                if self._path is None or not is_damage(error):
                     raise
                 self._db.close()
                 self._begin_anew(error)
@@ -482,21 +471,15 @@ class JobStore:
         self.inputs.remove(name for name in names if not self._rows("SELECT 1 FROM job_inputs WHERE name = ?", (name,)))
 
     def _sentence(self, error: sqlite3.Error) -> FeatherweightError:
-        code = _code(error)
         place = self._path or "memory"
-        if code in LOCKED:
+        if is_locked(error):
             return BusyError(
                 f"The record of jobs ({place}) is locked by another program, so nothing was put in line. Close that "
                 "program, or try again in a moment."
             )
-        reason = {
-            sqlite3.SQLITE_FULL: "the disk is full",
-            sqlite3.SQLITE_READONLY: "the file or its folder is read-only",
-            sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
-        }.get(code, str(error))
         return OutputError(
-            f"The record of jobs ({place}) cannot be written: {reason}. Nothing was put in line. Free some space or "
-            "allow writing there, then try again."
+            f"The record of jobs ({place}) cannot be written: {reason_of(error)}. Nothing was put in line. Free some "
+            "space or allow writing there, then try again."
         )
 
     def _query(self, sql: str, values: Sequence[object]) -> list[JobRecord]:
@@ -509,25 +492,11 @@ class JobStore:
             except sqlite3.ProgrammingError:
                 raise
             except sqlite3.Error as error:
-                if self._path is None or not _is_damage(error):
+                if self._path is None or not is_damage(error):
                     raise self._sentence(error) from error
                 self._db.close()
                 self._begin_anew(error)
                 return self._db.execute(sql, values).fetchall()
-
-
-class _Damage(sqlite3.DatabaseError):
-    """What a check of the file found."""
-
-
-def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; the bits above say more than is asked."""
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is no database of ours: spoilt, something else, or a table with other columns."""
-    return isinstance(error, _Damage) or _code(error) in (*DAMAGED, sqlite3.SQLITE_ERROR)
 
 
 def _text(text: str) -> str:
@@ -544,7 +513,7 @@ def _image_row(
     task_id: str, image: GeneratedImage, path: Path | None, found: str | None, is_done: bool
 ) -> tuple[str, tuple[object, ...]]:
     place = None if path is None else _text(str(path))
-    values = (image.kind, image.seed, image.subseed, _text(image.infotext), is_done)
+    values = (image.role, image.seed, image.subseed, _text(image.infotext), is_done)
     return "INSERT OR REPLACE INTO job_images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (
         *(task_id, image.key, place, found),
         *values,
@@ -559,7 +528,7 @@ def _image_record(row: sqlite3.Row) -> ImageRecord | None:
             infotext=row["infotext"],
             seed=int(row["seed"]),
             subseed=int(row["subseed"]),
-            kind=ImageRole(row["kind"]),
+            role=ImageRole(row["kind"]),
         )
         return ImageRecord(image, row["fingerprint"], bool(row["is_done"]))
     except (ValueError, TypeError) as error:
@@ -575,7 +544,7 @@ def _record(row: sqlite3.Row) -> JobRecord | None:
             raise TypeError("its request is no object")
         return JobRecord(
             task_id=row["task_id"],
-            kind=row["kind"],
+            type=row["kind"],
             title=row["title"],
             status=JobStatus(row["status"]),
             request=request,

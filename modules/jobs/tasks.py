@@ -20,10 +20,10 @@ Outcome = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """Work before it is in line. `kind` is a word for programs, `title` a few words for people, `request` what the
+    """Work before it is in line. `type` is a word for programs, `title` a few words for people, `request` what the
     record keeps, ready for JSON: enough to begin the work again."""
 
-    kind: str
+    type: str
     title: str
     work: Callable[[Task], Outcome]
     request: Mapping[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class TaskState:
     """A moment in a task's life. `fraction` is 0 to 1, times are seconds, `eta_s` is None before it can be said."""
 
     id: str
-    kind: str
+    type: str
     title: str
     status: JobStatus
     fraction: float
@@ -58,7 +58,7 @@ class Task(Entry):
     def __init__(
         self,
         task_id: str,
-        kind: str,
+        type: str,
         title: str,
         work: Callable[[Task], Outcome],
         request: Mapping[str, Any] | None = None,
@@ -66,7 +66,7 @@ class Task(Entry):
         product: object | None = None,
         created_at: float | None = None,
     ) -> None:
-        super().__init__(task_id, kind, title, created_at)
+        super().__init__(task_id, type, title, created_at)
         self.makes_images = makes_images
         self.product = product
         self._work = work
@@ -132,7 +132,7 @@ class Task(Entry):
             runs = self._status is JobStatus.RUNNING and self._fraction > 0
             return TaskState(
                 id=self.task_id,
-                kind=self.kind,
+                type=self.type,
                 title=self.title,
                 status=self._status,
                 fraction=1.0 if self._status is JobStatus.DONE else self._fraction,

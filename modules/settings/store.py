@@ -11,6 +11,10 @@ from modules.errors import OutputError
 from modules.settings.setting import LONE_SURROGATE, SettingValue
 from modules.settings.values import Settings, as_json, exact_setting
 
+VERSION = 1  # of the file; raise it together with a step in `migrate`
+VERSION_KEY = "featherweight_config_version"
+"""Not a setting: the reference UI keeps it as a key that it does not know."""
+
 OnChange = Callable[[Settings, frozenset[str]], None]
 """Called after a change was stored, with the new settings and the keys whose values changed."""
 
@@ -90,7 +94,8 @@ class SettingsStore:
         if self._is_mirror:
             self._current = settings
             return
-        data = json.dumps(settings.to_stored(), indent=4, ensure_ascii=False).encode("utf-8")
+        stored = {**settings.to_stored(), VERSION_KEY: VERSION}
+        data = json.dumps(stored, indent=4, ensure_ascii=False).encode("utf-8")
         try:
             write_atomic(self.path, data)
         except OSError as error:
@@ -115,6 +120,12 @@ class SettingsStore:
             return Settings(), (self._keep_aside(f"it is not valid JSON ({error})"),)
         if not isinstance(stored, dict):
             return Settings(), (self._keep_aside("it holds no JSON object"),)
+        version = stored.pop(VERSION_KEY, VERSION)
+        if isinstance(version, int) and version > VERSION:
+            raise OutputError(
+                f"{self.path.name} was written by a newer version of this program. Use that version, or start with "
+                "another --ui-settings-file."
+            )
         whole = {whole_text(key): whole_texts(value) for key, value in stored.items()}
         settings, notices = read_stored(migrate(whole))
         if whole != stored:

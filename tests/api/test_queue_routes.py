@@ -177,7 +177,7 @@ def test_an_image_is_sent_as_agent_scheduler_sends_it(client: TestClient, tmp_pa
     assert client.get(f"{THEIRS}/task/{task_id}").json()["data"]["type"] == "img2img"
     path = tmp_path / "made.png"
     Image.new("RGB", (8, 8)).save(path)
-    outcome = {"images": [{"path": str(path), "kind": "sample", "seed": 1, "subseed": 1, "infotext": "how"}]}
+    outcome = {"images": [{"path": str(path), "role": "sample", "seed": 1, "subseed": 1, "infotext": "how"}]}
     services.queue.interrupt(task_id)
     from modules.jobs.job import JobStatus
 

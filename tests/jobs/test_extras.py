@@ -13,7 +13,7 @@ from PIL import Image
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
 from modules.images.encode import encode_image
 from modules.images.metadata import read_metadata
-from modules.jobs.extras import EXTRAS_KIND, Extras, ExtrasRequest, ExtrasRun, Source
+from modules.jobs.extras import EXTRAS_TYPE, Extras, ExtrasRequest, ExtrasRun, Source
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
@@ -173,7 +173,7 @@ def test_work_that_a_crash_left_is_begun_again_from_its_record(extras: Extras, t
     extras.repeat_what_is_left()
     run = done(extras, *again.sources)
     record = extras.queue.store.get(run.task.task_id)
-    assert record is not None and record.kind == EXTRAS_KIND and "start" not in record.request
+    assert record is not None and record.type == EXTRAS_TYPE and "start" not in record.request
 
 
 def test_folders_that_may_not_be_used_and_empty_ones_are_refused(extras: Extras, tmp_path: Path) -> None:

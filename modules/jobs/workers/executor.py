@@ -504,6 +504,6 @@ def _carried(made: Any) -> list[MadeImage]:
     for image in made:
         found = image.read()
         if found is not None:
-            facts = (image.key, image.path, image.infotext, image.seed, image.subseed, image.kind)
+            facts = (image.key, image.path, image.infotext, image.seed, image.subseed, image.role)
             carried.append(CarriedImage(*facts, image=found.image))
     return carried

@@ -255,7 +255,7 @@ class CarriedImage(MadeImage):
     image: Image.Image = field(default_factory=lambda: NO_PIXELS, compare=False, repr=False)
 
     def read(self) -> GeneratedImage | None:
-        return GeneratedImage(self.image, self.infotext, self.seed, self.subseed, self.path, self.kind, key=self.key)
+        return GeneratedImage(self.image, self.infotext, self.seed, self.subseed, self.path, self.role, key=self.key)
 
 
 def failure_of(error: BaseException) -> JobFailed:

@@ -29,7 +29,7 @@ from modules.models.reading.other_files import is_adapter_or_embedding
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_SUFFIXES = (".safetensors", ".ckpt", ".pt")
+CHECKPOINT_SUFFIXES = (".safetensors", ".gguf", ".ckpt", ".pt")
 HASH_CHUNK_BYTES = 1 << 20
 OLD_HASH_BEGIN, OLD_HASH_BYTES = 0x100000, 0x10000
 OLD_HASH = re.compile(r"(?:^|\[)([0-9a-f]{8})\]?$", re.IGNORECASE)
@@ -45,6 +45,7 @@ class CheckpointInfo:
     mtime_ns: int
     sha256: str | None = None
     is_folder: bool = False
+    modules: tuple[Path, ...] = ()  # text encoders and VAE in files of their own, as chosen
 
     @property
     def stem(self) -> str:

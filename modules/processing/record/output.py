@@ -13,6 +13,7 @@ from modules.images.encode import encode_image
 from modules.images.naming import NameContext
 from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.record.spool import Spool, Unsaved
 from modules.processing.request import GenerationRequest, tab_of
@@ -35,6 +36,7 @@ class Output:
     samples_dir: Path | None = None
     allowed: tuple[Path, ...] | None = None
     spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
+    recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it begins anew
 
     def save(
         self,
@@ -49,7 +51,7 @@ class Output:
 
         What hooks change on the way goes into the file alone. `on_path`: see `save_image`.
         """
-        is_grid = image.kind is ImageRole.GRID
+        is_grid = image.role is ImageRole.GRID
         file = FileToSave(image.image, {INFOTEXT: image.infotext}, is_grid)
         hooks.before_saving(file)
         items = {name: text for name, text in file.infos.items() if name != INFOTEXT}

@@ -39,6 +39,27 @@ class SystemSettings(SettingsGroup):
         True,
         hint="Fewer changes of model. No job is passed over more than a dozen times, and users take turns.",
     )
+    queue_resume_after = whole(
+        "Seconds that an image takes from which on it can go on in the middle after a crash",
+        30,
+        minimum=0,
+        maximum=100000,
+        hint="Of sampling, per pass; quicker images are made again from their first step.",
+    )
+    queue_resume_every = whole(
+        "Seconds between the moments that a long image is secured",
+        10,
+        minimum=0,
+        maximum=100000,
+        hint="What was computed since is lost when the server is killed.",
+    )
+    queue_resume_megabytes = whole(
+        "Megabytes on disk for securing long images",
+        2048,
+        minimum=0,
+        maximum=1000000,
+        hint="Freed when an image is finished. 0: images are not secured.",
+    )
     queue_kept_jobs = whole(
         "How many ended jobs the queue remembers",
         1000,

@@ -143,7 +143,7 @@
       "div",
       { className: "fw-queue-text" },
       fw.element("strong", { textContent: `${job.is_bookmarked ? "★ " : ""}${job.title}` }),
-      fw.element("span", { textContent: [job.is_image_job ? "" : job.kind, fw.queueLine(job)].filter(Boolean).join(" · ") }),
+      fw.element("span", { textContent: [job.is_image_job ? "" : job.type, fw.queueLine(job)].filter(Boolean).join(" · ") }),
     );
     if (job.status === "running") {
       const filled = fw.element("span");
@@ -282,7 +282,7 @@
   document.addEventListener("click", (event) => {
     const name = event.target.closest?.("#fw_queue [data-do]")?.dataset.do;
     if (name === "pause") act(event.target.getAttribute("aria-pressed") === "true" ? "resume" : "pause")();
-    if (name === "clear" && window.confirm("Cancel all jobs that wait?")) act("clear")();
+    if (name === "clear" && window.confirm(fw.text("Cancel all jobs that wait?"))) act("clear")();
     if (name === "retry") act("retry-failed")();
     if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(look, 50);
   });

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -651,9 +652,10 @@ class JobQueue:
         for lane in left:
             if lane.entry is not None:
                 self.store.put_back(lane.entry.task_id)
-        for lane in self._lanes:
-            if lane not in left or lane.is_endable:
-                lane.executor.close()
+        ended = [lane.executor for lane in self._lanes if lane not in left or lane.is_endable]
+        with ThreadPoolExecutor(len(self._lanes)) as together:  # processes take a moment each
+            for _ in together.map(lambda executor: executor.close(), ended):
+                pass
         if not left:
             self.store.close()
 

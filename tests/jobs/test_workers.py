@@ -46,7 +46,7 @@ class Place:
         return job
 
     def submit(self, prompt: str, count: int = 1, steps: int = 3, **more: Any) -> Job:
-        request = GenerationRequest(prompt=prompt, seed=7, steps=steps, width=16, height=16, batch_count=count, **more)  # type: ignore[arg-type]
+        request = GenerationRequest(prompt=prompt, seed=7, steps=steps, width=16, height=16, batch_count=count, **more)
         return self.queue.submit(request, preview_every=1)
 
     def files(self) -> list[Path]:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -582,9 +583,8 @@ class JobQueue:
         """
         with self._condition:
             if not task_id:
-                jobs: list[Entry] = [job for job in self.running_entries if isinstance(job, Job)]
-                task = self.running_task
-                for running in jobs or ([task] if task is not None else []):
+                jobs: list[Entry] = [running for running in self.running_entries if isinstance(running, Job)]
+                for running in jobs or [task for task in (self.running_task,) if task is not None]:
                     running.interrupt(after_batch)
                 return
             entry = self._known.get(task_id)
@@ -646,9 +646,10 @@ class JobQueue:
         for lane in left:
             if lane.entry is not None:
                 self.store.put_back(lane.entry.task_id)
-        for lane in self._lanes:
-            if lane not in left or lane.is_endable:
-                lane.executor.close()
+        ended = [lane.executor for lane in self._lanes if lane not in left or lane.is_endable]
+        with ThreadPoolExecutor(len(self._lanes)) as together:  # processes take a moment each
+            for _ in together.map(lambda executor: executor.close(), ended):
+                pass
         if not left:
             self.store.close()
 

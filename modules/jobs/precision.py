@@ -13,6 +13,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import JobQueue, fix_seeds
 from modules.jobs.reports import Reports
 from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.models.merging.request import FORMAT_NAMES
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
 from modules.processing.comparison.series import Measured, SeriesReport
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
 EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in OptimizationSettings.fp8_format.setting.choices or ())
+WRITTEN = tuple(name for name in EIGHT_BIT if name in FORMAT_NAMES)  # what files can be saved in
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 COMPARED = (UNSTORED, *EIGHT_BIT)
-REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND = "precision-report", "precision-comparison", "conversion"
-GRID_REPORT = "precision-grid"  # reports of grids; not a kind of tasks
-KINDS = (REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND)
+REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE = "precision-report", "precision-comparison", "conversion"
+GRID_REPORT = "precision-grid"  # reports of grids; not a type of tasks
+PRECISION_TYPES = (REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE)
 WORST_SHOWN = 10
 MAX_PROMPTS = 16
 NEEDED = "modules.models.loading"  # what imports diffusers and transformers
@@ -93,12 +95,12 @@ class PrecisionWork:
             from modules.models.merging.conversion import report_precision
 
             found = report_precision(info, self.configs_dir, _rules(options), options.text_encoders, _tensors(task))
-            stem = self.reports.new_stem(REPORT_KIND)
+            stem = self.reports.new_stem(REPORT_TYPE)
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
         title = f"Precision report of {info.name} as {options.storage}"
-        return TaskSpec(REPORT_KIND, title, work, asdict(options))
+        return TaskSpec(REPORT_TYPE, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
         """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
@@ -106,7 +108,7 @@ class PrecisionWork:
 
     def convert_spec(self, options: StorageOptions, name: str) -> TaskSpec:
         """See `convert`; not yet in line."""
-        info = self._check(options, (*SIXTEEN_BIT, *EIGHT_BIT))
+        info = self._check(options, (*SIXTEEN_BIT, *WRITTEN))
         target = self._target(name)
 
         def work(task: Task) -> Outcome:
@@ -118,7 +120,7 @@ class PrecisionWork:
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
         asked = {"options": asdict(options), "name": name}
-        return TaskSpec(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work, asked)
+        return TaskSpec(CONVERSION_TYPE, f"Saving {info.name} as {target.name}", work, asked)
 
     def compare(self, options: ComparisonRequest) -> Task:
         """Make the images; a page and numbers go into the reports."""
@@ -147,21 +149,21 @@ class PrecisionWork:
                 self.engine.request_load(stored_checkpoint(self.settings.current, self.catalogue).name)
             made_with = described(sized)
             numbers = {**as_json(rows, options.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
-            stem = self.reports.new_stem(COMPARISON_KIND)
+            stem = self.reports.new_stem(COMPARISON_TYPE)
             self.reports.write(f"{stem}.html", as_html(rows, options.prompts, info.title, made_with))
             self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
             return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
 
-        return TaskSpec(COMPARISON_KIND, f"Comparing precisions of {info.name}", work, asdict(options))
+        return TaskSpec(COMPARISON_TYPE, f"Comparing precisions of {info.name}", work, asdict(options))
 
     def repeat_what_is_left(self) -> None:
-        """Tell the queue how unfinished work of these kinds is begun again from its record."""
-        self.queue.repeats(REPORT_KIND, lambda asked: self.report_spec(_storage_options(asked)))
+        """Tell the queue how unfinished work of these types is begun again from its record."""
+        self.queue.repeats(REPORT_TYPE, lambda asked: self.report_spec(_storage_options(asked)))
         self.queue.repeats(
-            CONVERSION_KIND, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
+            CONVERSION_TYPE, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
         )
         self.queue.repeats(
-            COMPARISON_KIND,
+            COMPARISON_TYPE,
             lambda asked: self.compare_spec(
                 ComparisonRequest(**{**asked, "prompts": tuple(asked["prompts"]), "storages": tuple(asked["storages"])})
             ),

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from modules.faces.kinds import CODEFORMER, GFPGAN
+from modules.faces.restorer_types import CODEFORMER, GFPGAN
 from modules.faces.restorers import FaceRestorers
 from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 

@@ -184,7 +184,7 @@ class UpscaleOperation(ScriptPostprocessing):
         info = self._upscalers.catalogue.find(name)
         file: tuple[object, ...] = ()
         if info is not None and info.path.is_file():
-            file = (info.path, info.path.stat().st_mtime_ns, info.kind.tiling(pp.settings))
+            file = (info.path, info.path.stat().st_mtime_ns, info.type.tiling(pp.settings))
         digest = hashlib.sha256(pp.image.tobytes()).hexdigest()
         key = (digest, pp.image.size, name, factor, file)
         kept = pp.settings.postprocessing.upscaling_max_images_in_cache

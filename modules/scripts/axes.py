@@ -12,7 +12,7 @@ from io import StringIO
 from typing import Any
 
 from modules.errors import InvalidValueError
-from modules.faces.kinds import NAMES as RESTORER_NAMES
+from modules.faces.restorer_types import NAMES as RESTORER_NAMES
 from modules.processing.parameters import Choices, Parameter, Tab
 from modules.processing.request import PARAMETERS
 from modules.processing.start import IMAGE_PARAMETERS
@@ -130,8 +130,8 @@ def _number(text: str) -> float:
         raise InvalidValueError(f"{text!r} is no number. Write 0.5, 1, or a range like 0-1 [5].") from error
 
 
-def _one_of(kind: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
-    return lambda text: one_of(kind, text, names())
+def _one_of(what: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
+    return lambda text: one_of(what, text, names())
 
 
 def _field(name: str) -> Apply:

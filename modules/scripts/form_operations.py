@@ -136,7 +136,7 @@ class FormOperation(Script):
         """Copies and parts that operations made stand behind the images."""
         if next(iter(self._shared.plans.get(p, {})), None) != self.title():
             return
-        images = [image for image in processed.generated if image.kind is ImageRole.SAMPLE]
+        images = [image for image in processed.generated if image.role is ImageRole.SAMPLE]
         added = self._shared.added.pop(p, [])
         for number, image in added:
             if number < len(images):

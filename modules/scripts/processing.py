@@ -143,7 +143,7 @@ class StableDiffusionProcessing:
         if not (self._request.save_images and self.settings.saving.samples_save) or self._save_grid is None:
             return
         for index, image in enumerate(processed.generated):
-            if image.path is None and image.kind is ImageRole.SAMPLE:
+            if image.path is None and image.role is ImageRole.SAMPLE:
                 processed.generated[index] = self._save_grid(image, self.to_request(), processed.result)
 
     @property
@@ -272,7 +272,7 @@ class Processed:
     def put_grid(self, grid: Image.Image) -> None:
         """Put a grid of the images in front of them; it has the infotext of the first."""
         first = self.generated[0]
-        self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, kind=ImageRole.GRID))
+        self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, role=ImageRole.GRID))
 
     @property
     def images(self) -> list[Image.Image]:
@@ -291,7 +291,7 @@ class Processed:
 
     def to_result(self) -> Result:
         """The frozen result; its facts follow the images."""
-        samples = [image for image in self.generated if image.kind is ImageRole.SAMPLE]
+        samples = [image for image in self.generated if image.role is ImageRole.SAMPLE]
         info = _info_of(self.result.info, samples, [image.infotext for image in self.generated])
         return replace(self.result, images=tuple(self.generated), info=info)
 

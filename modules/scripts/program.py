@@ -53,9 +53,9 @@ class Program:
     loras: Names = _none
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
     adapters: Callable[[], AdapterFiles] = AdapterFiles  # what finds, reads and applies LoRA files and their like
-    folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
+    folders: Callable[[str], tuple[Path, ...]] = lambda name: ()  # of a folder of models, as below models/: "Lora"
     settings: Callable[[], Settings] = Settings  # as they now are; those of a job are `p.settings`
-    caption: Callable[[Image.Image, str, Settings], str] = lambda image, kind, settings: ""
+    caption: Callable[[Image.Image, str, Settings], str] = lambda image, name, settings: ""
     """What an image shows, by "clip" (a sentence) or "deepbooru" (tags)."""
     find_faces: Callable[[Image.Image], list[Face]] = lambda image: []
     """The faces of an image, the largest first."""
@@ -72,9 +72,9 @@ class Program:
     `OutputError`."""
 
 
-def one_of(kind: str, text: str, names: list[str]) -> str:
+def one_of(what: str, text: str, names: list[str]) -> str:
     """The name that is meant, in its own case; raises `InvalidValueError` that lists what there is."""
     for name in names:
         if name.lower() == text.lower():
             return name
-    raise InvalidValueError(f"{kind}: {text!r} is none of: {', '.join(names)}.")
+    raise InvalidValueError(f"{what}: {text!r} is none of: {', '.join(names)}.")

@@ -100,7 +100,7 @@ class Script:
         """Before a batch: `batch_number`, `prompts`, `seeds`, `subseeds`. The lists may be changed."""
 
     def after_extra_networks_activate(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
-        """The networks of the prompts are on the model; facts as above and `extra_network_data`, by kind."""
+        """The networks of the prompts are on the model; facts as above and `extra_network_data`, by type."""
 
     def process_batch(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
         """Before the prompts of a batch are encoded; facts as above."""

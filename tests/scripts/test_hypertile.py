@@ -31,7 +31,7 @@ WIDE = {"width": 256, "height": 128}
 @pytest.fixture
 def engine(tmp_path: Path) -> Any:
     engine = tiny_engine(tmp_path)
-    engine.adapters.add_kinds(built_in().adapters.kinds)
+    engine.adapters.add_types(built_in().adapters.types)
     yield engine
     engine.unload()
 

@@ -59,7 +59,7 @@ def test_a_recorded_script_makes_the_same_images(
     wanted = replace(wanted, settings=settings)
     result = made(wanted, payload["script_name"], payload["script_args"], library, engine, tmp_path)
     assert len(result.images) == len(case["images"])
-    assert result.images[0].kind is ImageRole.GRID
+    assert result.images[0].role is ImageRole.GRID
     # One level of 8 bits in a loop's result moves the next one's by far; see the test below.
     compared = case["images"][1:2] if name == "script/loopback" else case["images"][1:]
     for image, recorded in zip(result.samples, compared, strict=False):

@@ -143,7 +143,7 @@ def test_a_failing_hook_costs_no_image(engine: Engine, tmp_path: Path) -> None:
 
 def test_a_plot_has_the_images_that_single_jobs_make(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     result = run(plot(built_in, ("Seed", "5, 7"), ("Steps", "1-2")), engine, tmp_path, built_in)
-    assert [image.kind for image in result.images] == [ImageRole.GRID] + [ImageRole.SAMPLE] * 4
+    assert [image.role for image in result.images] == [ImageRole.GRID] + [ImageRole.SAMPLE] * 4
     single = run(request(seed=7, steps=1), engine, tmp_path, built_in)
     found = [p for p in result.samples if p.seed == 7 and "Steps: 1," in p.infotext]
     assert (np.asarray(found[0].image) == np.asarray(single.samples[0].image)).all()

@@ -251,7 +251,7 @@ def series_of(
     captions: list[str] = []
     for other in common:
         cells = [found[other] for found in rows.values()]
-        samples = [[one.image for one in made[cell].generated if one.kind is ImageRole.SAMPLE] for cell in cells]
+        samples = [[one.image for one in made[cell].generated if one.role is ImageRole.SAMPLE] for cell in cells]
         for number, images in enumerate(zip(*samples, strict=False), start=1):
             said = caption(cells[0], False) or prompt
             captions.append(said if len(samples[0]) == 1 else f"{said}, image {number}")
@@ -333,7 +333,7 @@ def _assembled(
     text = with_fields(start.infotext, fields)
 
     def as_grid(image: Image.Image) -> GeneratedImage:
-        return GeneratedImage(image, text, start.seed, start.subseed, kind=ImageRole.GRID)
+        return GeneratedImage(image, text, start.seed, start.subseed, role=ImageRole.GRID)
 
     whole = grids[0] if len(grids) == 1 else image_grid(grids, 1)
     images = [as_grid(whole)]
@@ -354,5 +354,5 @@ def _image_of(processed: Processed | None) -> Image.Image | None:
     """A cell's image; of a batch, all of it."""
     if processed is None or not processed.images:
         return None
-    images = [image.image for image in processed.generated if image.kind is ImageRole.SAMPLE]
+    images = [image.image for image in processed.generated if image.role is ImageRole.SAMPLE]
     return images[0] if len(images) == 1 else image_grid(images, max(1, round(len(images) ** 0.5)))

@@ -183,7 +183,7 @@ class Hooks(Protocol):
         """Before anything of a batch is computed."""
 
     def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
-        """The adapters of the prompt (by kind) are on the model."""
+        """The adapters of the prompt (by type) are on the model."""
 
     def batch(self, batch: BatchDraft) -> None:
         """Before the prompts are encoded."""

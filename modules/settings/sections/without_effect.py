@@ -82,7 +82,6 @@ SETTINGS = (
     *kept(
         InterfaceSettings.section,
         {
-            "localization": "None",
             "ui_tab_order": (),
             "hidden_tabs": (),
             "ui_reorder_list": (),

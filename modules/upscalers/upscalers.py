@@ -89,7 +89,7 @@ class Upscalers:
         info = self.catalogue.find(name) if name else None
         loaded = self._loaded
         if info is not None and info.path.is_file():
-            return info.path.stat().st_size, self._find_device(info.kind.part)
+            return info.path.stat().st_size, self._find_device(info.type.part)
         if loaded is not None and loaded.info.path.is_file():
             return loaded.info.path.stat().st_size, loaded.device
         return 0, None

@@ -374,7 +374,7 @@ class MemoryEstimator:
         if info is None:
             return None
         width, height = -(-item.width_px // info.scale), -(-item.height_px // info.scale)
-        tile = info.kind.tiling(request.settings).size
+        tile = info.type.tiling(request.settings).size
         pixels = min(width, tile or width) * min(height, tile or height) * info.scale**2
         return 4 * (UPSCALER_MAPS * pixels + 2 * 3 * item.width_px * item.height_px)
 

@@ -67,6 +67,13 @@ def list_devices() -> list[str]:
     ]
 
 
+def gpu_count(flags: DeviceFlags) -> int:
+    """How many CUDA GPUs images may be made on; 0 where the command line names one, or none shall be used."""
+    if {"all", "sd"} & set(flags.use_cpu) or flags.device_id is not None or flags.use_ipex:
+        return 0
+    return _count("cuda")
+
+
 def describe(device: torch.device) -> str:
     """A name for people."""
     return _name(device.type, device.index or 0) if device.type in GPU_TYPES else "CPU"

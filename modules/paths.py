@@ -65,6 +65,8 @@ class PathFlags(Protocol):
     @property
     def ui_config_file(self) -> str | None: ...
     @property
+    def localizations_dir(self) -> str | None: ...
+    @property
     def ui_settings_file(self) -> str | None: ...
     @property
     def styles_file(self) -> tuple[str, ...]: ...
@@ -99,6 +101,7 @@ class Paths:
     params_file: Path
     jobs_file: Path
     cache_dir: Path
+    localizations_dir: Path
     extensions_dir: Path
     builtin_extensions_dir: Path
 
@@ -144,6 +147,7 @@ class Paths:
             **{flag: str(self.upscaler_dirs[name]) for name, flag in UPSCALER_FLAGS.items() if flag},
             **{flag: str(self.face_dirs[name]) for name, flag in FACE_FLAGS.items() if flag},
             "ui_config_file": str(self.ui_config_file),
+            "localizations_dir": str(self.localizations_dir),
             "ui_settings_file": str(self.config_file),
             "styles_file": [str(path) for path in self.styles_files],
             "gradio_allowed_path": [str(self.data_dir)],
@@ -199,6 +203,7 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         params_file=data_dir / "params.txt",
         jobs_file=data_dir / "jobs.sqlite",
         cache_dir=data_dir / "cache",
+        localizations_dir=_given(flags.localizations_dir) or data_dir / "localizations",
         extensions_dir=data_dir / "extensions",
         builtin_extensions_dir=root / "extensions-builtin",
     )

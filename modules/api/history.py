@@ -36,7 +36,7 @@ from modules.show_folder import show_folder
 MAX_CHOSEN = 1000
 NO_IMAGE = "The history has no image 1767225600000000; it may have been deleted."
 MEDIA_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".avif": "avif"}
-PRECISIONS = ("fp16", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
+PRECISIONS = ("fp16", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot")
 CACHED = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
 GONE = "{}: the file is no longer at {}. Import its new folder in the History tab to have it found again."
 

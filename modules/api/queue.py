@@ -1,5 +1,6 @@
 """The queue over HTTP: what runs, waits and has ended, its order, and what happens when it is done."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
 from modules.api.documentation import documented, documented_image
-from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply
+from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply, WorkerReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.editing import api_values, request_infotext, with_api_values
@@ -50,10 +51,25 @@ EXAMPLE = {
     "paused": False,
     "when_done": "nothing",
     "running": None,
+    "running_all": [],
+    "workers": [],
     "waiting": [ENTRY],
     "waiting_total": 1,
     "ended": [],
     "failed_total": 0,
+}
+
+
+WORKER = {
+    "name": "worker-1",
+    "place": "process 4242, CPU, 2 threads",
+    "state": "idle",
+    "task_id": "",
+    "title": "",
+    "model": "featherweight-scenes.safetensors [0123456789]",
+    "restarts": 0,
+    "jobs": 12,
+    "message": "",
 }
 
 
@@ -101,12 +117,14 @@ def queue_routes(services: Services) -> APIRouter:
     @routes.get("", **documented(EXAMPLE))
     def whole(limit: int = 100) -> QueueReply:
         """What runs, what waits in the order in which it will run, and what ended last."""
-        running = queue.running_entry
+        running = [entry_reply(entry) for entry in queue.running_entries]
         limit = max(0, min(limit, MAX_SHOWN))
         return QueueReply(
             paused=queue.is_paused,
             when_done=queue.when_done.value,
-            running=entry_reply(running) if running else None,
+            running=running[0] if running else None,
+            running_all=running,
+            workers=worker_replies(services),
             waiting=[entry_reply(entry) for entry in queue.line(limit)],
             waiting_total=queue.waiting_count,
             ended=[record_reply(record) for record in queue.store.ended_jobs(limit=min(limit, SHOWN_ENDED))],
@@ -208,6 +226,23 @@ def queue_routes(services: Services) -> APIRouter:
         return entry_reply(queue.change(body.task_id, changing(services, body.parameters)))
 
     return routes
+
+
+def worker_routes(services: Services) -> APIRouter:
+    """GET /featherweight/v1/workers."""
+    routes = APIRouter(prefix="/featherweight/v1", tags=["queue"])
+
+    @routes.get("/workers", **documented([WORKER]))
+    def workers() -> list[WorkerReply]:
+        """The processes and other servers that make images; none where the server's own process does."""
+        return worker_replies(services)
+
+    return routes
+
+
+def worker_replies(services: Services) -> list[WorkerReply]:
+    """All workers as they are now."""
+    return [WorkerReply.model_validate(asdict(facts)) for facts in services.workers.facts]
 
 
 def changing(services: Services, parameters: dict[str, Any]) -> Any:

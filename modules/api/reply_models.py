@@ -460,12 +460,30 @@ class QueueEntry(Reply):
     infotext: str | None = Field(default=None, examples=[INFOTEXT])
 
 
+class WorkerReply(Reply):
+    """A worker: `state` is starting, idle, busy, waiting (it is gone, and starts again in a moment) or ended; `message`
+    is what went wrong last."""
+
+    name: str = Field(examples=["worker-1"])
+    place: str = Field(examples=["process 4242, CPU, 2 threads"])
+    state: str = Field(examples=["idle"])
+    task_id: str = Field(default="", examples=["task(abc)"])
+    title: str = Field(default="", examples=["a cat"])
+    model: str = Field(default="", examples=["featherweight-scenes.safetensors [0123456789]"])
+    restarts: int = Field(default=0, examples=[0])
+    jobs: int = Field(default=0, examples=[12])
+    message: str = Field(default="", examples=[""])
+
+
 class QueueReply(Reply):
-    """The queue: what runs, what waits, what ended last, the newest first."""
+    """The queue: what runs, what waits, what ended last, the newest first. `running` is what began first of
+    `running_all`."""
 
     paused: bool = Field(examples=[False])
     when_done: str = Field(examples=["nothing"])
     running: QueueEntry | None = Field(default=None, examples=[None])
+    running_all: list[QueueEntry] = Field(default_factory=list, examples=[[]])
+    workers: list[WorkerReply] = Field(default_factory=list, examples=[[]])
     waiting: list[QueueEntry]
     waiting_total: int = Field(examples=[1])
     ended: list[QueueEntry]

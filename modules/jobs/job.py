@@ -247,6 +247,11 @@ class Job(Entry):
     # -- the worker's side -------------------------------------------------------------------------------------------
 
     @property
+    def total_steps(self) -> int:
+        """What `plan` said."""
+        return self._total_steps
+
+    @property
     def preview_every(self) -> int:
         """A preview after so many steps; 0: none."""
         return self._preview_every

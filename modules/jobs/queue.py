@@ -582,8 +582,9 @@ class JobQueue:
         """
         with self._condition:
             if not task_id:
-                jobs: list[Entry] = [running for running in self.running_entries if isinstance(running, Job)]
-                for running in jobs or [task for task in (self.running_task,) if task is not None]:
+                jobs: list[Entry] = [job for job in self.running_entries if isinstance(job, Job)]
+                task = self.running_task
+                for running in jobs or ([task] if task is not None else []):
                     running.interrupt(after_batch)
                 return
             entry = self._known.get(task_id)

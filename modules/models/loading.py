@@ -11,6 +11,8 @@ import torch
 
 from modules.errors import CheckpointError
 from modules.memory.formats.expected import expected_error
+from modules.memory.int8_matmul import multiply_in_int8
+from modules.memory.matmul import multiply_in_8_bits
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.families.family import Component, ModelFamily
 from modules.models.families.registry import detect_family
@@ -30,6 +32,8 @@ from modules.models.vae.source import VaeSource
 log = logging.getLogger(__name__)
 
 LISTED_TENSORS = 3
+PRODUCTS = {ComputeMode.FP8_MATMUL: multiply_in_8_bits, ComputeMode.INT8_MATMUL: multiply_in_int8}
+"""What has layers multiply without decoding their weights."""
 PROBE = "probe"
 """The prediction type of a file that does not tell."""
 PREDICTION = "prediction_type"  # as a remembered fact
@@ -92,7 +96,7 @@ def load_model(
                 plan.compute_dtype,
                 rules,
                 casts,
-                fp8_matmul=plan.mode is ComputeMode.FP8_MATMUL,
+                multiply=PRODUCTS.get(plan.mode),
                 tables_in_file=tables_in_file,
                 rest=rest,
                 map_files=plan.map_files,

@@ -78,7 +78,8 @@ class Control:
     `line` of a section stand alongside each other.
 
     `labels` are the words for the members of an enum in their order, or for False and True; the choice is shown as
-    radio buttons then. `value` is what the form begins with, where that is not the default.
+    radio buttons then. `value` is what the form begins with, where that is not the default. `hint` is always shown;
+    `help` says in plain words what it is for and what a larger or smaller value does, where the pointer rests.
     """
 
     elem_id: str
@@ -86,6 +87,7 @@ class Control:
     section: Section
     line: int = 0
     hint: str = ""
+    help: str = ""
     slider: Slider | None = None
     text_lines: int = 1
     placeholder: str = ""

@@ -71,6 +71,8 @@ class ScriptRunner:
         for title, (script, args) in list(self._scripts.items()):
             if getattr(type(script), hook) is getattr(Script, hook) or title in self._working:
                 continue
+            if self._working and not script.takes_part_inside:
+                continue
             method: Callable[..., None] = getattr(script, hook)
             self._working.append(title)
             try:

@@ -9,8 +9,10 @@ from PIL import Image
 from modules.detection.detection import Detection
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
+from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
+from modules.processing.record.result import Result
 from modules.prompting.styles import StyleBook
 from modules.settings.values import Settings
 
@@ -63,6 +65,11 @@ class Program:
     says what to put where."""
     detect: Callable[[Image.Image, str, float], list[Detection]] = _nothing_found
     """(image, name of a detector, least score 0 to 1) -> what it finds, the best first. Raises as `detector` does."""
+    measured: Callable[[Result], Measured] = lambda result: Measured()
+    """What a job took, to be asked when it has just ended."""
+    report: Callable[[SeriesReport], str] = lambda report: ""
+    """Write a comparison of images among the reports; its page's name, empty where there are no reports. Raises
+    `OutputError`."""
 
 
 def one_of(what: str, text: str, names: list[str]) -> str:

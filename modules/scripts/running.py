@@ -46,7 +46,7 @@ def run_with_scripts(
 
     is_img2img = isinstance(request.start, FromImage)
     cells = _Cells(events)
-    script_runner = ScriptRunner(library.alwayson_of(is_img2img), library.callbacks, request)
+    script_runner = ScriptRunner(library.taking_part(is_img2img, request.alwayson_args), library.callbacks, request)
     notices = script_runner.notices
     depth = 0
 

@@ -39,6 +39,9 @@ class Script:
     paste_field_names: list[str] | None = None
     """Names of the script's infotext fields, for scripts that keep them here. All fields are pasted, named or not."""
 
+    takes_part_inside: bool = True
+    """Whether an always-on script takes part in jobs that other scripts make in their hooks, such as `redrawing`."""
+
     def title(self) -> str:
         """The name on the page and in the API."""
         raise NotImplementedError(f"{type(self).__name__} has no title()")

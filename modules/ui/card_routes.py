@@ -152,7 +152,7 @@ def card_routes(services: Services) -> APIRouter:
 
 def _page_json(services: Services, library: CardLibrary, page_id: str, settings: Settings) -> dict[str, Any]:
     page = library.page(page_id)
-    model = services.engine.status.model
+    model = services.models.status.model
     values = settings.to_json()
     return {
         "page": page.id,

@@ -65,7 +65,7 @@ def build_scripts(services: Services, tab: Tab) -> ScriptFields:
         if type(script).ui is Script.ui:  # it has no fields
             places.append((script, len(components) + 1, len(components) + 1))
             continue
-        with gr.Accordion(script.title(), open=False):
+        with gr.Accordion(script.title(), open=False, elem_classes=["fw-script"]):
             _add(script, is_img2img, components, places, pasting)
     titles = [script.title() for script in selectable]
     dropdown = gr.Dropdown(

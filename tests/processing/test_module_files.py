@@ -44,7 +44,7 @@ def engine(tmp_path: Path) -> Engine:
 
 def test_a_split_model_makes_the_image_of_the_whole_one_and_says_its_parts(engine: Engine, tmp_path: Path) -> None:
     whole = make(engine, tmp_path)
-    split = make(engine, tmp_path, "unet", **{KEY: ("ae.safetensors", "text")})
+    split = make(engine, tmp_path, "unet", forge_additional_modules=("ae.safetensors", "text"))
     assert pixels(split) == pixels(whole)
     parsed = parse_infotext(split.images[0].infotext)
     assert (parsed["Module 1"], parsed["Module 2"]) == ("ae", "text")
@@ -60,7 +60,7 @@ def test_a_part_takes_the_place_of_what_the_checkpoint_has(engine: Engine, tmp_p
     darker = part("ae")
     darker["decoder.conv_out.bias"] = darker["decoder.conv_out.bias"] - 0.5
     save_file(darker, tmp_path / "modules" / "dark.safetensors")
-    other = make(engine, tmp_path, **{KEY: ("dark",)})
+    other = make(engine, tmp_path, forge_additional_modules=("dark",))
     assert pixels(other) != pixels(whole)
     assert pixels(make(engine, tmp_path)) == pixels(whole)
 
@@ -70,7 +70,7 @@ def test_a_quantized_denoiser_makes_nearly_the_same_image(engine: Engine, tmp_pa
     path = write_gguf(tmp_path / "models" / "small.gguf", denoiser_only(tiny_tensors()), "Q8_0", "sd1")
     path.with_suffix(".yaml").write_bytes((tmp_path / "models" / "tiny.yaml").read_bytes())
     engine.catalogue.refresh()
-    small = make(engine, tmp_path, "small", **{KEY: ("ae", "text")})
+    small = make(engine, tmp_path, "small", forge_additional_modules=("ae", "text"))
     differences = [abs(a - b) for a, b in zip(pixels(small), pixels(whole), strict=True)]
     assert 0 < max(differences) <= 24 and sum(differences) / len(differences) < 4
     assert any("gguf_q8_0; no further error" in notice for notice in small.notices)
@@ -78,9 +78,9 @@ def test_a_quantized_denoiser_makes_nearly_the_same_image(engine: Engine, tmp_pa
 
 def test_what_is_missing_or_has_no_place_is_refused_by_name(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"text encoder or VAE file.*nope.*ae\.safetensors"):
-        make(engine, tmp_path, "unet", **{KEY: ("nope",)})
+        make(engine, tmp_path, "unet", forge_additional_modules=("nope",))
     with pytest.raises(CheckpointError, match=r"unet\.safetensors: no vae found"):
-        make(engine, tmp_path, "unet", **{KEY: ("text",)})
+        make(engine, tmp_path, "unet", forge_additional_modules=("text",))
     save_file({"some.weight": part("ae")["decoder.conv_out.bias"]}, tmp_path / "modules" / "other.safetensors")
     with pytest.raises(CheckpointError, match=r"other\.safetensors: is no VAE, and no text encoder.*Take it out"):
-        make(engine, tmp_path, "unet", **{KEY: ("other",)})
+        make(engine, tmp_path, "unet", forge_additional_modules=("other",))

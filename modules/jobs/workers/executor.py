@@ -82,7 +82,7 @@ class WorkerFacts:
     """A worker as the page shows it. `message`: what went wrong last, "" for nothing."""
 
     name: str
-    place: str  # "process 123 on CPU", an address
+    place: str  # "process 123, CPU", an address
     state: WorkerState
     task_id: str = ""
     title: str = ""
@@ -127,8 +127,9 @@ class _Lost:
 class WorkerExecutor:
     """Runs jobs one at a time on one worker. `start()` begins it in the background, `close()` ends it.
 
-    `carries_images`: the worker does not see the files of this machine. `learn` is told of each result. `changed` is
-    called when the worker can take a job, or no longer can.
+    `carries_images`: the worker does not see the files of this machine. `files` gives what is known of model files:
+    where it differs, the worker looks again. `learn` is told of each result, `loaded` of the title of each model that
+    the worker has loaded. `changed` is called when the worker can take a job, or no longer can.
     """
 
     def __init__(
@@ -140,6 +141,8 @@ class WorkerExecutor:
         learn: Callable[[GenerationRequest, Result], object] = lambda request, result: None,
         settings: Callable[[], Settings] | None = None,
         carries_images: bool = False,
+        files: Callable[[], object] = lambda: None,
+        loaded: Callable[[str], object] = lambda title: None,
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self.name = name
@@ -150,6 +153,9 @@ class WorkerExecutor:
         self._learn = learn
         self._settings = settings
         self._carries_images = carries_images
+        self._files = files
+        self._files_sent: object = None
+        self._loaded = loaded
         self._backoff_s = backoff_s
         self._transport: Transport | None = None
         self._is_ready = False
@@ -164,6 +170,7 @@ class WorkerExecutor:
         self._starts = 0
         self._ended_jobs = 0
         self._message = ""
+        self._device = ""
         self._why = ""  # we ended it, to follow "The worker"
         self._wanted_load: Load | None = None
         self._status = EngineStatus(EngineState.EMPTY, "The worker starts.")
@@ -199,7 +206,7 @@ class WorkerExecutor:
         model = self._status.model
         return WorkerFacts(
             self.name,
-            transport.place if transport is not None else "",
+            ", ".join(filter(None, (transport.place, self._device))) if transport is not None else "",
             state,
             job.task_id if job is not None else "",
             job.title if job is not None else "",
@@ -264,15 +271,19 @@ class WorkerExecutor:
             except (EOFError, OSError):
                 return self._why or transport.cause()
             match report:
-                case Ready():
+                case Ready(_, device):
+                    self._device = device
                     self._is_ready = True
+                    self._files_sent = self._files()
                     if self._settings is not None:
                         self._send(ChangeSettings(self._settings()))
                     if self._wanted_load is not None:
                         self._send(self._wanted_load)
                     self.changed()
                 case EngineReport(status):
-                    self._status = status
+                    before, self._status = self._status.model, status
+                    if status.model is not None and (before is None or before.title != status.model.title):
+                        self._loaded(status.model.title)
                 case Answer():
                     waiting = self._answers.get(report.number)
                     if waiting is not None:
@@ -283,7 +294,7 @@ class WorkerExecutor:
                         inbox.put(report)
 
     def _lose(self, cause: str) -> None:
-        self._is_ready, self._transport, self._why = False, None, ""
+        self._is_ready, self._transport, self._why, self._device = False, None, "", ""
         self._status = EngineStatus(EngineState.EMPTY, f"The worker {cause}.")
         inbox = self._inbox
         if inbox is not None:
@@ -361,7 +372,9 @@ class WorkerExecutor:
             if not self._is_ready:
                 raise WorkerLostError(f"The worker {self.name} is not there.")
             made = tuple(_carried(job.made.values())) if self._carries_images else tuple(job.made.values())
-            self._send(RunJob(job.task_id, job.title, job.request, job.preview_every, made))
+            files = self._files()
+            refresh, self._files_sent = files != self._files_sent, files
+            self._send(RunJob(job.task_id, job.title, job.request, job.preview_every, refresh, made))
             result = _Following(self, job, inbox).until_done()
         except WorkerLostError:
             raise

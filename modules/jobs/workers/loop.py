@@ -203,6 +203,8 @@ class WorkerLoop:
     def _compute(self, host: Host, command: RunJob) -> None:
         job = self._job = ReportedJob(command, self._channel.send)
         try:
+            if command.refresh:
+                host.refresh()
             report: Report = _done(host.executor.run(job), job.finished)
         except Exception as error:
             if is_device_failure(error):

@@ -23,6 +23,9 @@ from modules.processing.request import GenerationRequest
 from modules.processing.start import SourceImage
 from modules.settings.values import Settings
 
+NO_PIXELS = Image.new("RGB", (1, 1))
+"""Instead of an image that is known already."""
+
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
@@ -34,6 +37,7 @@ class RunJob:
     title: str
     request: GenerationRequest
     preview_every: int = 0
+    refresh: bool = False  # model files were added or removed
     made: tuple[MadeImage, ...] = ()
 
 
@@ -252,9 +256,6 @@ class CarriedImage(MadeImage):
 
     def read(self) -> GeneratedImage | None:
         return GeneratedImage(self.image, self.infotext, self.seed, self.subseed, self.path, self.role, key=self.key)
-
-
-NO_PIXELS = Image.new("RGB", (1, 1))
 
 
 def failure_of(error: BaseException) -> JobFailed:

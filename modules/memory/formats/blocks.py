@@ -62,6 +62,13 @@ class BlockFormat:
         """Bytes of one row of a weight of this shape."""
         return row_width(shape) // self.block * self.block_bytes
 
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises `InvalidValueError` for a weight whose rows are not whole blocks."""
+        if not self.takes(shape):
+            raise InvalidValueError(
+                f"a weight of shape {list(shape)} has no rows of whole blocks of {self.block}, as {self.name} needs."
+            )
+
     def encode(self, weight: Tensor) -> Encoded:
         """See `StorageFormat`. Raises `InvalidValueError` too for a format that is only read, and for rows that are
         not whole blocks."""
@@ -73,11 +80,7 @@ class BlockFormat:
             raise InvalidValueError(
                 f"weights can be read in {self.name} and not be written. Choose another format, or LoRA mode exact."
             )
-        if not self.takes(rows.shape):
-            raise InvalidValueError(
-                f"a weight of shape {list(rows.shape)} has no rows of whole blocks of {self.block}, "
-                f"as {self.name} needs."
-            )
+        self.check(rows.shape)
         count, row_bytes = row_count(rows.shape), self.row_bytes(rows.shape)
         data = torch.empty((count, row_bytes), dtype=torch.uint8, device=rows.device)
         for where, part in slices(rows):

@@ -1,10 +1,10 @@
 """The rotation that spreads outliers over a group of a weight's inputs, so that one scale per row serves all of them.
 
-A regular Hadamard matrix of the order 4^n is the Kronecker power of the one of order 4, whose rows all have three ones and
-one minus one; divided by the root of its order it is symmetric and its own inverse, so the same function rotates and
-rotates back. Unlike Sylvester's it has no row of ones only, which would gather a group's mean in one column. Groups of
-256 along the input and this order of rows are what files in ComfyUI's layout hold (`convrot`). Source: ConvRot, Huang et
-al. 2025 (arXiv:2512.03673).
+A regular Hadamard matrix of the order 4^n is the Kronecker power of the one of order 4, whose rows all have three ones
+and one minus one; divided by the root of its order it is symmetric and its own inverse, so the same function rotates
+and rotates back. Unlike Sylvester's it has no row of ones only, which would gather a group's mean in one column. Groups
+of 256 along the input and this order of rows are what files in ComfyUI's layout hold (`convrot`). Source: ConvRot,
+Huang et al. 2025 (arXiv:2512.03673).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def can_rotate(width: int, group: int = GROUP) -> bool:
 
 
 def hadamard(order: int, device: torch.device | None = None) -> Tensor:
-    """The normalized regular Hadamard matrix [order, order], float32. `order` is a power of 4; raises `ValueError` else."""
+    """The normalized regular Hadamard matrix [order, order], float32. Raises `ValueError` for an order that is no power
+    of 4."""
     if order < 4 or order & (order - 1) or order.bit_length() % 2 == 0:
         raise ValueError(f"a regular Hadamard matrix of this construction has an order of 4, 16, 64 ..., not {order}")
     return _hadamard(order, device or torch.device("cpu"))

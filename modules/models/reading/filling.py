@@ -21,7 +21,6 @@ from modules.memory.formats.blocks import BlockFormat
 from modules.memory.formats.format import row_width
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
 from modules.memory.formats.names import dtype_name
-from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules, StoredLayers
@@ -54,7 +53,7 @@ class Placement:
     compute_dtype: torch.dtype
     rules: StorageRules | None = None
     cast_inputs: bool = True
-    fp8_matmul: bool = False  # linear layers multiply in 8 bits where they can
+    multiply: Callable[[nn.Module], bool] | None = None  # has a layer multiply without decoding, where it can
     tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
     rest: ModelRest | None = None  # where weights rest, if they are to be streamed
     map_files: bool = False  # large weights that need no conversion are pages of the file, read when they are used
@@ -132,8 +131,8 @@ def fill(
     for name, layers in stored.items():
         target = targets[name]
         for layer in layers.manage(target.compute_dtype, target.cast_inputs):
-            if target.fp8_matmul:
-                multiply_in_8_bits(layer)
+            if target.multiply is not None:
+                target.multiply(layer)
         report.saturated |= layers.saturated
     return report
 
@@ -141,7 +140,7 @@ def fill(
 def _count(report: FillReport, file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> None:
     """Count a tensor that the file has in fewer than 16 bits."""
     entry = file.entries[slot.key]
-    before = entry.packed
+    before = entry.packed or entry.coded
     if before is None and entry.dtype.itemsize == 1 and slot.assignment.scale_key is None:
         before = dtype_name(entry.dtype)
     elif before is None and entry.dtype.itemsize == 1:

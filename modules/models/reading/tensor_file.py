@@ -28,6 +28,7 @@ DTYPES: dict[str, torch.dtype] = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -44,7 +45,7 @@ class TensorEntry:
     source has several. What has a shape and no bytes lies in no file.
 
     `packed`: the bytes are rows of blocks of this format (`modules.memory.formats.blocks`), and `dtype` is that of the
-    weights decoded."""
+    weights decoded. `coded`: they are given decoded from this format."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -52,6 +53,7 @@ class TensorEntry:
     end: int
     file: Path | None = None
     packed: str | None = None
+    coded: str | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from modules.models.reading.coded_file import with_coded
 from modules.models.reading.gguf_file import GgufFile
 from modules.models.reading.pickle_file import PickleFile
 from modules.models.reading.tensor_file import TensorEntry, TensorFile
@@ -53,5 +54,14 @@ READERS: Mapping[str, Callable[[Path], TensorSource]] = {
 
 
 def open_tensors(path: Path) -> TensorSource:
-    """Open a file for reading; raises `CheckpointError` for a file that is not what its suffix says."""
-    return READERS.get(path.suffix.lower(), TensorFile)(path)
+    """Open a file for reading, with weights decoded that are in codes for which we have no storage format.
+
+    Raises `CheckpointError` for a file that is not what its suffix says."""
+    file = READERS.get(path.suffix.lower(), TensorFile)(path)
+    if not isinstance(file, TensorFile):
+        return file
+    try:
+        return with_coded(file)
+    except BaseException:
+        file.close()
+        raise

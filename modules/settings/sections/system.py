@@ -67,6 +67,13 @@ class SystemSettings(SettingsGroup):
         maximum=100000,
         hint="With the images that they began with. Bookmarked ones are kept in any case; images are not affected.",
     )
+    worker_interrupt_grace = whole(
+        "Seconds that a worker process may take to stop before it is ended",
+        60,
+        minimum=0,
+        maximum=3600,
+        hint="With --workers. After Interrupt; finished images are kept, and the worker starts again. 0: for ever.",
+    )
     queue_done_command = text(
         "Command that the queue may run when it is done",
         "",

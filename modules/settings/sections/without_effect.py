@@ -12,7 +12,7 @@ from modules.settings.sections.interface import (
     InterfaceSettings,
     PreviewSettings,
 )
-from modules.settings.sections.postprocessing import PostprocessingSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
@@ -82,7 +82,6 @@ SETTINGS = (
     *kept(
         InterfaceSettings.section,
         {
-            "localization": "None",
             "ui_tab_order": (),
             "hidden_tabs": (),
             "ui_reorder_list": (),
@@ -190,12 +189,6 @@ SETTINGS = (
             "SWIN_torch_compile": False,
             "ldsr_steps": 100,
             "ldsr_cached": False,
-        },
-    ),
-    *kept(
-        PostprocessingSettings.section,
-        {
-            "postprocessing_enable_in_main_ui": (),
         },
     ),
 )

@@ -97,6 +97,10 @@
       const link = tools.querySelector("[data-do=download]");
       link.href = item.url;
       link.download = fw.downloadName(item);
+      const report = tools.querySelector("[data-link=report]");
+      const page = item.kind === "grid" ? item.infotext.match(/Precision report: ([\w.-]+\.html)/) : null;
+      report.hidden = !page;
+      if (page) report.href = `featherweight/v1/reports/${page[1]}`;
       fw.offerTargets(tab.find("send_tools"), tab.prefix, () => tab.selectedImage());
     }
 
@@ -145,7 +149,7 @@
         tab.follow(reply.task);
       },
       async remove(item) {
-        if (!window.confirm("Delete this image? Its file goes into the folder outputs/trash.")) return;
+        if (!window.confirm(fw.text("Delete this image? Its file goes into the folder outputs/trash."))) return;
         const reply = await fw.post("internal/delete-image", named(item));
         for (const other of items) {
           if (other.task === item.task && other.index > item.index) {

@@ -10,6 +10,7 @@
     ["fp8_e4m3fn", "fp8 e4m3fn, plain"],
     ["fp8_e5m2", "fp8 e5m2"],
     ["int8_row", "int8"],
+    ["int8_convrot", "int8, rotated"],
     ["fp16", "full precision"],
   ];
   let images = [];

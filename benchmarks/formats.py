@@ -1,7 +1,7 @@
 """The table of storage formats: what each takes and what it loses, of weights and of images.
 
-Run `python -m benchmarks.formats [weights] [images] [steps] [load] [lora] [--prompts N]`; a part that is not named keeps
-what the JSON has of it. Weights are 25 of the bundled model's linear layers, a Gaussian, and the same with outliers in
+Run `python -m benchmarks.formats [weights] [images] [steps] [load] [lora] [--prompts N]`; a part that is not named
+keeps what the JSON has of it. Weights are 25 of the bundled model's linear layers, a Gaussian, and the same with outliers in
 columns and in single places. Images are made with the bundled model and compared with those in full precision. Step
 times are CPU seconds in one process, contenders taking turns, over those of 16 bits. Loading is CPU seconds over those
 of reading the file. A LoRA's retention is the share of its change that reaches a layer's output.
@@ -13,7 +13,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

@@ -1,8 +1,9 @@
 """The table of storage formats: what each takes and what it loses, of weights and of images.
 
 Run `python -m benchmarks.formats [weights] [images] [steps] [load] [lora] [--prompts N]`; a part that is not named
-keeps what the JSON has of it. Weights are 25 of the bundled model's linear layers, a Gaussian, and the same with outliers in
-columns and in single places. Images are made with the bundled model and compared with those in full precision. Step
+keeps what the JSON has of it. Weights are 25 of the bundled model's linear layers, a Gaussian, and the same with
+outliers in columns and in single places. Images are made with the bundled model and compared with those in full
+precision. Step
 times are CPU seconds in one process, contenders taking turns, over those of 16 bits. Loading is CPU seconds over those
 of reading the file. A LoRA's retention is the share of its change that reaches a layer's output.
 """
@@ -110,7 +111,7 @@ def measure_images(count: int, steps: int) -> dict[str, Any]:
             checkpoint=BUNDLED.name,
         )
         rows = compare(
-            replace(request),
+            request,
             prompts(count),
             [UNSTORED, *NAMES],
             engine,

@@ -19,7 +19,7 @@ from modules.api.reply_models import (
     UpscalerItem,
     VaeItem,
 )
-from modules.faces.kinds import RESTORERS
+from modules.faces.restorer_types import RESTORERS
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -97,7 +97,7 @@ def list_routes(services: Services) -> APIRouter:
         return [
             RealesrganItem(name=info.name, path=str(info.path), scale=info.scale)
             for info in found
-            if info.kind.folder == "RealESRGAN"
+            if info.type.folder == "RealESRGAN"
         ]
 
     @routes.get("/latent-upscale-modes")
@@ -147,7 +147,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/face-restorers")
     def face_restorers() -> list[FaceRestorerItem]:
         """Face restorers, each with the folder of its file (null: there is no file yet)."""
-        found = [(kind.name, services.engine.faces.file_of(kind)) for kind in RESTORERS]
+        found = [(restorer.name, services.engine.faces.file_of(restorer)) for restorer in RESTORERS]
         return [FaceRestorerItem(name=name, cmd_dir=str(path.parent) if path else None) for name, path in found]
 
     @routes.get("/extensions")

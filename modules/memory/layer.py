@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from modules.memory.formats import StorageFormat
 from modules.memory.formats.blocks import is_packed, weight_shape
+from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
 from modules.memory.scratch import scratch
 
@@ -98,10 +99,10 @@ class Fetch(Protocol):
 
 
 class Product(Protocol):
-    """Multiplies with a stored weight without decoding it; see `modules.memory.matmul`."""
+    """Multiplies with a stored weight without decoding it; see `modules.memory.matmul` and `int8_matmul` there."""
 
-    def __call__(self, layer: nn.Module, state: Stored, x: Tensor) -> Tensor | None:
-        """The product without bias, or None: decode the weight and multiply as usual."""
+    def __call__(self, layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The layer's output, made just now, with its bias; or None: decode the weight and multiply as usual."""
 
 
 @dataclass
@@ -250,8 +251,14 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
 
 
 def _cuts_blocks(part: Part, state: Stored) -> bool:
-    """Whether a part is columns of a weight that is packed along its rows, and so cannot be had without the rest."""
-    return part.dimension == 1 and is_packed(state.formats[part.name])
+    """Whether a part is columns of a weight that cannot be had without the rest: one packed along its rows, or one that
+    is rotated in groups of columns of which the part does not hold whole ones."""
+    storage = state.formats[part.name]
+    if part.dimension != 1:
+        return False
+    if isinstance(storage, RotatedRowFormat):
+        return bool(part.start % storage.group or part.stop % storage.group)
+    return is_packed(storage)
 
 
 def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -330,8 +337,8 @@ def _linear(layer: Any, x: Tensor) -> Tensor:
     if _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_linear(layer, x, _decoded_weight))
     bias = layer.bias
-    if state.product is not None and (product := state.product(layer, state, x)) is not None:
-        return _beside(layer, state.branches, x, product if bias is None else product + bias)
+    if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
+        return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
     return F.linear(x, weight, bias) if branches is None else branches.linear(layer, x, weight, bias)
 
@@ -341,6 +348,8 @@ def _convolution(layer: Any, x: Tensor) -> Tensor:
     if has_plain_padding(layer) and _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_convolution(layer, x, _decoded_weight))
     bias = layer.bias
+    if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
+        return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
     if branches is not None:
         return branches.convolution(layer, x, weight, bias)

@@ -77,7 +77,8 @@ class StoredLayers:
         self._layers: dict[int, tuple[nn.Module, dict[str, StorageFormat]]] = {}
 
     def put(self, layer: nn.Module, name: str, storage: StorageFormat, encoded: Encoded, label: str) -> None:
-        """Place a weight, encoded in `storage`, as the parameter `name` of `layer`."""
+        """Place a weight, encoded in `storage` (or in what that chose for it), as the parameter `name` of `layer`."""
+        storage = encoded.storage or storage
         put(layer, name, encoded.data, encoded.scale)
         self._layers.setdefault(id(layer), (layer, {}))[1][name] = storage
         if encoded.saturated:

@@ -11,6 +11,8 @@ import torch
 
 from modules.errors import CheckpointError
 from modules.memory.formats.expected import expected_error
+from modules.memory.int8_matmul import multiply_in_int8
+from modules.memory.matmul import multiply_in_8_bits
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.budget import plan_budget
 from modules.models.families.family import Component, ModelFamily
@@ -31,6 +33,8 @@ from modules.models.vae.source import VaeSource
 log = logging.getLogger(__name__)
 
 LISTED_TENSORS = 3
+PRODUCTS = {ComputeMode.FP8_MATMUL: multiply_in_8_bits, ComputeMode.INT8_MATMUL: multiply_in_int8}
+"""What has layers multiply without decoding their weights."""
 PROBE = "probe"
 """The prediction type of a file that does not tell."""
 PREDICTION = "prediction_type"  # as a remembered fact
@@ -104,7 +108,7 @@ def load_model(
                 plan.compute_dtype,
                 rules,
                 casts,
-                fp8_matmul=plan.mode is ComputeMode.FP8_MATMUL,
+                multiply=PRODUCTS.get(plan.mode),
                 tables_in_file=tables_in_file,
                 rest=rest,
                 map_files=plan.map_files,

@@ -11,10 +11,11 @@ from modules.jobs.job import JobStatus
 from modules.jobs.precision import (
     COMPARED,
     EIGHT_BIT,
-    KINDS,
     LAYOUTS,
     MAX_BUDGET_GB,
+    PRECISION_TYPES,
     SIXTEEN_BIT,
+    WRITTEN,
     ComparisonRequest,
     StorageOptions,
 )
@@ -38,6 +39,7 @@ FORMAT_LABELS = {
     "fp8_e4m3fn": "fp8 e4m3fn, plain",
     "fp8_e5m2": "fp8 e5m2, plain",
     "int8_row": "int8, one scale per row",
+    "int8_convrot": "int8, rotated where weights have outliers",
     "gguf_q8_0": "Q8_0, 8.5 bits (error 0.5 %)",
     "gguf_q5_1": "Q5_1, 6 bits (error 3.8 %)",
     "gguf_q5_0": "Q5_0, 5.5 bits (error 4.3 %)",
@@ -84,7 +86,7 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
                         max_lines=1,
                         elem_id="precision_name",
                     )
-                    convert_fields = _storage_fields("convert", (*EIGHT_BIT, *SIXTEEN_BIT), services)
+                    convert_fields = _storage_fields("convert", (*WRITTEN, *SIXTEEN_BIT), services)
                     layout = gr.Dropdown(
                         [("As the file name says", ""), *((LAYOUT_LABELS[item], item) for item in LAYOUTS)],
                         value="",
@@ -246,7 +248,7 @@ def _comparison_request(
 
 def _tasks(services: Services) -> list[Task]:
     """The work on precision that is known, the newest first."""
-    return [task for task in services.queue.tasks() if task.kind in KINDS]
+    return [task for task in services.queue.tasks() if task.type in PRECISION_TYPES]
 
 
 def _is_working(services: Services) -> bool:
@@ -264,7 +266,7 @@ def _shown(services: Services) -> str:
     last = states[0]
     if last.status is not JobStatus.DONE or last.outcome is None:
         return failure_box(last)
-    return f'<div class="fw-outcome">{outcome_view(last.kind, last.title, last.outcome)}</div>'
+    return f'<div class="fw-outcome">{outcome_view(last.type, last.title, last.outcome)}</div>'
 
 
 def _models(services: Services) -> list[tuple[str, str]]:

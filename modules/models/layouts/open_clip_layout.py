@@ -179,9 +179,9 @@ class LayoutWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.__exit__(kind, error, trace)
+        self._writer.__exit__(error_type, error, trace)
 
     def write(self, name: str, tensor: Tensor) -> None:
         """Write one tensor, or keep it until the others of its fused tensor are there."""
@@ -216,8 +216,8 @@ def original_name(name: str) -> Origin:
     """The tensor of the original layout that a name of `OpenClipLayout` stands for."""
     part = PART.match(name)
     if part is not None:
-        kind = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
-        return Origin(f"{part[1]}.{part[2]}.in_proj{kind}", PARTS.index(part[3]))
+        ending = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
+        return Origin(f"{part[1]}.{part[2]}.in_proj{ending}", PARTS.index(part[3]))
     source = Source.of(name)
     if source.rows is not None:
         return Origin(source.key, rows=source.rows)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import write_atomic
-from modules.errors import CheckpointError, InvalidValueError
+from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
@@ -35,6 +35,7 @@ from modules.models.merging.file_layout import (
     scale_of,
     writer_in,
 )
+from modules.models.merging.request import CONVERTED_NAMES
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
 from modules.models.reading.coded_file import DECLARATIONS_KEY, PACKED_KEY
 from modules.models.reading.gguf_file import read_packed
@@ -160,6 +161,8 @@ def save_as(
     """
     if target.resolve() == info.path.resolve():
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
+    if rules.storage not in CONVERTED_NAMES:
+        raise UnknownNameError.of("format for files", rules.storage, CONVERTED_NAMES)
     chosen = layout_of(target, layout)
     check_format(chosen, rules.storage, budget_bytes is not None)
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
@@ -313,9 +316,10 @@ def _measure(item: PlannedTensor, tensor: Tensor, encoded: Encoded | None) -> Te
     stored = encoded.data.numel() * encoded.data.element_size()
     if encoded.scale is not None:
         stored += encoded.scale.numel() * 4
-    error = 0.0 if item.stays_8_bit else _relative_error(item.storage, tensor, encoded)
+    storage = encoded.storage or item.storage
+    error = 0.0 if item.stays_8_bit else _relative_error(storage, tensor, encoded)
     shape = tuple(tensor.shape)
-    return TensorReport(name, component, shape, item.storage.name, bytes_16, stored, error, encoded.saturated)
+    return TensorReport(name, component, shape, storage.name, bytes_16, stored, error, encoded.saturated)
 
 
 def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) -> float:

@@ -116,8 +116,14 @@ class HashCache:
         """Keep something that was found out about a file, under a name of the caller's."""
         self._put(path, path.stat(), name, value)
 
+    def read_again(self) -> None:
+        """Take over what other processes (workers) have found out."""
+        with self._lock:
+            self._sums = self._read() or self._sums
+
     def _put(self, path: Path, stat: os.stat_result, name: str, value: str) -> None:
         with self._lock:
+            self._sums = self._read() or self._sums  # others write it too
             known = self._sums.get(str(path), {})
             if (known.get("size"), known.get("mtime_ns")) != (stat.st_size, stat.st_mtime_ns):
                 known = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}

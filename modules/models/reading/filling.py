@@ -21,7 +21,6 @@ from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
 from modules.memory.formats.format import row_width
 from modules.memory.formats.names import dtype_name
-from modules.memory.matmul import multiply_in_8_bits
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules, StoredLayers
@@ -54,7 +53,7 @@ class Placement:
     compute_dtype: torch.dtype
     rules: StorageRules | None = None
     cast_inputs: bool = True
-    fp8_matmul: bool = False  # linear layers multiply in 8 bits where they can
+    multiply: Callable[[nn.Module], bool] | None = None  # has a layer multiply without decoding, where it can
     tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
     rest: ModelRest | None = None  # where weights rest, if they are to be streamed
     map_files: bool = False  # large weights that need no conversion are pages of the file, read when they are used
@@ -132,8 +131,8 @@ def fill(
     for name, layers in stored.items():
         target = targets[name]
         for layer in layers.manage(target.compute_dtype, target.cast_inputs):
-            if target.fp8_matmul:
-                multiply_in_8_bits(layer)
+            if target.multiply is not None:
+                target.multiply(layer)
         report.saturated |= layers.saturated
     return report
 
@@ -241,7 +240,7 @@ def _format_of(file: TensorSource, slot: _Slot) -> StorageFormat | None:
 def _read_and_encode(
     file: TensorSource, slot: _Slot, storage: StorageFormat | None
 ) -> tuple[StorageFormat | None, Encoded]:
-    """A tensor of any kind, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
+    """A tensor of any dtype, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
     target = slot.target
     packed = _packed_format(file, slot)
     if packed is not None:

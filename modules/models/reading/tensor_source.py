@@ -38,7 +38,7 @@ class TensorSource(Protocol):
     def __enter__(self) -> "TensorSource": ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 

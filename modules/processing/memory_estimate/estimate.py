@@ -338,7 +338,7 @@ class MemoryEstimator:
     def _adapter_bytes(self, request: GenerationRequest) -> int:
         """The files of the adapters that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
-        names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
+        names = {tag.items[0] for same_type in tags.values() for tag in same_type if tag.items}
         found = (self._engine.adapters.files.catalogue.find(name) for name in names)
         return sum(2 * info.size_bytes for info in found if info is not None)
 

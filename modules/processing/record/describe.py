@@ -28,6 +28,7 @@ RECORDED_MODES = {
     ComputeMode.MANUAL: "Manual cast",
     ComputeMode.AUTOCAST: "Autocast",
     ComputeMode.FP8_MATMUL: "FP8 matmul",
+    ComputeMode.INT8_MATMUL: "int8 matmul",
 }
 """As the setting `compute_mode` calls them. Always said, because Automatic may mean another one on another device."""
 

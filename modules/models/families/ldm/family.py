@@ -13,6 +13,7 @@ from torch import Tensor
 from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.denoiser_context import ModelInputs
 from modules.models.families.family import (
+    AdapterVersion,
     Component,
     Conditioning,
     DenoiserInputSizes,
@@ -88,6 +89,7 @@ class LdmFamily:
     context_tokens: int = CHUNK_TOKENS
     latent_multiple: int = 1
     lora_base: LoraBase | None = None
+    adapter_version: AdapterVersion | None = None
 
     @property
     def embedding_components(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, ExternalTextEncoder, Header, LoraBase
+from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import context_width, has_linear_projections, has_vector, input_channels
@@ -60,4 +60,5 @@ SD1 = LdmFamily(
     external_encoders=(ExternalTextEncoder("clip_l", clip_text.PREFIX, wanted_by="", is_part=True),),
     text_encoders=_text_encoders,
     lora_base=LoraBase("sd_v1", "stable-diffusion-v1"),
+    adapter_version=AdapterVersion("SD1", "sd_v1", "stable-diffusion-v1", v2="False"),
 )

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, ExternalTextEncoder, Header
+from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header, LoraBase, LoraNaming
 from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import context_width, has_vector
@@ -76,6 +76,7 @@ def _detects_refiner_folder(parts: Parts) -> bool:
 
 
 _CHECK_OPEN_CLIP = partial(check_text, activation="gelu")
+_ADAPTERS = AdapterVersion("SDXL", "sdxl", "stable-diffusion-xl")
 SDXL = LdmFamily(
     label="SDXL",
     is_large=True,
@@ -100,6 +101,8 @@ SDXL = LdmFamily(
         ExternalTextEncoder("clip_g", BIG_G_PREFIX, wanted_by="", is_part=True),
     ),
     text_encoders=_text_encoders,
+    lora_base=LoraBase("sdxl_base_v1-0", "stable-diffusion-xl-v1-base", LoraNaming.KOHYA_ORIGINAL),
+    adapter_version=_ADAPTERS,
 )
 SDXL_REFINER = LdmFamily(
     label="SDXL refiner",
@@ -119,4 +122,5 @@ SDXL_REFINER = LdmFamily(
     detects_denoiser=_detects_refiner_unet,
     external_encoders=(ExternalTextEncoder("clip_g", REFINER_BIG_G_PREFIX, wanted_by="", is_part=True),),
     text_encoders=_text_encoders_of_refiner,
+    adapter_version=_ADAPTERS,
 )

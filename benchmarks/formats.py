@@ -3,9 +3,8 @@
 Run `python -m benchmarks.formats [weights] [images] [steps] [load] [lora] [--prompts N]`; a part that is not named
 keeps what the JSON has of it. Weights are 25 of the bundled model's linear layers, a Gaussian, and the same with
 outliers in columns and in single places. Images are made with the bundled model and compared with those in full
-precision. Step
-times are CPU seconds in one process, contenders taking turns, over those of 16 bits. Loading is CPU seconds over those
-of reading the file. A LoRA's retention is the share of its change that reaches a layer's output.
+precision. Step times are CPU seconds in one process, contenders taking turns, over those of 16 bits. Loading is CPU
+seconds over those of reading the file. A LoRA's retention is the share of its change that reaches a layer's output.
 """
 
 import argparse
@@ -147,8 +146,9 @@ def measure_steps() -> dict[str, Any]:
     """CPU seconds of a layer on 1,024 tokens over those of 16 bits (float32 where the CPU computes in that)."""
     dtype = torch.float32
     x = torch.randn(1024, WIDTH, dtype=dtype)
-    plain = nn.Linear(WIDTH, WIDTH).to(dtype).requires_grad_(False)
-    layers: dict[str, nn.Module] = {"16 bit": plain} | {name: stored_layer(name, dtype) for name in NAMES}
+    plain: nn.Module = nn.Linear(WIDTH, WIDTH).to(dtype).requires_grad_(False)
+    layers: dict[str, nn.Module] = {"16 bit": plain}
+    layers.update((name, stored_layer(name, dtype)) for name in NAMES)
     return _over_first({name: (lambda layer=layer: layer(x)) for name, layer in layers.items()})  # type: ignore[misc]
 
 
@@ -176,7 +176,7 @@ def measure_load() -> dict[str, Any]:
     def load(name: str) -> None:
         load_through_program(BUNDLED, name, torch.float32, torch.device("cpu"))
 
-    return _over_first({"cat": read} | {name: (lambda name=name: load(name)) for name in NAMES})  # type: ignore[misc]
+    return _over_first({"cat": read} | {name: (lambda name=name: load(name)) for name in NAMES})
 
 
 def measure_lora() -> dict[str, Any]:

@@ -20,7 +20,9 @@ VERSION = 3
 MAX_NAME_BYTES = 127  # of a tensor in stable-diffusion.cpp
 RECEIPT = "featherweight.receipt"
 WHOLE = 4  # type of metadata: a number of 32 bits
-KINDS = {**{name: kind for kind, name in BLOCK_TYPES.items()}, **{dtype: kind for kind, dtype in PLAIN_TYPES.items()}}
+KINDS: dict[str | torch.dtype, int] = {}
+KINDS.update((name, kind) for kind, name in BLOCK_TYPES.items())
+KINDS.update((dtype, kind) for kind, dtype in PLAIN_TYPES.items())
 FILE_TYPES = {"gguf_q8_0": 7, "gguf_q4_0": 2, "gguf_q4_1": 3, "gguf_q5_0": 8, "gguf_q5_1": 9}
 """llama.cpp's numbers for what most tensors of a file are in; 1 is fp16."""
 

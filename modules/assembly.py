@@ -188,6 +188,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
         modules=ModuleCatalogue(paths.module_dirs),
+        prompts_dir=paths.cache_dir / "prompts",
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),

@@ -25,6 +25,7 @@ OWN_KEYS = frozenset(
         *("queue_kept_jobs", "queue_done_command"),
         "split_feed_forward",
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
+        *("forge_additional_modules", "weights_budget_gb", "prompt_cache_mb"),
         *("stream_weights", "stream_keep_gb", "offload_quota_gb"),
     }
 )

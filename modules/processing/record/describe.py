@@ -120,10 +120,13 @@ def own_fields(request: GenerationRequest) -> dict[str, object]:
 def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
     """How the weights were stored and computed; nothing for a plan that is neither fp8 nor chosen."""
     fields: dict[str, object] = {}
-    if plan.is_low_precision:
+    if plan.budget_bytes is not None:
+        fields["Weights budget"] = plan.budget_bytes / 1e9
+    elif plan.is_low_precision:
         fields["FP8 weight"] = plan.fp8_options
         fields["Cache FP16 weight for LoRA"] = plan.cache_fp16_weight
         fields["FP8 format"] = plan.unet_storage
+    if plan.is_low_precision:
         if plan.extra_skip:
             fields["FP8 skip"] = "; ".join(plan.extra_skip)
         if plan.text_storage is None:

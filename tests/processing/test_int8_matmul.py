@@ -28,6 +28,12 @@ from tests.scripts.toys import small_request
 ON = {"fp8_storage": "Enable", "fp8_format": "int8_row", "compute_mode": "int8 matmul"}
 
 
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of toys multiply in int8 too."""
+    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 0)
+
+
 def able(ratio: float | None = 0.3) -> Machine:
     """The CPU, said to multiply int8 that fast."""
     return replace(cpu_machine(), int8=lambda dtype: Int8Support(ratio, "" if ratio else "no kernel"))

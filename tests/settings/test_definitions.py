@@ -25,7 +25,7 @@ OWN_KEYS = frozenset(
         *("queue_kept_jobs", "queue_done_command"),
         "split_feed_forward",
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
-        *("stream_weights", "stream_keep_gb", "offload_quota_gb"),
+        *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength"),
     }
 )
 """The keys that the reference UI does not have."""

@@ -138,7 +138,7 @@ def precision_routes(services: Services) -> APIRouter:
     @routes.get("/reports/{name}", **documented(errors={404: "There is no report 'x.html'.", 422: "No name."}))
     def one_report(name: str) -> Response:
         """A report, as HTML or JSON. The page is complete in itself: it loads nothing and runs nothing."""
-        kind = "text/html" if name.endswith(".html") else "application/json"
-        return Response(work.reports.read(name), media_type=f"{kind}; charset=utf-8", headers=REPORT_HEADERS)
+        media_type = "text/html" if name.endswith(".html") else "application/json"
+        return Response(work.reports.read(name), media_type=f"{media_type}; charset=utf-8", headers=REPORT_HEADERS)
 
     return routes

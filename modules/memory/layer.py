@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.memory.formats import StorageFormat
+from modules.memory.formats.blocks import is_packed, weight_shape
 from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
 from modules.memory.scratch import scratch
@@ -193,6 +194,13 @@ def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     return data.detach(), layer._buffers.get(name + SCALE_SUFFIX)
 
 
+def shape_of(layer: nn.Module, name: str) -> torch.Size | None:
+    """The shape of a parameter as the layer uses it, however it is stored; None: the layer has none."""
+    data = layer._parameters.get(name)
+    state = stored_state(layer)
+    return None if data is None else weight_shape(state.formats.get(name) if state else None, data)
+
+
 def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tensor:
     """A parameter of a managed layer, usable: on the compute device, in the compute dtype, with all changes.
 
@@ -243,11 +251,14 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
 
 
 def _cuts_blocks(part: Part, state: Stored) -> bool:
-    """Whether a part is columns of a weight that is rotated in groups of them, and does not hold whole groups."""
+    """Whether a part is columns of a weight that cannot be had without the rest: one packed along its rows, or one that
+    is rotated in groups of columns of which the part does not hold whole ones."""
     storage = state.formats[part.name]
-    if part.dimension != 1 or not isinstance(storage, RotatedRowFormat):
+    if part.dimension != 1:
         return False
-    return bool(part.start % storage.group or part.stop % storage.group)
+    if isinstance(storage, RotatedRowFormat):
+        return bool(part.start % storage.group or part.stop % storage.group)
+    return is_packed(storage)
 
 
 def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -258,11 +269,11 @@ def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Te
         scale = scale.to(device, non_blocking=True) if scale is not None else None
     if data.dtype == state.compute_dtype:
         return data
-    if not data.is_floating_point() and scale is None:
+    storage = state.formats[name]
+    if not data.is_floating_point() and scale is None and not is_packed(storage):
         return data
     if out is None or out.device != device:
-        out = torch.empty(data.shape, dtype=state.compute_dtype, device=device)
-    storage = state.formats[name]
+        out = torch.empty(weight_shape(storage, data), dtype=state.compute_dtype, device=device)
     if data.dtype != storage.dtype:  # somebody assigned another parameter, or moved the layer to another dtype
         return out.copy_(data)
     return storage.decode(data, scale, out)
@@ -283,7 +294,8 @@ def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
     state: Stored = layer.__dict__[STATE]
     if data is None or name not in state.formats:
         return data
-    out = scratch(tuple(data.shape), state.compute_dtype) if _is_decoded_here(layer, name, data) else None
+    shape = tuple(weight_shape(state.formats[name], data))
+    out = scratch(shape, state.compute_dtype) if _is_decoded_here(layer, name, data) else None
     return read_weight(layer, name, out)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
+from modules.memory.formats.blocks import for_weight
 from modules.memory.layer import SCALE_SUFFIX, manage, put, stored_state
 from modules.memory.skip import SkipRules
 
@@ -55,7 +56,7 @@ class StorageRules:
             return None
         if storage.scaled and (len(shape) < 2 or torch.Size(shape).numel() < SMALLEST_SCALED_ELEMENTS):
             return None
-        return storage
+        return for_weight(storage, shape)
 
 
 class StoredLayers:

@@ -8,7 +8,15 @@ import gradio as gr
 from modules.assembly import precision_work
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
-from modules.jobs.precision import COMPARED, EIGHT_BIT, KINDS, SIXTEEN_BIT, WRITTEN, ComparisonRequest, StorageOptions
+from modules.jobs.precision import (
+    COMPARED,
+    EIGHT_BIT,
+    PRECISION_TYPES,
+    SIXTEEN_BIT,
+    WRITTEN,
+    ComparisonRequest,
+    StorageOptions,
+)
 from modules.jobs.tasks import Task
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
@@ -211,7 +219,7 @@ def _comparison_request(
 
 def _tasks(services: Services) -> list[Task]:
     """The work on precision that is known, the newest first."""
-    return [task for task in services.queue.tasks() if task.kind in KINDS]
+    return [task for task in services.queue.tasks() if task.type in PRECISION_TYPES]
 
 
 def _is_working(services: Services) -> bool:
@@ -229,7 +237,7 @@ def _shown(services: Services) -> str:
     last = states[0]
     if last.status is not JobStatus.DONE or last.outcome is None:
         return failure_box(last)
-    return f'<div class="fw-outcome">{outcome_view(last.kind, last.title, last.outcome)}</div>'
+    return f'<div class="fw-outcome">{outcome_view(last.type, last.title, last.outcome)}</div>'
 
 
 def _models(services: Services) -> list[tuple[str, str]]:

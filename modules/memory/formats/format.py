@@ -17,7 +17,8 @@ from modules.registry import Registry
 
 @dataclass(frozen=True)
 class Encoded:
-    """A weight as it is kept: `data` in the format's dtype and the weight's shape.
+    """A weight as it is kept: `data` in the format's dtype and the weight's shape (of packed formats: its bytes by
+    rows, see `modules.memory.formats.blocks`).
 
     `scale` is float32 with one scale per row (the weight's first dimension), or None for formats without scales.
     `saturated` counts the weights beyond the format's range that were set to its largest value. `storage` is the

@@ -53,4 +53,5 @@ def _hadamard(order: int, device: torch.device) -> Tensor:
         base = matrix = torch.tensor(ORDER_4)
         while len(matrix) < order:
             matrix = torch.kron(matrix, base)
-        return (matrix / order**0.5).to(device)
+        normalized: Tensor = (matrix / order**0.5).to(device)
+        return normalized

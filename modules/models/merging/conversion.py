@@ -15,7 +15,7 @@ from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
-from modules.models.eight_bits import DECLARATIONS_KEY, STORED_AS, read_scale, refuse_non_finite
+from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import detect_family
@@ -23,6 +23,7 @@ from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoin
 from modules.models.loading import architecture_of
 from modules.models.merging.request import FORMAT_NAMES
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
+from modules.models.reading.coded_file import DECLARATIONS_KEY
 from modules.models.reading.matching import Assignment, assign_tensors
 from modules.models.reading.tensor_source import TensorSource
 from modules.version import PROGRAM_VERSION

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from modules.devices import DeviceFlags, choose_device, compute_dtype, has_fp8_matmul, is_gtx_16xx, works
 from modules.errors import InvalidValueError
+from modules.models.modules_catalogue import MODULE_KEYS
 from modules.models.vae.files import VAE_KEYS, VaeOptions
 from modules.processing.engine.attention_options import AttentionFlags
 from modules.processing.engine.streaming_options import (
@@ -49,6 +50,7 @@ PRECISION_KEYS = frozenset(
     {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
     | {"disable_mmap_load_safetensors"}
     | VAE_KEYS
+    | MODULE_KEYS
     | STREAM_KEYS
     | OPTIONAL_ENCODERS
 )
@@ -99,7 +101,7 @@ class Machine:
 @dataclass(frozen=True)
 class PrecisionOptions:
     """The settings that decide how a model is loaded: its precision, whose VAE it gets, and which encoders
-    that it can do without (`optional`: keys of their settings)."""
+    that it can do without (`optional`: keys of their settings). `modules`: names of files with parts of the model."""
 
     fp8_storage: str = OFF
     fp8_format: str = "fp8_e4m3fn_row"
@@ -113,6 +115,7 @@ class PrecisionOptions:
     streaming: StreamOptions = field(default_factory=StreamOptions)
     optional: frozenset[str] = frozenset()
     map_files: bool = True
+    modules: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionOptions:
@@ -130,6 +133,7 @@ class PrecisionOptions:
             streaming=StreamOptions.of(settings),
             optional=optional_encoders(settings),
             map_files=not settings.system.disable_mmap_load_safetensors,
+            modules=settings.vae.forge_additional_modules,
         )
 
 

@@ -52,7 +52,6 @@ ROUNDS, QUICK_ROUNDS = 3, 1
 PROMPTS, QUICK_PROMPTS = 96, 2
 DENOISING_STEPS = 20
 GOALS = {
-    "int8 matmul / ours fp32": 0.50,
     "int8 matmul / diffusers fp32": 0.50,
     "int8 matmul / diffusers bf16": 0.2,
     "int8 matmul / OpenVINO fp32": 0.55,
@@ -80,9 +79,10 @@ class Way:
         return load_through_program(path, self.storage, self.dtype, CPU, mode=self.mode)
 
 
+# Plain weights are in diffusers' own UNet with its own attention, which is also what the program computes with then.
 WAYS = {
-    "ours fp32": Way(None, torch.float32, ComputeMode.PLAIN),
-    "ours bf16": Way(None, torch.bfloat16, ComputeMode.PLAIN),
+    "diffusers fp32": Way(None, torch.float32, ComputeMode.PLAIN),
+    "diffusers bf16": Way(None, torch.bfloat16, ComputeMode.PLAIN),
     "int8_row weights": Way("int8_row", torch.float32, ComputeMode.MANUAL),
     "int8 matmul": Way("int8_row", torch.float32, ComputeMode.INT8_MATMUL),
     "int8 matmul, bf16": Way("int8_row", torch.bfloat16, ComputeMode.INT8_MATMUL),
@@ -122,16 +122,6 @@ def take_turns(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
     return best
 
 
-def plain_unet(path: Path, dtype: torch.dtype) -> Any:
-    """diffusers' own UNet as its pipeline has it, with the attention that it chooses itself."""
-    unet = WAYS["ours fp32"].load(path).unet
-    unet.set_default_attn_processor()
-    from diffusers.models.attention_processor import AttnProcessor2_0
-
-    unet.set_attn_processor(AttnProcessor2_0())
-    return unet.to(dtype)
-
-
 def openvino_steps(unet: Any, family: str, side: int) -> tuple[dict[str, Step], str]:
     """The same UNet compiled by OpenVINO, in fp32 and (with nncf) with weights and activations in int8; and why there
     are none."""
@@ -160,14 +150,11 @@ def openvino_steps(unet: Any, family: str, side: int) -> tuple[dict[str, Step], 
 @torch.inference_mode()
 def measure_steps(path: Path, family: str, side: int, rounds: int) -> dict[str, Any]:
     """Seconds of a step in each of our ways and of the peers', and the ratios; how far int8 is from fp32 here."""
-    models = {name: way.load(path) for name, way in WAYS.items()}
-    steps = {name: stepper(models[name].unet, family, side, way.dtype) for name, way in WAYS.items()}
-    peer = plain_unet(path, torch.float32)
-    steps["diffusers fp32"] = stepper(peer, family, side, torch.float32)
-    steps["diffusers bf16"] = stepper(plain_unet(path, torch.bfloat16), family, side, torch.bfloat16)
-    others, left_out = openvino_steps(peer, family, side)
+    unets = {name: way.load(path).unet for name, way in WAYS.items()}
+    steps = {name: stepper(unets[name], family, side, way.dtype) for name, way in WAYS.items()}
+    others, left_out = openvino_steps(unets["diffusers fp32"], family, side)
     seconds = take_turns({**steps, **others}, rounds)
-    true = steps["ours fp32"]()
+    true = steps["diffusers fp32"]()
     errors = {name: float((steps[name]().float() - true).norm() / true.norm()) for name in WAYS}
     fastest = "int8 matmul"
     ratios = {f"{fastest} / {name}": seconds[fastest] / seconds[name] for name in seconds if name != fastest}
@@ -180,19 +167,16 @@ def child_peak(path: Path, family: str, side: int, name: str) -> int:
     from benchmarks.load import base_bytes, peak_bytes
 
     base = base_bytes()
-    if name == "diffusers fp32":
-        unet, dtype = plain_unet(path, torch.float32), torch.float32
-    else:
-        unet, dtype = WAYS[name].load(path).unet, WAYS[name].dtype
+    unet = WAYS[name].load(path).unet
     use_every_page([unet])
-    stepper(unet, family, side, dtype)()
+    stepper(unet, family, side, WAYS[name].dtype)()
     return peak_bytes() - base
 
 
 def measure_memory(path: Path, family: str, side: int) -> dict[str, Any]:
     """Peaks of a process each, and the ratio."""
     peaks = {}
-    for name in ("diffusers fp32", "ours fp32", "int8_row weights", "int8 matmul"):
+    for name in ("diffusers fp32", "int8_row weights", "int8 matmul"):
         command = [sys.executable, "-m", "benchmarks.cpu", "--child", str(path), family, str(side), name]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         peaks[name] = int(json.loads(done.stdout.splitlines()[-1]))
@@ -204,8 +188,8 @@ def measure_memory(path: Path, family: str, side: int) -> dict[str, Any]:
 def measure_decoding(path: Path, side: int, rounds: int) -> dict[str, Any]:
     """Seconds of decoding one image with our VAE, in fp32 and bf16, and with diffusers' own in fp32."""
     z = torch.randn(1, 4, side, side, generator=torch.Generator().manual_seed(0))
-    full, half = WAYS["ours fp32"].load(path), WAYS["ours bf16"].load(path)
-    plain: Any = WAYS["ours fp32"].load(path).vae
+    full, half = WAYS["diffusers fp32"].load(path), WAYS["diffusers bf16"].load(path)
+    plain: Any = full.vae
     seconds = take_turns(
         {
             "ours fp32": lambda: full.decode(z),

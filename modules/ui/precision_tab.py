@@ -10,6 +10,7 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
 from modules.jobs.precision import (
     COMPARED,
+    COMPARED_BY_DEFAULT,
     EIGHT_BIT,
     PRECISION_TYPES,
     SIXTEEN_BIT,
@@ -38,6 +39,8 @@ FORMAT_LABELS = {
     "fp8_e5m2": "fp8 e5m2, plain",
     "int8_row": "int8, one scale per row",
     "int8_convrot": "int8, rotated where weights have outliers",
+    "int8_row + int8 matmul": "int8, one scale per row, multiplied in int8",
+    "int8_convrot + int8 matmul": "int8, rotated, multiplied in int8",
 }
 NOTHING_YET = (
     "Report: what a format would save and lose, in seconds. Compare: the same images in several formats, with "
@@ -159,7 +162,7 @@ def _comparison_fields(services: Services) -> Fields:
     )
     formats = gr.CheckboxGroup(
         [(FORMAT_LABELS.get(item, item), item) for item in COMPARED],
-        value=list(COMPARED),
+        value=list(COMPARED_BY_DEFAULT),
         label="Formats",
         info="The first is the reference",
         elem_id="precision_formats",

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -89,6 +89,8 @@ WAYS = {
     "int8 matmul, convrot": Way("int8_convrot", torch.float32, ComputeMode.INT8_MATMUL),
 }
 
+QUICK_WAYS = ("diffusers fp32", "int8_row weights", "int8 matmul")
+
 
 def inputs(family: str, side: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor] | None]:
     """Latents of two images, their timestep, the texts, and what SDXL is told besides."""
@@ -148,14 +150,14 @@ def openvino_steps(unet: Any, family: str, side: int) -> tuple[dict[str, Step], 
 
 
 @torch.inference_mode()
-def measure_steps(path: Path, family: str, side: int, rounds: int) -> dict[str, Any]:
+def measure_steps(path: Path, family: str, side: int, rounds: int, names: Sequence[str]) -> dict[str, Any]:
     """Seconds of a step in each of our ways and of the peers', and the ratios; how far int8 is from fp32 here."""
-    unets = {name: way.load(path).unet for name, way in WAYS.items()}
-    steps = {name: stepper(unets[name], family, side, way.dtype) for name, way in WAYS.items()}
+    unets = {name: WAYS[name].load(path).unet for name in names}
+    steps = {name: stepper(unets[name], family, side, WAYS[name].dtype) for name in names}
     others, left_out = openvino_steps(unets["diffusers fp32"], family, side)
     seconds = take_turns({**steps, **others}, rounds)
     true = steps["diffusers fp32"]()
-    errors = {name: float((steps[name]().float() - true).norm() / true.norm()) for name in WAYS}
+    errors = {name: float((steps[name]().float() - true).norm() / true.norm()) for name in names}
     fastest = "int8 matmul"
     ratios = {f"{fastest} / {name}": seconds[fastest] / seconds[name] for name in seconds if name != fastest}
     return {"seconds": seconds, "ratios": ratios, "relative_errors": errors, "left_out": left_out}
@@ -176,7 +178,7 @@ def child_peak(path: Path, family: str, side: int, name: str) -> int:
 def measure_memory(path: Path, family: str, side: int) -> dict[str, Any]:
     """Peaks of a process each, and the ratio."""
     peaks = {}
-    for name in ("diffusers fp32", "int8_row weights", "int8 matmul"):
+    for name in QUICK_WAYS:
         command = [sys.executable, "-m", "benchmarks.cpu", "--child", str(path), family, str(side), name]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
         peaks[name] = int(json.loads(done.stdout.splitlines()[-1]))
@@ -298,6 +300,7 @@ def main() -> None:
         path, family, side, name = arguments.child
         print(json.dumps(child_peak(Path(path), family, int(side), name)))
         return
+    names: Sequence[str] = QUICK_WAYS if arguments.quick else tuple(WAYS)
     side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (SIDE, ROUNDS)
     result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * side}
     for dtype in (torch.float32, torch.bfloat16):
@@ -308,7 +311,7 @@ def main() -> None:
             path = Path(scratch) / f"{family}.safetensors"
             write_full_size_checkpoint(path, family)
             if "steps" in arguments.part:
-                result[f"steps, {family}"] = measure_steps(path, family, side, rounds)
+                result[f"steps, {family}"] = measure_steps(path, family, side, rounds, names)
             if "memory" in arguments.part:
                 result[f"memory, {family}"] = measure_memory(path, family, side)
             if "decode" in arguments.part:

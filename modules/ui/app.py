@@ -175,7 +175,8 @@ def _head(services: Services, faults: Sequence[str]) -> str:
     forced = f"window.featherweightPage = {json.dumps(known)};"
     ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f"{viewport}<script>{forced}\n{ours}</script>{''.join(map(_script, services.scripts.page_scripts))}"
+    looks = (ASSETS / "looks.css").read_text(encoding="utf-8")
+    return f"{viewport}<style>{looks}</style><script>{forced}\n{ours}</script>{''.join(map(_script, services.scripts.page_scripts))}"
 
 
 def _script(file: Path) -> str:

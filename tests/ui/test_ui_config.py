@@ -128,7 +128,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     )
     (folder / "user.css").write_text("#txt2img_generate { letter-spacing: 3px; }")
     services = fake_services(folder)
-    services.settings.update({"ui_tab_order": ["txt2img", "history"], "hidden_tabs": ["precision"], "gradio_theme": "none/such"})
+    services.settings.update(
+        {"ui_tab_order": ["txt2img", "history"], "hidden_tabs": ["precision"], "gradio_theme": "none/such"}
+    )
     services.settings.update({"ui_density": "Compact"})
     yield services
     services.queue.close()

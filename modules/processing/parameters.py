@@ -263,8 +263,8 @@ def _rows_of(owner: type, prefix: str) -> tuple[Parameter, ...]:
         hint = hints[field.name]
         row = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Parameter)), None)
         if row is not None:
-            kind, is_optional = _kind_of(get_args(hint)[0])
-            row = replace(row, name=field.name, prefix=prefix, type=kind, is_optional=is_optional)
+            type_, is_optional = _type_of(get_args(hint)[0])
+            row = replace(row, name=field.name, prefix=prefix, type=type_, is_optional=is_optional)
             rows.append(_with_default(row, field.default))
     return tuple(rows)
 
@@ -311,13 +311,13 @@ def pasted_fields(parsed: Mapping[str, InfotextValue], rows: Iterable[Parameter]
     return values
 
 
-def _kind_of(hint: Any) -> tuple[type, bool]:
+def _type_of(hint: Any) -> tuple[type, bool]:
     """`str | None` as (str, True); `tuple[str, ...]` as (tuple, False)."""
     if get_origin(hint) in (Union, types.UnionType):
         parts = [part for part in get_args(hint) if part is not type(None)]
-        return _kind_of(parts[0])[0], len(parts) < len(get_args(hint))
+        return _type_of(parts[0])[0], len(parts) < len(get_args(hint))
     if get_origin(hint) is Annotated:
-        return _kind_of(get_args(hint)[0])
+        return _type_of(get_args(hint)[0])
     return get_origin(hint) or hint, False
 
 

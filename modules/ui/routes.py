@@ -97,7 +97,7 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/engine", response_model=EngineReply)
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
-        status = services.engine.status
+        status = services.models.status
         model, wanted = status.model, services.settings.current.optimizations.fp8_storage
         return {
             "state": status.state.value,
@@ -105,7 +105,7 @@ def page_routes(services: Services) -> APIRouter:
             "line": scales_line(model) if model else "",
             "pending": pending_line(model, wanted, services.queue.running is not None) if model else "",
             "facts": scales_facts(model) if model else "",
-            "hashing": hashing_line(services.engine.hashing),
+            "hashing": hashing_line(services.models.hashing),
             "is_bundled": is_shipped(wanted_checkpoint(services)),
             "size": model.default_size_px if model else None,
             "switch_seconds": round(model.switch_seconds, 2) if model else None,
@@ -240,7 +240,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
                 "infotext": image.infotext,
                 "seed": image.seed,
                 "subseed": image.subseed,
-                "kind": image.kind.value,
+                "role": image.role.value,
                 "width": image.image.width,
                 "height": image.image.height,
                 "path": str(image.path) if image.path else None,

@@ -1,4 +1,4 @@
-"""Components for settings, made from the registry by kind; and what changed on the page."""
+"""Components for settings, made from the registry by type; and what changed on the page."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,6 +36,8 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
         return [*PIXEL_UPSCALERS, *services.engine.upscalers.catalogue.names]
     if setting.choices == "vaes":
         return services.engine.vaes.choices()
+    if setting.choices == "modules":
+        return [info.name for info in services.engine.modules.refresh()]
     if setting.choices == "samplers":
         return list(SAMPLERS)
     if setting.choices == "settings":

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from gradio.routes import App as GradioApp
 
 from modules.api.auth import SessionUser
+from modules.api.compression import CompressHtml
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
@@ -122,6 +123,7 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     app.include_router(reload_routes(app, lambda fresh: _mount(fresh, services)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
     mounted, page, _ = _mount(app, services)
+    app.add_middleware(CompressHtml)
     if services.access.page:
         app.state.session_user = _session_user(page_app(mounted))
     add_extension_routes(app, services.scripts.callbacks, page)
@@ -176,7 +178,8 @@ def _head(services: Services, faults: Sequence[str]) -> str:
     ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     looks = (ASSETS / "looks.css").read_text(encoding="utf-8")
-    return f"{viewport}<style>{looks}</style><script>{forced}\n{ours}</script>{''.join(map(_script, services.scripts.page_scripts))}"
+    extensions = "".join(map(_script, services.scripts.page_scripts))
+    return f"{viewport}<style>{looks}</style><script>{forced}\n{ours}</script>{extensions}"
 
 
 def _script(file: Path) -> str:

@@ -25,6 +25,7 @@ from modules.jobs.precision import PrecisionWork
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
+from modules.jobs.training import TrainingWork
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
@@ -160,6 +161,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))
     extras_of(services).repeat_what_is_left()
+    training_of(services).repeat_what_is_left()
     return services
 
 
@@ -236,6 +238,23 @@ def merger_of(services: Services) -> Merger:
         services.paths.root / "configs",
         hashing=not services.flags.no_hashing,
         import_lock=services.engine.lock,
+    )
+
+
+def training_of(services: Services) -> TrainingWork:
+    """Trainings of this program; results lie in the first folder of LoRAs, and that of embeddings."""
+    paths = services.paths
+    return TrainingWork(
+        services.queue,
+        services.catalogue,
+        services.engine,
+        paths.root / "configs",
+        paths.lora_dirs[0],
+        paths.embeddings_dir,
+        paths.cache_dir,
+        paths.offload_dir,
+        services.engine.lock,
+        services.history_folders,
     )
 
 

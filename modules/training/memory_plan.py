@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from modules.errors import InvalidValueError
 from modules.memory.checkpointing import enable_gradient_checkpointing, find_blocks
@@ -189,7 +188,7 @@ class StepEstimator:
                 stack.callback(split_feed_forward(unet, SplitOptions(num_splits=way.split)).remove)
 
             def step() -> None:
-                with torch.enable_grad(), _FlashAttention():
+                with torch.enable_grad(), _attention_as_on_devices():
                     output = family.run(unet, inputs)
                     torch.autograd.backward(output.float().square().mean())
 
@@ -210,18 +209,23 @@ class _Attention(torch.autograd.Function):
         return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
 
 
-class _FlashAttention(TorchFunctionMode):
-    """While open, attention on the meta device takes the memory that it takes on the device: there PyTorch would
-    compute all scores."""
+@contextmanager
+def _attention_as_on_devices() -> Iterator[None]:
+    """While open, attention on the meta device takes the memory that it takes elsewhere: there PyTorch would compute
+    all scores. Attention on other devices is not touched."""
+    real = nn.functional.scaled_dot_product_attention
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.scaled_dot_product_attention:
-            return _Attention.apply(*args[:3] if len(args) >= 3 else (*args, *_rest(args, kwargs)))
-        return func(*args, **(kwargs or {}))
+    def attend(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not query.is_meta:
+            return real(query, key, value, *args, **kwargs)
+        found: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
+        return found
 
-
-def _rest(args: Any, kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
-    return (kwargs[name] for name in ("query", "key", "value")[len(args) :])
+    nn.functional.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = real
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from modules.ui.queue_tab import build_queue_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.theme import build_theme
+from modules.ui.train_tab import build_train_tab
 from modules.ui.txt2img_tab import build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
@@ -48,7 +49,7 @@ SCRIPTS = (
         "start.js",
     ),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css")
+STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css", "train.css")
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -72,6 +73,8 @@ def build_page(services: Services) -> gr.Blocks:
                 build_png_info_tab()
             with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
                 build_merger_tab(services, page, checkpoint)
+            with gr.Tab("Train", id="train", elem_id="tab_train"):
+                build_train_tab(services, page)
             with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
                 build_precision_tab(services, page)
             with gr.Tab("Queue", id="queue", elem_id="tab_queue"):

@@ -119,10 +119,12 @@ class TrainingWork:
         }
         for key, value in given.items():
             if value and (Path(value).is_absolute() or value.startswith("~") or ".." in Path(value).parts):
-                raise InvalidValueError(f"{key} is {value!r}; while other machines reach this server it may be no path.")
+                raise InvalidValueError(
+                    f"{key} is {value!r}; while other machines reach this server it may be no path."
+                )
 
     def planned(self, config: TrainingConfig) -> tuple[TrainingConfig, MemoryPlan | None]:
-        """The configuration with memory decided, where a budget is given; and refused where 8 bits take more than 16."""
+        """The configuration with memory decided, where a budget is given."""
         if config.memory.budget_gb is None:
             return config, None
         plan = self.plan(config)
@@ -153,9 +155,7 @@ class TrainingWork:
         """Where the trainer finds and puts things."""
         from modules.training.run import Places
 
-        return Places(
-            self.configs_dir, self.lora_dir, self.embeddings_dir, self.cache_dir, self.offload_dir, self.find
-        )
+        return Places(self.configs_dir, self.lora_dir, self.embeddings_dir, self.cache_dir, self.offload_dir, self.find)
 
     def tasks(self) -> Sequence[Task]:
         """Trainings, the newest first."""
@@ -243,5 +243,3 @@ def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwr
     except OSError as error:
         raise output_error(path.name, folder, error) from error
     return path
-
-

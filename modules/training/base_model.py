@@ -72,7 +72,9 @@ def load_base(
             unet_storage=rules.storage if rules else None,
             text_storage=rules.storage if rules else None,
             skip=rules.skip.texts if rules else (),
-            streaming=StreamLayout(level=LEVELS[stream], on_disk=True, folder=offload_dir) if stream in LEVELS else None,
+            streaming=StreamLayout(level=LEVELS[stream], on_disk=True, folder=offload_dir)
+            if stream in LEVELS
+            else None,
         )
 
     info = CheckpointInfo(path=path, name=path.name, size_bytes=size, mtime_ns=mtime_ns, is_folder=path.is_dir())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,10 +27,7 @@ MAX_RANK = 512
 
 def row(default: Any, says: str, **allowed: Any) -> Any:
     """A key: its default, what it means, and what it may be (`low`, `high`, `choices`, `above`)."""
-    metadata = {"says": says, **allowed}
-    if isinstance(default, (list, dict)):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"says": says, **allowed})
 
 
 class Checked:
@@ -45,11 +43,21 @@ class ModelConfig(Checked):
     """The frozen base."""
 
     checkpoint: str = row("", "file of the base model, or its name among the checkpoints")
-    storage: str = row("fp8_e4m3fn_row", "how the frozen weights are kept; they are decoded for each use", choices=STORAGES)
-    stream: str = row("off", "blocks or layers: weights are read from the checkpoint file while they are used", choices=STREAMS)
-    compute: str = row("auto", "dtype of the computation; auto: fp32 on the CPU, bf16 elsewhere", choices=("auto", "fp32", "bf16", "fp16"))
+    storage: str = row(
+        "fp8_e4m3fn_row", "how the frozen weights are kept; they are decoded for each use", choices=STORAGES
+    )
+    stream: str = row(
+        "off", "blocks or layers: weights are read from the checkpoint file while they are used", choices=STREAMS
+    )
+    compute: str = row(
+        "auto",
+        "dtype of the computation; auto: fp32 on the CPU, bf16 elsewhere",
+        choices=("auto", "fp32", "bf16", "fp16"),
+    )
     device: str = row("auto", "auto, cpu, cuda, cuda:1")
-    clip_skip: int = row(1, "layer of the text encoder, counted from the end, in families where one chooses", low=1, high=12)
+    clip_skip: int = row(
+        1, "layer of the text encoder, counted from the end, in families where one chooses", low=1, high=12
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +81,12 @@ class AdapterConfig(Checked):
 class FolderConfig(Checked):
     """One folder of images."""
 
-    path: str = row("", "folder with images and a .txt with the caption next to each; subfolders named 10_cat repeat 10 times")
-    repeats: int | None = row(None, "how often an image comes in an epoch; empty: as the folder's name says, or 1", low=1)
+    path: str = row(
+        "", "folder with images and a .txt with the caption next to each; subfolders named 10_cat repeat 10 times"
+    )
+    repeats: int | None = row(
+        None, "how often an image comes in an epoch; empty: as the folder's name says, or 1", low=1
+    )
     weight: float = row(1.0, "multiplies the repeats; fractions by chance", above=0)
     caption: str = row("", "for images without a caption file")
     regularization: bool = row(False, "images of the class in general, whose loss counts data.prior_weight")
@@ -84,18 +96,22 @@ class FolderConfig(Checked):
 class DataConfig(Checked):
     """What is learnt from."""
 
-    folders: list[FolderConfig] = row([], "folders of images")
+    folders: list[FolderConfig] = field(default_factory=list, metadata={"says": "folders of images"})
     resolution: int | None = row(None, "pixels of a square image's side; empty: the model's own", low=64, high=4096)
     buckets: bool = row(True, "images keep their aspect; off: all are cut to a square")
     max_aspect: float = row(2.0, "longest over shortest side of a bucket", low=1.0, high=4.0)
-    crop: str = row("center", "where what is too much is cut off; random: one of four places", choices=("center", "random"))
+    crop: str = row(
+        "center", "where what is too much is cut off; random: one of four places", choices=("center", "random")
+    )
     flip: bool = row(False, "half of the images are mirrored; not for faces that are not even, or text")
     masks: bool = row(False, "NAME.mask.png next to an image says where the loss counts (white)")
     unmasked_weight: float = row(0.1, "what the loss counts outside of a mask", low=0.0, high=1.0)
     shuffle_tags: bool = row(False, "tags between commas are put in another order")
     keep_tokens: int = row(1, "so many first tags stay where they are", low=0)
     tag_dropout: float = row(0.0, "share of the other tags that are left out", low=0.0, high=1.0)
-    caption_variants: int = row(8, "orders of the tags for each caption, so that all can be encoded ahead", low=1, high=100)
+    caption_variants: int = row(
+        8, "orders of the tags for each caption, so that all can be encoded ahead", low=1, high=100
+    )
     caption_dropout: float = row(0.05, "share of images that are shown without a caption", low=0.0, high=1.0)
     prefix: str = row("", "put before every caption, such as the word that calls the adapter up")
     suffix: str = row("", "put behind every caption")
@@ -112,14 +128,18 @@ class TrainConfig(Checked):
     batch: int = row(1, "images in a step", low=1, high=256)
     accumulation: int = row(1, "batches whose gradients are added up before a step", low=1)
     learning_rate: float = row(1e-4, "highest learning rate; prodigy: 1", above=0, high=10)
-    text_learning_rate: float | None = row(None, "of the text encoders; empty: half of the learning rate", above=0, high=10)
+    text_learning_rate: float | None = row(
+        None, "of the text encoders; empty: half of the learning rate", above=0, high=10
+    )
     optimizer: str = row("adamw", "adamw8bit needs CUDA; prodigy finds its rate itself", choices=OPTIMIZERS)
     weight_decay: float = row(0.01, "of the optimizer", low=0.0, high=1.0)
     schedule: str = row("cosine", "how the learning rate falls", choices=SCHEDULES)
     final_rate: float = row(0.05, "share of the learning rate at the end", low=0.0, high=1.0)
     warmup: int = row(20, "steps over which it rises first", low=0)
     clip_gradients: float = row(1.0, "largest norm of the gradient; 0: any", low=0.0)
-    ema: float = row(0.0, "decay of a running mean of the adapter, which is what is saved; 0: none", low=0.0, high=0.9999)
+    ema: float = row(
+        0.0, "decay of a running mean of the adapter, which is what is saved; 0: none", low=0.0, high=0.9999
+    )
     seed: int = row(0, "of everything that is drawn")
 
 
@@ -131,7 +151,9 @@ class LossConfig(Checked):
     huber_c: float = row(0.1, "huber: where the square becomes linear", above=0)
     min_snr: float | None = row(5.0, "gamma of min-SNR (arXiv:2303.09556); empty: none; flow models: none", above=0)
     debiased: bool = row(False, "debiased estimation (arXiv:2310.08442), in place of min-SNR")
-    noise_offset: float = row(0.0, "constant noise in each channel, so that dark and bright images are learnt", low=0.0, high=1.0)
+    noise_offset: float = row(
+        0.0, "constant noise in each channel, so that dark and bright images are learnt", low=0.0, high=1.0
+    )
     min_timestep: int = row(0, "least noisy timestep that is trained", low=0, high=999)
     max_timestep: int = row(999, "noisiest timestep that is trained", low=0, high=999)
 
@@ -140,8 +162,12 @@ class LossConfig(Checked):
 class MemoryConfig(Checked):
     """How memory is saved."""
 
-    budget_gb: float | None = row(None, "chooses everything here, and storage and stream, to fit; empty: as given", above=0)
-    checkpointing: str = row("", "blocks that are computed again: all, every 2, blocks 0, 5, a budget as 1.5 GB; empty: none")
+    budget_gb: float | None = row(
+        None, "chooses everything here, and storage and stream, to fit; empty: as given", above=0
+    )
+    checkpointing: str = row(
+        "", "blocks that are computed again: all, every 2, blocks 0, 5, a budget as 1.5 GB; empty: none"
+    )
     offload: str = row("", "where the inputs of such blocks wait: ram, or a folder")
     split_feed_forward: int = row(1, "pieces that feed-forwards are computed in", low=1, high=64)
 
@@ -155,7 +181,9 @@ class OutputConfig(Checked):
     save_every: int = row(250, "steps between two states to resume from; 0: only at the end", low=0)
     validate_every: int = row(50, "steps between two measurements on held-out images; 0: none", low=0)
     sample_every: int = row(0, "steps between two images with and without the adapter; 0: none", low=0)
-    prompts: list[str] = row([], "of these images, and of the preview; empty: captions of the images")
+    prompts: list[str] = field(
+        default_factory=list, metadata={"says": "of these images, and of the preview; empty: captions of the images"}
+    )
     keep_best: bool = row(True, "the file holds the step with the lowest validation loss, and NAME-last the last")
     resume: bool = row(True, "goes on from the state of a training of that name, if one was cut off")
 
@@ -312,10 +340,8 @@ def _plain(hint: Any, value: Any, place: str) -> Any:
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if hint is float and isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = float(value)  # YAML 1.1 reads 1e-4, without a dot, as text
-        except ValueError:
-            pass
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not hint:

@@ -67,7 +67,9 @@ class Dataset:
     def bucket_of(self, sample: Sample) -> Size:
         """The bucket of the nearest aspect; of equal ones the largest."""
         aspect = math.log(sample.size_px[0] / sample.size_px[1])
-        return min(self.buckets, key=lambda size: (round(abs(math.log(size[0] / size[1]) - aspect), 6), -size[0] * size[1]))
+        return min(
+            self.buckets, key=lambda size: (round(abs(math.log(size[0] / size[1]) - aspect), 6), -size[0] * size[1])
+        )
 
     def views(self, sample: Sample) -> tuple[View, ...]:
         """All that a sample may be shown as."""

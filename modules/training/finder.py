@@ -16,7 +16,7 @@ from modules.training.run import TrainingRun, step_seed
 STEPS = 20
 LOWEST, HIGHEST = 1e-5, 3e-2
 SAFETY = 3.0
-"""The rate that is proposed is so much lower than the one after which the loss was lowest: a training goes on for long."""
+"""The proposed rate is so much lower than the one after which the loss was lowest: a training goes on for long."""
 
 
 @dataclass(frozen=True)

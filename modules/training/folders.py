@@ -115,8 +115,8 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
     without = [sample.path.name for sample in samples if not sample.captions]
     if without:
         problems.append(
-            f"{_count(without, 'image')} {'has' if len(without) == 1 else 'have'} no caption: {_some(without)}. What is "
-            "not said in words becomes part of the adapter."
+            f"{_count(without, 'image')} {'has' if len(without) == 1 else 'have'} no caption: {_some(without)}. "
+            "What is not said in words becomes part of the adapter."
         )
     if doubles:
         problems.append(f"{_count(doubles, 'image')} {_is(doubles)} there twice: {_some(doubles)}. Delete one of each.")
@@ -196,7 +196,9 @@ def open_image(path: Path) -> Image.Image:
         with Image.open(path) as opened:
             upright = ImageOps.exif_transpose(opened).convert("RGBA")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise TrainingError(f"{path.name} can no longer be read ({_reason(error)}). Take it out of the folder.") from error
+        raise TrainingError(
+            f"{path.name} can no longer be read ({_reason(error)}). Take it out of the folder."
+        ) from error
     return Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright).convert("RGB")
 
 

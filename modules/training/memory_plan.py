@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
-from modules.memory.checkpointing import enable_gradient_checkpointing, find_blocks
+from modules.memory.checkpointing import enable_gradient_checkpointing
 from modules.memory.dry_run import MetaRun
 from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.split import split_feed_forward
@@ -134,8 +134,10 @@ class StepEstimator:
         """What a step takes this way."""
         plan = self._plan(way)
         weights = self._meta.resident_bytes(plan, lambda name: name == "unet")
-        encoders = 0 if plan.streaming is not None else sum(
-            sum(sizes.values()) for name, sizes in self._meta.weights(plan).items() if name != "unet"
+        encoders = (
+            0
+            if plan.streaming is not None
+            else sum(sum(sizes.values()) for name, sizes in self._meta.weights(plan).items() if name != "unet")
         )
         key = way.checkpointing, way.split
         if key not in self._activations:
@@ -196,7 +198,7 @@ class StepEstimator:
 
 
 class _Attention(torch.autograd.Function):
-    """What kernels keep that never hold all scores (Dao et al. 2022, arXiv:2205.14135): inputs, output, a sum per row."""
+    """What kernels keep that never hold all scores (Dao et al. 2022, arXiv:2205.14135)."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -272,22 +274,3 @@ def plan_memory(estimator: StepEstimator, config: TrainingConfig, plain: str) ->
         f"{budget:g} GB are too few: with {least.way.words} a step takes {least.total / GB:.1f} GB by the estimate "
         f"({least.activations / GB:.1f} of it activations). Choose a smaller resolution or batch."
     )
-
-
-def check_eight_bits(estimator: StepEstimator, config: TrainingConfig, plain: str) -> None:
-    """Refuse an 8-bit base that takes more than 16 bits would. Raises `InvalidValueError`."""
-    memory, model = config.memory, config.model
-    if model.storage in PLAIN or memory.checkpointing:
-        return
-    eight = estimator.estimate(Way(model.storage, model.stream, memory.checkpointing, memory.split_feed_forward))
-    whole = estimator.estimate(Way(plain, model.stream, memory.checkpointing, memory.split_feed_forward))
-    if eight.total > whole.total:
-        raise InvalidValueError(
-            f"{model.storage} without memory.checkpointing takes {eight.total / GB:.1f} GB, {plain} "
-            f"{whole.total / GB:.1f} GB. Set memory.checkpointing to all, or model.storage to {plain}."
-        )
-
-
-def blocks_of(unet: nn.Module) -> int:
-    """How many blocks can be computed again."""
-    return len(find_blocks(unet, None))

@@ -46,7 +46,9 @@ def make_optimizer(groups: Groups, options: TrainConfig) -> torch.optim.Optimize
 def _eight_bits(named: list[dict[str, Any]], decay: float) -> torch.optim.Optimizer:
     first: nn.Parameter = named[0]["params"][0]
     if first.device.type != "cuda":
-        raise TrainingError("adamw8bit needs an NVIDIA GPU, and this training runs elsewhere. Choose adamw or adafactor.")
+        raise TrainingError(
+            "adamw8bit needs an NVIDIA GPU, and this training runs elsewhere. Choose adamw or adafactor."
+        )
     try:
         from bitsandbytes.optim import AdamW8bit
     except ImportError as error:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from modules.training.config import TrainingConfig
 from modules.training.dataset import Dataset, Item, make_dataset
 from modules.training.folders import FolderReport, read_folders
 from modules.training.latents import LatentCache, vae_identity
-from modules.training.options import TrainingError
 from modules.training.output import OutputFacts, write_adapter
 from modules.training.sampling import SamplePair, draw_pairs
 from modules.training.state import SUFFIX, History, Place, read_state, write_state
@@ -80,8 +79,8 @@ class Finished:
 def run_training(config: TrainingConfig, places: Places, report: Report = lambda progress: None) -> Finished:
     """Train until the configured steps are done.
 
-    Raises `TrainingError` and other `FeatherweightError`s for what cannot be trained; and whatever `report` raises, after
-    the state was saved.
+    Raises `TrainingError` and other `FeatherweightError`s for what cannot be trained; and whatever `report` raises,
+    after the state was saved.
     """
     run = TrainingRun(config, places, report)
     try:
@@ -141,7 +140,9 @@ class TrainingRun:
         side = max(self.dataset.buckets[-1])
         self.trainer = self._trainer = Trainer(model, config, encoder, model.latent_size((side, side)))
         if config.adapter.start:
-            take_over(self.trainer.layers, read_adapter_file(Path(config.adapter.start)), Path(config.adapter.start).name)
+            take_over(
+                self.trainer.layers, read_adapter_file(Path(config.adapter.start)), Path(config.adapter.start).name
+            )
         captions = self.dataset.all_captions()
         encoder.fit(caption.text for caption in captions)
         self.sample_captions = self._sample_captions(captions)
@@ -306,8 +307,8 @@ class TrainingRun:
         if best:
             files = [self.target, self._write(self.target.with_name(f"{self.target.stem}-last{self.target.suffix}"))]
             self.notices.append(
-                f"{self.target.name} holds step {self.history.best_step}, whose validation loss is the lowest; the last "
-                f"step is {files[1].name}."
+                f"{self.target.name} holds step {self.history.best_step}, whose validation loss is the lowest; "
+                f"the last step is {files[1].name}."
             )
         else:
             files = [self._write(self.target)]
@@ -393,8 +394,8 @@ def overfitting(history: History) -> str:
         return ""
     return (
         f"Overfitting: the loss on held-out images was lowest at step {best[0]} and has risen by "
-        f"{later[-1][1] / best[1] - 1:.0%} since: the images are being learnt by heart. Take the file of step {best[0]}, "
-        "or give more images, fewer steps, or a lower rank."
+        f"{later[-1][1] / best[1] - 1:.0%} since: the images are being learnt by heart. Take the file of step "
+        f"{best[0]}, or give more images, fewer steps, or a lower rank."
     )
 
 
@@ -441,5 +442,3 @@ def _leave_memory(*modules: torch.nn.Module) -> None:
                         empty = torch.empty_like(tensor, device="meta")
                         table[name] = torch.nn.Parameter(empty, False) if table is layer._parameters else empty
     gc.collect()
-
-

@@ -74,7 +74,9 @@ class CaptionEncoder:
     def identity(self) -> str:
         """What encodings depend on besides the text."""
         info, plan = self._model.info, self._model.plan
-        return f"{info.path}/{info.size_bytes}/{info.mtime_ns}/{plan.fingerprint}/{self._options.clip_skip}/{self._chunks}"
+        return (
+            f"{info.path}/{info.size_bytes}/{info.mtime_ns}/{plan.fingerprint}/{self._options.clip_skip}/{self._chunks}"
+        )
 
     def encode(self, captions: Sequence[Caption], has_gradients: bool = False) -> list[Conditioning]:
         """One conditioning each, of equal shapes."""

@@ -49,7 +49,16 @@ SCRIPTS = (
         "start.js",
     ),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css", "train.css")
+STYLES = (
+    "style.css",
+    "extra_networks.css",
+    "precision.css",
+    "memory.css",
+    "canvas.css",
+    "extras.css",
+    "queue.css",
+    "train.css",
+)
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 

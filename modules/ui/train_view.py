@@ -64,11 +64,15 @@ def curves(named: Mapping[str, Sequence[Sequence[float]]], best_step: int = 0) -
         legend.append(f"<span>best: step {best_step}</span>")
     axis = (
         f'<text x="{MARGIN}" y="{HEIGHT - 10}">0</text><text x="{WIDTH - MARGIN}" y="{HEIGHT - 10}" text-anchor="end">'
-        f'step {last:g}</text><text x="4" y="{MARGIN}">{high:.3g}</text><text x="4" y="{HEIGHT - MARGIN}">{low:.3g}</text>'
+        f'step {last:g}</text><text x="4" y="{MARGIN}">{high:.3g}</text>'
+        f'<text x="4" y="{HEIGHT - MARGIN}">{low:.3g}</text>'
     )
-    said = "Loss over the steps: " + ", ".join(f"{LABELS[name]} {line[-1][1]:.4f}" for name, line in named.items() if line)
+    said = "Loss over the steps: " + ", ".join(
+        f"{LABELS[name]} {line[-1][1]:.4f}" for name, line in named.items() if line
+    )
     return (
-        f'<figure class="fw-training-curves"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}">'
+        f'<figure class="fw-training-curves"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{escape(said)}">'
         f"{axis}{''.join(lines)}</svg><figcaption>{''.join(legend)}</figcaption></figure>"
     )
 

@@ -1,4 +1,4 @@
-"""A whole training on the bundled model: resumed after a kill it is the same to the bit, and a full disk costs nothing."""
+"""A whole training: resumed after a kill it is the same to the bit, and a full disk costs nothing."""
 
 import errno
 import json
@@ -30,7 +30,7 @@ from tests.recordings import CONFIGS, TINY
 SIDE = 64
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for whatever ends a training in the middle."""
 
 
@@ -54,7 +54,13 @@ def config(images: Path, **sections: Any) -> TrainingConfig:
     whole: dict[str, Any] = {
         "model": {"checkpoint": str(TINY), "device": "cpu"},
         "adapter": {"rank": 2},
-        "data": {"folders": [str(images)], "resolution": SIDE, "shuffle_tags": True, "caption_variants": 2, "flip": True},
+        "data": {
+            "folders": [str(images)],
+            "resolution": SIDE,
+            "shuffle_tags": True,
+            "caption_variants": 2,
+            "flip": True,
+        },
         "training": {"steps": 4, "warmup": 1, "learning_rate": 1e-3, "ema": 0.9},
         "output": {"name": "toy", "save_every": 2, "validate_every": 3, "keep_best": False},
     }
@@ -70,7 +76,7 @@ def train(settings: TrainingConfig, tmp_path: Path, report: Callable[[Progress],
 def kill_at(step: int) -> Callable[[Progress], None]:
     def report(progress: Progress) -> None:
         if progress.phase.startswith(f"step {step} "):
-            raise Killed
+            raise KilledError
 
     return report
 
@@ -78,7 +84,7 @@ def kill_at(step: int) -> Callable[[Progress], None]:
 def test_a_training_that_was_cut_off_goes_on_to_the_same_bits(images: Path, tmp_path: Path) -> None:
     whole = train(config(images), tmp_path / "whole")
     cut = config(images)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train(cut, tmp_path / "cut", kill_at(3))
     assert (tmp_path / "cut" / "Lora" / "toy.training").is_file()
     finished = train(cut, tmp_path / "cut")
@@ -119,7 +125,7 @@ train(config(Path({str(images)!r}), training={{"optimizer": "prodigy", "learning
 
 
 def test_a_state_of_other_options_is_refused_and_a_damaged_one_kept_aside(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train(config(images), tmp_path, kill_at(1))
     with pytest.raises(TrainingError, match="with other options"):
         train(config(images, training={"learning_rate": 2e-3}), tmp_path)
@@ -129,9 +135,7 @@ def test_a_state_of_other_options_is_refused_and_a_damaged_one_kept_aside(images
         train(config(images), tmp_path)
 
 
-def test_a_full_disk_keeps_the_last_good_file(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_last_good_file(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config(images, training={"steps": 1}), tmp_path)
     file = tmp_path / "Lora" / "toy.safetensors"
     before = file.read_bytes()
@@ -208,7 +212,9 @@ def test_encodings_are_made_once(images: Path, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("kind", ["dora", "loha", "lokr"])
 def test_every_kind_is_written_as_it_is_read(images: Path, tmp_path: Path, kind: str) -> None:
     finished = train(config(images, adapter={"type": kind, "conv_rank": 2}, training={"steps": 1}), tmp_path)
-    again = config(images, adapter={"type": kind, "conv_rank": 2, "start": str(finished.files[0])}, output={"name": "b"})
+    again = config(
+        images, adapter={"type": kind, "conv_rank": 2, "start": str(finished.files[0])}, output={"name": "b"}
+    )
     run = TrainingRun(again, places(tmp_path), lambda progress: None)
     written = read_adapter_file(finished.files[0]).adapters
     assert written.keys() == {each.name for each in run.trainer.layers}
@@ -265,5 +271,3 @@ def test_overfitting_is_said_in_words() -> None:
 def test_smoothing_begins_at_the_first_value() -> None:
     curve = smoothed([(1, 2.0), (2, 2.0), (3, 2.0)])
     assert [value for _, value in curve] == pytest.approx([2.0, 2.0, 2.0])
-
-

@@ -150,9 +150,9 @@ class TrainingRun:
         if not self.trainer.trains_text:
             self._tell("encoding captions", 0, 1)
             self.texts.fill([*captions, *self.sample_captions])
-            _leave_memory(*model.text_encoders.values())
+            leave_memory(*model.text_encoders.values())
         if not config.output.sample_every:
-            _leave_memory(model.vae)
+            leave_memory(model.vae)
         release_memory(model.device)
         self._resume()
 
@@ -432,7 +432,7 @@ def compute_of(config: TrainingConfig) -> torch.dtype | None:
     return PLAIN.get(config.model.compute)
 
 
-def _leave_memory(*modules: torch.nn.Module) -> None:
+def leave_memory(*modules: torch.nn.Module) -> None:
     """Weights that are not needed any more go to the meta device."""
     for module in modules:
         for layer in module.modules():

@@ -1,10 +1,10 @@
 """A LoRA of rank 16 on Stable Diffusion 1's full size at 256 px, batch 1: peak memory and time of a step, over a plain
 loop with diffusers in fp32 and bf16 with its own gradient checkpointing; and what SDXL at 1024 px takes by estimate.
 
-Run `python -m benchmarks.training`, `--tiny` to try the script. A checkpoint with random weights is made on the fly. Each
-variant runs in a process of its own, which says what it holds at its peak: resident memory that is its own, less what
-the program has before a model is there; pages of the file that the system may drop do not count. Seconds are of all threads,
-the median of the steps after the first.
+Run `python -m benchmarks.training`, `--tiny` to try the script. A checkpoint with random weights is made on the fly.
+Each variant runs in a process of its own, which says what it holds at its peak: resident memory that is its own, less
+what the program has before a model is there; pages of the file that the system may drop do not count. Seconds are of
+all threads, the median of the steps after the first.
 """
 
 import argparse

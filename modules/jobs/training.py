@@ -58,7 +58,8 @@ class TrainingWork:
             self._make_room()
             shown = _Shown(task, config, notices)
             finished = run_training(chosen, self.places(), shown.report)
-            self.engine.adapters.files.embeddings()
+            self.engine.adapters.files.catalogue.refresh()
+            self.engine.adapters.files.embeddings.refresh()
             outcome = shown.outcome(finished.history, (*notices, *finished.notices), finished.steps)
             return {**outcome, "files": [path.name for path in finished.files], "seconds": round(finished.seconds, 1)}
 

@@ -35,6 +35,7 @@ from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
 from modules.ui.tooltips import tooltips
+from modules.ui.train_tab import build_train_tab
 from modules.ui.txt2img_tab import build_txt2img_tab
 from modules.ui.ui_config import UiConfig
 
@@ -58,7 +59,16 @@ SCRIPTS = (
         "start.js",
     ),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css")
+STYLES = (
+    "style.css",
+    "extra_networks.css",
+    "precision.css",
+    "memory.css",
+    "canvas.css",
+    "extras.css",
+    "queue.css",
+    "train.css",
+)
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
@@ -87,6 +97,7 @@ def build_page(services: Services) -> BuiltPage:
             "extras": lambda: build_extras_tab(services, page),
             "pnginfo": build_png_info_tab,
             "modelmerger": lambda: build_merger_tab(services, page, checkpoint),
+            "train": lambda: build_train_tab(services, page),
             "precision": lambda: build_precision_tab(services, page),
             "queue": build_queue_tab,
             "history": build_history_tab,

@@ -8,6 +8,7 @@ TAB_ORDER = {
     "extras": "Extras",
     "pnginfo": "PNG Info",
     "modelmerger": "Checkpoint Merger",
+    "train": "Train",
     "precision": "Precision",
     "queue": "Queue",
     "history": "History",

@@ -79,6 +79,7 @@ log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS_FOLDER = "reports"  # of the outputs
+RESUME_FOLDER = "resume"  # of the data folder
 BROUGHT_ALONG = ("wildcards", "tags")
 """Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
@@ -102,7 +103,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
     temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
     spool = Spool((paths.data_dir / "spool", temporary))
-    recordings = Recordings(paths.data_dir / "resume")
+    recordings = Recordings(paths.data_dir / RESUME_FOLDER)
     output = Output(paths.data_dir, allowed=allowed, spool=spool, recordings=recordings)
     store = JobStore(paths.jobs_file)
     workers = workers_of(flags, root, paths, computing, output, estimator)
@@ -212,7 +213,7 @@ def worker_host(flags: Flags, root: Path, data_dir: Path, ask: Asking) -> Engine
     paths = resolve_paths(flags, root)
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags), is_mirror=True)
     found = build_computing(flags, paths, settings)
-    output = AskingOutput(data_dir, recordings=Recordings(data_dir / "resume"), ask=ask)
+    output = AskingOutput(data_dir, ask=ask, recordings=Recordings(data_dir / RESUME_FOLDER))
     executor = InProcessExecutor(found.engine, output, found.scripts)
     return EngineHost(found.engine, found.catalogue, settings, executor)
 

@@ -357,7 +357,7 @@ class AdapterApplier:
         bias = changed_bias(None, changes)
         if bias is None:
             return
-        _managed_whole(target.layer).branches = AllBranches((), bias.to(self._device))
+        managed_whole(target.layer).branches = AllBranches((), bias.to(self._device))
         total.add(f"{target.path}.bias", bias, bias)
         for number, change in zip(self._numbers(target), changes, strict=True):
             own = change.bias_delta(None)
@@ -440,7 +440,7 @@ def _plain_formats(layer: nn.Module, known: Collection[str] = ()) -> dict[str, S
 def add_branches(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, device: torch.device) -> None:
     """Have changes work on a layer in mode exact: as branches where all factor, else when its weight is decoded, or as
     a second product where rounding would lose them."""
-    state = _managed_whole(layer)
+    state = managed_whole(layer)
     sides = [branch for change in changes if (branch := change.branch()) is not None and _fits(branch, layer)]
     if len(sides) == len(changes) and isinstance(layer, (nn.Linear, nn.Conv2d)):
         state.branches = AllBranches(joined_branches(layer, sides, state.compute_dtype, device))
@@ -455,7 +455,7 @@ def add_branches(layer: nn.Module, changes: Sequence[LayerChange], budget: Budge
             state.branches = AllBranches((), bias.to(device))
 
 
-def _managed_whole(layer: nn.Module) -> Stored:
+def managed_whole(layer: nn.Module) -> Stored:
     """Have the layer managed with all of its parameters, so that each can be changed on its way to use."""
     known = stored_state(layer)
     if known is None:

@@ -104,7 +104,8 @@ class Entry(ABC):
         self._interrupt = threading.Event()
         self._status = JobStatus.QUEUED
         self._started_at: float | None = None
-        self._ended_at: float | None = None
+        self._began: float | None = None  # this and the next by the clock that cannot be set
+        self._over: float | None = None
         self._error: FeatherweightError | None = None
         self._when_final: list[Callable[[], None]] = []
 
@@ -119,17 +120,17 @@ class Entry(ABC):
     def begin(self) -> None:
         """The worker took it."""
         with self._lock:
-            self._status, self._started_at = JobStatus.RUNNING, time.time()
+            self._status, self._started_at, self._began = JobStatus.RUNNING, time.time(), time.monotonic()
 
     def put_back(self, notice: str) -> None:
         """The worker is gone; it waits again. `notice` says so in its result."""
         with self._lock:
-            self._status, self._started_at = JobStatus.QUEUED, None
+            self._status, self._started_at, self._began = JobStatus.QUEUED, None, None
 
     def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
         """It is final; whoever waits for it goes on."""
         with self._lock:
-            self._status, self._error, self._ended_at = status, error, time.time()
+            self._status, self._error, self._over = status, error, time.monotonic()
             callbacks, self._when_final = self._when_final, []
         self._finished.set()
         for callback in callbacks:
@@ -323,7 +324,7 @@ class Job(Entry):
     def step(self, done: int, info: object = None) -> None:
         with self._lock:
             if self._first_step_at is None:
-                self._first_step_at, self._first_step = time.time(), done
+                self._first_step_at, self._first_step = time.monotonic(), done
             self._done_steps = done
 
     def wants_preview(self, done: int) -> bool:
@@ -415,7 +416,7 @@ class Job(Entry):
     def progress(self, position: int = 0) -> Progress:
         """Where the job stands now. `eta_s` follows from the steps so far; None before the first one."""
         with self._lock:
-            now = self._ended_at or time.time()
+            now = self._over or time.monotonic()
             total, done = self._total_steps, self._done_steps
             fraction = 1.0 if self._status.is_final else (done / total if total else 0.0)
             eta = None
@@ -429,7 +430,7 @@ class Job(Entry):
                 step=done,
                 total_steps=total,
                 eta_s=eta,
-                elapsed_s=now - self._started_at if self._started_at else 0.0,
+                elapsed_s=now - self._began if self._began is not None else 0.0,
                 phase=self._phase,
                 stage=self._stage,
                 preview=self._preview,

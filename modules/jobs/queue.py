@@ -33,7 +33,7 @@ from modules.jobs.job import (
     recorded_images,
 )
 from modules.jobs.lanes import Lane
-from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
+from modules.jobs.order import Choice, Waiting, choose, in_order, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.processing.record.recordings import Recordings
@@ -218,6 +218,7 @@ class JobQueue:
                 record.request,
                 created_at=record.created_at,
             )
+            entry.noted, entry.on_note = self.store.notes(record.task_id), self.store.note
         entry.standing = record.standing
         return entry
 
@@ -296,6 +297,7 @@ class JobQueue:
         """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
         task = Task(_new_id(), spec.type, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
+        task.on_note = self.store.note
         self._enter(task)
         return task
 
@@ -430,21 +432,13 @@ class JobQueue:
     def line(self, limit: int = MAX_SHOWN) -> tuple[Entry, ...]:
         """The first of what waits, in the order in which it will run as things stand now; what cannot run is last."""
         with self._condition:
-            left, turns, loaded = list(self._waiting), dict(self._turns), self._lanes[0].loaded
-        groups = self._options().groups
-        facts = [replace(_facts(item), is_held=bool(item.standing.waits_for)) for item in left]
-        order: list[Entry] = []
-        while left and len(order) < limit:
-            choice = choose(facts, loaded, turns, groups)
-            if choice is None:
-                break
-            for index in choice.overtaken:
-                facts[index] = replace(facts[index], overtaken=facts[index].overtaken + 1)
-            taken, fact = left.pop(choice.index), facts.pop(choice.index)
-            turns[fact.user] = turns.get(fact.user, 0) + 1
-            loaded = fact.model or loaded
-            order.append(taken)
-        return (*order, *left)[:limit]
+            waiting, turns, loaded = list(self._waiting), dict(self._turns), self._lanes[0].loaded
+        facts = [_facts(item, bool(item.standing.waits_for)) for item in waiting]
+        order = in_order(facts, loaded, turns, limit, self._options().groups)
+        if len(order) < limit:
+            known = set(order)
+            order += [index for index in range(len(waiting)) if index not in known]
+        return tuple(waiting[index] for index in order[:limit])
 
     def record(self, task_id: str) -> JobRecord:
         """The record of any work, waiting, running or ended. Raises `UnknownNameError`."""
@@ -591,8 +585,9 @@ class JobQueue:
         """
         with self._condition:
             if not task_id:
-                jobs: list[Entry] = [running for running in self.running_entries if isinstance(running, Job)]
-                for running in jobs or [task for task in (self.running_task,) if task is not None]:
+                jobs: list[Entry] = [job for job in self.running_entries if isinstance(job, Job)]
+                task = self.running_task
+                for running in jobs or ([task] if task is not None else []):
                     running.interrupt(after_batch)
                 return
             entry = self._known.get(task_id)
@@ -602,7 +597,7 @@ class JobQueue:
         if entry is None:
             return
         if is_waiting:
-            self._withdraw(entry, why)
+            self._withdraw([entry], why)
         else:
             entry.interrupt(after_batch)
 
@@ -611,15 +606,15 @@ class JobQueue:
         with self._condition:
             waiting = tuple(self._waiting)
             self._waiting.clear()
-        for entry in waiting:
-            self._withdraw(entry, "taken out of the line")
+        self._withdraw(waiting, "taken out of the line")
         return len(waiting)
 
-    def _withdraw(self, entry: Entry, why: str) -> None:
+    def _withdraw(self, entries: Sequence[Entry], why: str) -> None:
         text = f"The job was {why} before it started; nothing was made."
-        self.store.ended(entry.task_id, JobStatus.INTERRUPTED, text)
-        self._forget_recordings(entry)
-        entry.end(JobStatus.INTERRUPTED, Interrupted(text))
+        self.store.withdrawn([entry.task_id for entry in entries], text)
+        for entry in entries:
+            self._forget_recordings(entry)
+            entry.end(JobStatus.INTERRUPTED, Interrupted(text))
 
     def _forget_recordings(self, entry: Entry) -> None:
         if self._recordings is not None:
@@ -839,6 +834,8 @@ class JobQueue:
             listener.finished(task_id, user, image)
 
     def _forget(self) -> None:
+        if len(self._known) - len(self._waiting) <= KEPT_ENTRIES:
+            return  # thousands may wait: they are not looked through for each that comes
         final = [task_id for task_id, entry in self._known.items() if entry.status.is_final]
         for task_id in final[: max(len(final) - KEPT_ENTRIES, 0)]:
             del self._known[task_id]
@@ -854,9 +851,9 @@ def fix_seeds(request: GenerationRequest) -> GenerationRequest:
     )
 
 
-def _facts(entry: Entry) -> Waiting:
+def _facts(entry: Entry, is_held: bool = False) -> Waiting:
     standing = entry.standing
-    return Waiting(standing.user, standing.model, standing.overtaken, standing.is_pinned)
+    return Waiting(standing.user, standing.model, standing.overtaken, standing.is_pinned, is_held)
 
 
 def _new_id() -> str:

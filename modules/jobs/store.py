@@ -25,7 +25,7 @@ from modules.sqlite_files import check_version, check_whole, is_damage, is_locke
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     task_id TEXT PRIMARY KEY,
@@ -53,6 +53,9 @@ CREATE TABLE IF NOT EXISTS job_images (
 );
 CREATE TABLE IF NOT EXISTS job_inputs (
     name TEXT NOT NULL, task_id TEXT NOT NULL, PRIMARY KEY (name, task_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS task_notes (
+    task_id TEXT NOT NULL, key TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (task_id, key)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS queue_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
@@ -174,6 +177,7 @@ class JobStore:
             Write(f"UPDATE job_inputs SET task_id = ({older}) WHERE task_id = ?", (entry.task_id,) * 2),
             Write("UPDATE jobs SET task_id = task_id || '~' || rowid WHERE task_id = ?", (entry.task_id,)),
             Write("DELETE FROM job_images WHERE task_id = ?", (entry.task_id,)),
+            Write("DELETE FROM task_notes WHERE task_id = ?", (entry.task_id,)),
             Write(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())),
             *self._input_rows(entry.task_id, recorded),
         ]
@@ -266,19 +270,30 @@ class JobStore:
         outcome: dict[str, Any] | None = None,
     ) -> None:
         """It is final. Without `outcome`, the images that were finished stand in the record."""
-        values = (status, time.time(), None if error is None else _text(error))
+        self._put(*_ending(task_id, status, error, outcome))
+
+    def withdrawn(self, task_ids: Sequence[str], error: str) -> None:
+        """Waiting work was taken out of the line: all of it in one transaction."""
+        self._put(*(write for task_id in task_ids for write in _ending(task_id, JobStatus.INTERRUPTED, error, None)))
+
+    def note(self, task_id: str, key: str, data: Mapping[str, Any]) -> None:
+        """A task does something that a later try must know of, see `Task.note`; tries are counted anew."""
         self._put(
-            Write(
-                "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
-                "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
-                f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
-                (
-                    *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
-                    *(None if outcome is None else json.dumps(outcome), task_id, task_id),
-                ),
-            ),
-            Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
+            Write("INSERT OR REPLACE INTO task_notes VALUES (?, ?, ?)", (task_id, key, json.dumps(data))),
+            Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
         )
+
+    def notes(self, task_id: str) -> dict[str, dict[str, Any]]:
+        """What a task has noted, by key; what somebody has edited into nonsense is left out."""
+        notes = {}
+        for key, text in self._rows("SELECT key, data FROM task_notes WHERE task_id = ?", (task_id,)):
+            try:
+                data = json.loads(text)
+            except (ValueError, TypeError):
+                continue
+            if isinstance(data, dict):
+                notes[str(key)] = data
+        return notes
 
     def put_back(self, task_id: str) -> None:
         """The server ends in order while this runs: it waits again, and the try does not count."""
@@ -504,8 +519,25 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def _ending(task_id: str, status: JobStatus, error: str | None, outcome: dict[str, Any] | None) -> tuple[Write, ...]:
+    values = (status, time.time(), None if error is None else _text(error))
+    return (
+        Write(
+            "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
+            "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
+            f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
+            (
+                *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
+                *(None if outcome is None else json.dumps(outcome), task_id, task_id),
+            ),
+        ),
+        Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
+        Write("DELETE FROM task_notes WHERE task_id = ?", (task_id,)),
+    )
+
+
 def _forgetting(where: str, values: tuple[object, ...]) -> tuple[Write, ...]:
-    tables = ("job_inputs", "job_images", "jobs")  # the last one last: the others may be chosen by it
+    tables = ("job_inputs", "job_images", "task_notes", "jobs")  # the last one last: the others may be chosen by it
     return tuple(Write(f"DELETE FROM {table} WHERE {where}", values) for table in tables)
 
 

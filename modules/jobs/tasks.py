@@ -52,7 +52,8 @@ class Task(Entry):
 
     `request` is what the record keeps, ready for JSON: enough to begin the work again. `makes_images`: whoever
     interrupts the images that are being made means this task too, and the routes of progress show it. `product`: what
-    the work fills that is no JSON, such as images; kept as long as the task is remembered.
+    the work fills that is no JSON, such as images; kept as long as the task is remembered. `noted`: what an earlier try
+    of the same work has done, see `note`.
     """
 
     def __init__(
@@ -74,6 +75,13 @@ class Task(Entry):
         self._fraction = 0.0
         self._phase = "waiting"
         self._outcome: Outcome | None = None
+        self.noted: Mapping[str, Mapping[str, Any]] = {}
+        self.on_note: Callable[[str, str, Mapping[str, Any]], None] = lambda task_id, key, data: None
+
+    def note(self, key: str, data: Mapping[str, Any]) -> None:
+        """Put on record what a later try of this work shall not do again, before it is done; after a restart it stands
+        in `noted`."""
+        self.on_note(self.task_id, key, data)
 
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         return self._request
@@ -127,8 +135,7 @@ class Task(Entry):
     def state(self) -> TaskState:
         """Where the task stands now."""
         with self._lock:
-            now = self._ended_at or time.time()
-            elapsed = now - self._started_at if self._started_at is not None else 0.0
+            elapsed = (self._over or time.monotonic()) - self._began if self._began is not None else 0.0
             runs = self._status is JobStatus.RUNNING and self._fraction > 0
             return TaskState(
                 id=self.task_id,

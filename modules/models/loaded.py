@@ -157,7 +157,11 @@ class LoadedModel:
         """
         if isinstance(context, Tensor):
             context = DenoiserContext(context)
-        return self.recovery.run("denoise", lambda: self.unet_runner.run(self._predict, x, timesteps, context))
+        return self.recovery.run("denoise", lambda: self.predict_once(x, timesteps, context))
+
+    def predict_once(self, x: Tensor, timesteps: Tensor, context: DenoiserContext) -> Tensor:
+        """`predict` for callers with a recovery of their own: memory that runs out is their error."""
+        return self.unet_runner.run(self._predict, x, timesteps, context)
 
     def _predict(self, x: Tensor, timesteps: Tensor, context: DenoiserContext) -> Tensor:
         device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.offload_dtype

@@ -17,7 +17,8 @@ class ClipTextEncoder:
 
     With `use_pooled` the result carries the pooled output of the end token, through `project` if one is given (the
     encoder's text projection). `fixed_layer` takes the hidden states of that layer, counted from the
-    end, whatever the clip skip; `final_norm` applies the final layer norm to them.
+    end, whatever the clip skip; `final_norm` applies the final layer norm to them. Only with `has_gradients` autograd
+    follows the encoding.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class ClipTextEncoder:
         project: Callable[[Tensor], Tensor] | None = None,
         fixed_layer: int | None = None,
         final_norm: bool = True,
+        has_gradients: bool = False,
     ) -> None:
         self._model: Any = model
         self._device = torch.device(device)
@@ -35,10 +37,14 @@ class ClipTextEncoder:
         self._project = project
         self._fixed_layer = fixed_layer
         self._final_norm = final_norm
+        self._has_gradients = has_gradients
 
-    @torch.no_grad()
     def encode(self, tokens: Tensor, clip_skip: int, injections: Sequence[Injection]) -> Encoded:
         """Encode `tokens` [B, 77]; raises `InvalidValueError` if `clip_skip` is beyond the model's layers."""
+        with torch.set_grad_enabled(self._has_gradients and torch.is_grad_enabled()):
+            return self._encode(tokens, clip_skip, injections)
+
+    def _encode(self, tokens: Tensor, clip_skip: int, injections: Sequence[Injection]) -> Encoded:
         layers = int(self._model.config.num_hidden_layers)
         clip_skip = self._fixed_layer or clip_skip
         if not 1 <= clip_skip <= layers + 1:

@@ -75,7 +75,7 @@ def test_what_the_user_stops_leaves_no_recording(tmp_path: Path) -> None:
 
 def test_the_time_left_is_counted_from_where_a_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("modules.jobs.job.time.time", lambda: now[0])
+    monkeypatch.setattr("modules.jobs.job.time.monotonic", lambda: now[0])
     job = Job("a", wanted())
     job.begin()
     job.plan(40)

@@ -133,13 +133,22 @@ class ExternalTextEncoder:
     is_part: bool = False
 
 
+class LoraNaming(Enum):
+    """Names of layers in adapter files that all programs for a family read."""
+
+    KOHYA = "lora_unet_ and the path in diffusers' module, with underscores"
+    KOHYA_ORIGINAL = "lora_unet_ and the path in the original layout, with underscores"
+    PEFT = "transformer. and the path in diffusers' module, with lora_A and lora_B"
+
+
 @dataclass(frozen=True)
 class LoraBase:
     """What the metadata of LoRAs calls the models that they were trained on: `ss_base_model_version`, and the beginning
-    of `modelspec.architecture`."""
+    of `modelspec.architecture`; `naming` is what their files call the layers."""
 
     version: str
     architecture: str
+    naming: LoraNaming = LoraNaming.KOHYA
 
 
 @dataclass(frozen=True)
@@ -177,12 +186,13 @@ class TextParts:
 @dataclass(frozen=True, eq=False)
 class TextRequest:
     """What a job asks of the text encoders: embeddings by the width of an encoder, the options, all settings, and the
-    size of the image (width, height)."""
+    size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through."""
 
     embeddings: Mapping[int, EmbeddingTable]
     options: TextOptions
     settings: Settings
     size_px: tuple[int, int]
+    has_gradients: bool = False
 
 
 Make = Callable[[tuple[int, ...], torch.dtype], Tensor]

@@ -48,6 +48,7 @@ class TextTowerRecipe:
             project=module.text_projection if projected else None,
             fixed_layer=None if by_options else self.layer_from_end,
             final_norm=self.final_norm,
+            has_gradients=request.has_gradients,
         )
         table = request.embeddings.get(int(module.config.hidden_size))
         return TextTower(parts.tokenizer, encoder, table, self.pad_id)

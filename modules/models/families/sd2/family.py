@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import AdapterVersion, Component, Header
+from modules.models.families.family import AdapterVersion, Component, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector, input_channels
@@ -73,5 +73,6 @@ SD2 = LdmFamily(
     text_encoders=_text_encoders,
     unsaid_prediction=_unsaid_prediction,
     ignores_too=_is_projection,
+    lora_base=LoraBase("sd_v2", "stable-diffusion-v2"),
     adapter_version=AdapterVersion("SD2", "sd_v2", "stable-diffusion-v2", v2="True"),
 )

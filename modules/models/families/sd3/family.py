@@ -23,6 +23,7 @@ from modules.models.families.family import (
     GuidanceType,
     Header,
     LoraBase,
+    LoraNaming,
     Make,
     OptionalEncoder,
     TextParts,
@@ -64,7 +65,7 @@ class StableDiffusion3:
     )
     context_tokens = 2 * CHUNK_TOKENS
     latent_multiple = 1  # `run_transformer` continues odd sides
-    lora_base: LoraBase | None = None
+    lora_base: LoraBase | None = LoraBase("sd3", "stable-diffusion-3", LoraNaming.PEFT)
     adapter_version: AdapterVersion | None = None
     folder = FOLDER
 

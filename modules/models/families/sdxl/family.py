@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header
+from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header, LoraBase, LoraNaming
 from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import context_width, has_vector
@@ -101,6 +101,7 @@ SDXL = LdmFamily(
         ExternalTextEncoder("clip_g", BIG_G_PREFIX, wanted_by="", is_part=True),
     ),
     text_encoders=_text_encoders,
+    lora_base=LoraBase("sdxl_base_v1-0", "stable-diffusion-xl-v1-base", LoraNaming.KOHYA_ORIGINAL),
     adapter_version=_ADAPTERS,
 )
 SDXL_REFINER = LdmFamily(

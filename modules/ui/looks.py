@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT, CONTRAST = "Default", "High contrast"
 MAX_CSS_BYTES = 2_000_000
-THEMES = {
+THEMES: dict[str, type[gr.themes.Base]] = {
     "gradio/base": gr.themes.Base,
     "gradio/citrus": gr.themes.Citrus,
     "gradio/default": gr.themes.Default,

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import Distribution, distributions
-from typing import TypeGuard
 
 import gradio as gr
 from fastapi import APIRouter, FastAPI, Request
@@ -20,11 +19,10 @@ Build = Callable[[FastAPI], tuple[FastAPI, gr.Blocks, SessionOf]]
 
 def page_app(app: FastAPI) -> GradioApp:
     """The page that is mounted on an app."""
-    found: GradioApp = next(route for route in app.routes if _is_page(route)).app
-    return found
+    return next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
 
 
-def _is_page(route: object) -> TypeGuard[Mount]:
+def _is_page(route: object) -> bool:
     return isinstance(route, Mount) and isinstance(route.app, GradioApp)
 
 

@@ -143,9 +143,9 @@ def _problem(control: gr.components.Component, key: str, value: Any) -> str:
             return f"it is {value!r}, and takes a number"
         if key == "step" and value <= 0:
             return f"the step is {value!r}, and must be more than 0"
-        if key == "minimum" and value >= control.maximum:
+        if isinstance(control, gr.Slider) and key == "minimum" and value >= control.maximum:
             return f"{value!r} is not below the maximum, {control.maximum:g}"
-        if key == "maximum" and value <= control.minimum:
+        if isinstance(control, gr.Slider) and key == "maximum" and value <= control.minimum:
             return f"{value!r} is not above the minimum, {control.minimum:g}"
         return ""
     if isinstance(control, gr.Checkbox):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+import httpx
 import pytest
 from playwright import sync_api
 
@@ -214,3 +215,9 @@ class TestInTheBrowser:
         page.click("#settings_list button:has-text('Licences')")
         page.wait_for_selector("#settings_licences td:has-text('torch')")
         fakes.settings.update({"samples_format": "png"})
+
+    def test_the_page_is_small_on_the_wire(self, address: str) -> None:
+        with httpx.stream("GET", address, headers={"Accept-Encoding": "gzip"}) as reply:
+            reply.read()
+        assert reply.headers["content-encoding"] == "gzip"
+        assert reply.num_bytes_downloaded <= 150_000, reply.num_bytes_downloaded

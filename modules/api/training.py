@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from modules.api.documentation import documented
-from modules.api.reply_models import TaskItem
+from modules.api.reply_models import TaskItem, TrainingInfo
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import training_of
@@ -78,11 +78,20 @@ class TrainEmbeddingBody(Tolerant):
     save_embedding_every: int = 500
 
 
+class HypernetworkBody(Tolerant):
+    """POST /sdapi/v1/create/hypernetwork and train/hypernetwork: whatever is asked."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"example": {"name": "mystyle"}})
+
+
 def training_routes(services: Services) -> APIRouter:
     """The routes that train."""
     routes = APIRouter(tags=["training"])
     work = training_of(services)
-    errors = {404: "Unknown checkpoint 'gone'.", 422: "Unknown key adapter.rnk. Did you mean 'rank'?"}
+    errors = {
+        404: "Unknown checkpoint 'gone'.",
+        422: "Unknown key adapter.rnk. Did you mean 'rank'? Known: type, rank, alpha.",
+    }
 
     def checkpoint() -> str:
         return stored_checkpoint(services.settings.current, services.catalogue).name
@@ -109,8 +118,11 @@ def training_routes(services: Services) -> APIRouter:
         model = {"checkpoint": checkpoint(), **(sections.get("model") or {})}
         return task_reply(work.find_rate(config_of({**sections, "model": model})))
 
-    @routes.post("/sdapi/v1/create/embedding", **documented(errors={422: "There is an embedding x already."}))
-    def new_embedding(body: EmbeddingBody) -> dict[str, str]:
+    @routes.post(
+        "/sdapi/v1/create/embedding",
+        **documented(errors={422: "There is an embedding x already. Choose another name, or overwrite_old."}),
+    )
+    def new_embedding(body: EmbeddingBody) -> TrainingInfo:
         """Write an embedding whose vectors are those of `init_text`, for the checkpoint that is chosen."""
         from modules.training.config import TrainingConfig
         from modules.training.stepping import make_vectors
@@ -125,10 +137,10 @@ def training_routes(services: Services) -> APIRouter:
             vectors = make_vectors(services.engine.model(None), config)
         plain = {width: vector.detach().cpu() for width, vector in vectors.items()}
         path = create_embedding(services.paths.embeddings_dir, body.name, plain, body.overwrite_old)
-        return {"info": f"create embedding filename: {path}"}
+        return TrainingInfo(info=f"create embedding filename: {path}")
 
     @routes.post("/sdapi/v1/train/embedding", **documented(errors=errors))
-    def train_embedding(body: TrainEmbeddingBody) -> dict[str, str]:
+    def train_embedding(body: TrainEmbeddingBody) -> TrainingInfo:
         """Train an embedding, and wait until it is done. Options of the reference UI that mean nothing here are
         ignored; `data_root` holds images with captions in which the embedding's name stands, or gets it put before."""
         if not body.embedding_name:
@@ -158,15 +170,16 @@ def training_routes(services: Services) -> APIRouter:
         task = work.start(config)
         task.wait()
         outcome = task.result()
-        return {"info": f"train embedding complete: filename: {', '.join(outcome.get('files', []))} error: None"}
+        files = ", ".join(outcome.get("files", []))
+        return TrainingInfo(info=f"train embedding complete: filename: {files} error: None")
 
     @routes.post("/sdapi/v1/create/hypernetwork", **documented(errors={422: HYPERNETWORKS}))
-    def create_hypernetwork() -> dict[str, str]:
+    def create_hypernetwork(body: HypernetworkBody) -> TrainingInfo:
         """Refused: hypernetworks are not trained here."""
         raise InvalidValueError(HYPERNETWORKS)
 
     @routes.post("/sdapi/v1/train/hypernetwork", **documented(errors={422: HYPERNETWORKS}))
-    def train_hypernetwork() -> dict[str, str]:
+    def train_hypernetwork(body: HypernetworkBody) -> TrainingInfo:
         """Refused: hypernetworks are not trained here."""
         raise InvalidValueError(HYPERNETWORKS)
 

@@ -29,5 +29,6 @@ class Lane:
     takes: Callable[[Entry], bool] = _anything
     around_task: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     is_endable: bool = False
-    entry: Entry | None = None  # what runs; changed under the queue's lock
+    entry: Entry | None = None  # what runs; this and what follows is changed under the queue's lock
+    is_rung: bool = False  # it was woken for something new, and has not looked yet
     loaded: str = ""  # the model of the last job

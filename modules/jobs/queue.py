@@ -116,7 +116,8 @@ class JobQueue:
         self.store = store
         self._options = options
         self._models = models or Models()
-        self._condition = threading.Condition()
+        self._condition = threading.RLock()
+        self._bells = {lane.name: threading.Condition(self._condition) for lane in self._lanes}
         self._waiting: list[Entry] = []
         self._known: OrderedDict[str, Entry] = OrderedDict()
         self._turns: dict[str, int] = {}  # by user
@@ -143,7 +144,7 @@ class JobQueue:
     def wake(self) -> None:
         """A lane can take work, or no longer can."""
         with self._condition:
-            self._condition.notify_all()
+            self._ring()
 
     def listen(self, listener: ImageListener) -> None:
         """Have every finished image told."""
@@ -178,7 +179,7 @@ class JobQueue:
             self._next_position = max((item.standing.position for item in self._waiting), default=0.0) + 1.0
             if restored and options.starts_paused:
                 self._paused = True
-            self._condition.notify_all()
+            self._ring()
         self.store.clean_inputs()
         self.store.prune(options.kept_records)
         if self._recordings is not None:
@@ -338,7 +339,23 @@ class JobQueue:
             if all(item.standing.user != user for item in self._waiting):
                 self._turns[user] = turns_of_newcomer(user, [_facts(item) for item in self._waiting], self._turns)
             self._waiting.append(entry)
-            self._condition.notify_all()
+            self._ring_for(entry)
+
+    def _ring_for(self, entry: Entry) -> None:
+        """Wake one lane that can do this. Waking all of many for each job would cost more than the job's record."""
+        if self._paused:
+            return
+        for lane in self._lanes:
+            is_free = lane.entry is None and not lane.is_rung and lane.is_ready()
+            if is_free and lane.name not in entry.standing.avoids and lane.takes(entry):
+                lane.is_rung = True
+                self._bells[lane.name].notify()
+                return
+
+    def _ring(self) -> None:
+        """Wake all lanes: something has changed."""
+        for bell in self._bells.values():
+            bell.notify_all()
 
     def _check_room(self) -> None:
         if self._closing:
@@ -463,7 +480,7 @@ class JobQueue:
         """Begin nothing new, or go on. What runs is finished. Outlives a restart."""
         with self._condition:
             self._paused = is_paused
-            self._condition.notify_all()
+            self._ring()
         self.store.remember("paused", "1" if is_paused else "0")
 
     def run_next(self, task_id: str) -> None:
@@ -538,7 +555,7 @@ class JobQueue:
             except FeatherweightError:
                 entry.ask_instead(before)
                 raise
-            self._condition.notify_all()
+            self._ring()
         return entry
 
     def rename(self, task_id: str, title: str) -> None:
@@ -635,7 +652,7 @@ class JobQueue:
             self._closing = True
             waiting, running = list(self._waiting), self.running_entries
             self._waiting.clear()
-            self._condition.notify_all()
+            self._ring()
         for entry in waiting:
             entry.end(JobStatus.INTERRUPTED, Interrupted(STOPPED))
         for entry in running:
@@ -687,8 +704,6 @@ class JobQueue:
             finally:
                 with self._condition:
                     lane.entry = None
-                    if len(self._lanes) > 1:  # another lane may wait for what this one has put back
-                        self._condition.notify_all()
 
     @property
     def _is_working(self) -> bool:
@@ -699,6 +714,7 @@ class JobQueue:
         be written are tried again, and so are jobs whose model was missing."""
         while True:
             with self._condition:
+                lane.is_rung = False
                 if self._closing:
                     return None
                 entry = self._take(lane) if not self._paused and lane.is_ready() else None
@@ -708,8 +724,9 @@ class JobQueue:
                 action = self._action_when_done()
                 if action is WhenDone.NOTHING:
                     held = any(item.standing.waits_for for item in self._waiting)
-                    wait_s = HELD_RETRY_S if held and not self._paused else None
-                    self._condition.wait(RECORD_RETRY_S if self.store.is_behind else wait_s)
+                    looks = (held and not self._paused) or len(self._lanes) > 1
+                    wait_s = HELD_RETRY_S if looks else None
+                    self._bells[lane.name].wait(RECORD_RETRY_S if self.store.is_behind else wait_s)
             if action is not WhenDone.NOTHING:
                 threading.Thread(target=self._on_done, args=(action,), name="featherweight-when-done").start()
             if self.store.is_behind:
@@ -795,7 +812,7 @@ class JobQueue:
         with self._condition:
             lane.entry = None
             self._waiting.insert(0, entry)
-            self._condition.notify_all()
+            self._ring()
         return None
 
     def _computed(self, lane: Lane, entry: Entry) -> tuple[Ending, FeatherweightError | None]:

@@ -38,7 +38,7 @@ def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
 
 
 def request_of(services: Services, **more: object) -> GenerationRequest:
-    settings = services.settings.current.with_changes({"show_progress_type": "Approx cheap"})
+    settings = services.settings.current.with_changes({"show_progress_type": "Full"})
     return GenerationRequest(prompt="a", seed=3, subseed=0, steps=3, width=64, height=64, settings=settings, **more)  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -39,13 +40,13 @@ class Place:
     def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
         self.told.append(image)
 
-    def made(self, prompt: str, count: int = 1, **more: object) -> Job:
+    def made(self, prompt: str, count: int = 1, **more: Any) -> Job:
         job = self.submit(prompt, count, **more)
         assert job.wait(30)
         return job
 
-    def submit(self, prompt: str, count: int = 1, steps: int = 3, **more: object) -> Job:
-        request = GenerationRequest(prompt=prompt, seed=7, steps=steps, width=16, height=16, batch_count=count, **more)  # type: ignore[arg-type]
+    def submit(self, prompt: str, count: int = 1, steps: int = 3, **more: Any) -> Job:
+        request = GenerationRequest(prompt=prompt, seed=7, steps=steps, width=16, height=16, batch_count=count, **more)
         return self.queue.submit(request, preview_every=1)
 
     def files(self) -> list[Path]:
@@ -59,18 +60,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "worker-1",
         lambda: ProcessTransport("worker-1", build, folder),
         Output(folder),
-        lambda: place.options,
+        lambda: made.options,
         settings=lambda: Settings().with_changes({"queue_limit": 77}),
         backoff_s=0.01,
     )
     lane = Lane(worker, "worker-1", lambda: worker.is_ready, is_endable=True)
     queue = JobQueue([lane], JobStore(folder / "jobs.sqlite"), lambda: QueueOptions(retries=2))
     worker.changed = queue.wake
-    place = Place(folder, worker, queue, [])
-    queue.listen(place)
+    made = Place(folder, worker, queue, [])
+    queue.listen(made)
     worker.start()
     queue.start()
-    yield place
+    yield made
     queue.close()
     assert worker.facts.state is WorkerState.ENDED
 
@@ -104,7 +105,8 @@ def test_images_and_settings_of_a_request_arrive(place: Place) -> None:
     source = SourceImage.of(Image.new("RGB", (16, 16), "red"))
     settings = Settings().with_changes({"samples_format": "webp"})
     job = place.made("a", start=FromImage(images=(source,)), settings=settings)
-    assert job.result().images[0].path is not None and job.result().images[0].path.suffix == ".webp"
+    path = job.result().images[0].path
+    assert path is not None and path.suffix == ".webp"
 
 
 def test_an_error_of_the_job_is_told_and_the_worker_stays(place: Place) -> None:
@@ -325,3 +327,19 @@ def test_errors_come_back_as_what_they_were() -> None:
     wrapped.__cause__ = RuntimeError("CUDA error: device-side assert triggered")
     assert is_device_failure(wrapped) and not is_device_failure(RuntimeError("CUDA error: out of memory"))
     assert not is_device_failure(ValueError("CUDA error"))
+
+
+def test_a_worker_that_does_not_stop_is_ended_with_the_server_and_its_job_waits_for_the_next(tmp_path: Path) -> None:
+    class Deaf(Slow):
+        def run(self, job: Job) -> Result:
+            self.go.wait(10)
+            raise WorkerLostError("The worker was killed.")
+
+    queue = JobQueue([Lane(Deaf(), "deaf", is_endable=True)], JobStore(tmp_path / "jobs.sqlite"))
+    job = queue.submit(GenerationRequest(), task_id="a")
+    queue.start()
+    until(lambda: job.status is JobStatus.RUNNING)
+    queue.close(0.05)
+    assert job.status is JobStatus.INTERRUPTED
+    (record,) = JobStore(tmp_path / "jobs.sqlite").waiting()
+    assert record.status is JobStatus.QUEUED and record.standing.attempts == 0

@@ -65,7 +65,7 @@ def test_a_side_branch_has_its_full_effect() -> None:
 def test_a_layer_and_a_convolution_compute_with_their_codes_resident_and_streamed() -> None:
     torch.manual_seed(0)
     convolution, linear = nn.Conv2d(16, 48, 3, padding=1), nn.Linear(64, 1024)
-    model = nn.Sequential(convolution, nn.Flatten(2), linear)
+    model = nn.Sequential(convolution, nn.Flatten(2), linear).requires_grad_(False)
     x, before = torch.randn(2, 16, 8, 8), [convolution.weight.detach().clone(), linear.weight.detach().clone()]
     apply_storage(model, StorageRules("code4"), torch.float32)
     for layer, weight in zip((convolution, linear), before, strict=True):

@@ -118,8 +118,9 @@ def _is_held(item: PlannedTensor, file: TensorSource, layout: FileLayout) -> boo
         return is_matrix and item.assignment.component.name == "unet" and item.storage.name in COMFY_FORMATS
     if layout is FileLayout.GGUF:
         is_block = isinstance(item.storage, BlockFormat) and item.storage.name in GGUF_BLOCKS
-        return is_matrix and is_block and not original_name(key).transposed
-    return not (isinstance(item.storage, BlockFormat) and original_name(key).transposed)
+        return is_matrix and is_block and original_name(key).as_stored
+    # Of rows in another order than ours the blocks could not be taken as they are when the file is read again.
+    return not isinstance(item.storage, BlockFormat) or original_name(key).as_stored
 
 
 @dataclass(frozen=True)

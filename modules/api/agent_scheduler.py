@@ -313,7 +313,7 @@ def _task(record: JobRecord, services: Services, position: int | None = None) ->
         "api_task_id": record.task_id,
         "api_task_callback": None,
         "name": record.title,
-        "type": tab_of(request) if request is not None else record.kind,
+        "type": tab_of(request) if request is not None else record.type,
         "status": _word(record.status),
         "params": values,
         "script_params": None,
@@ -346,8 +346,8 @@ def _portable(record: JobRecord, services: Services) -> dict[str, Any] | None:
 
 
 def _uri(path: Path) -> str:
-    kind = TYPES.get(path.suffix.lower(), "png")
-    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+    subtype = TYPES.get(path.suffix.lower(), "png")
+    return f"data:image/{subtype};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
 def _zipped(files: list[Path], task_id: str) -> Response:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.memory.formats.blocks import kept_bytes
+from modules.memory.storage import CASTABLE
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
 from modules.memory.streaming.offload_storage import SMALL_BYTES
 from modules.memory.streaming.source import RamSource, Source
@@ -26,7 +28,6 @@ from modules.models.reading.filling import SMALLEST_TABLE_BYTES
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.stream_layout import StreamLayout
 
-SCALE_BYTES = 4
 FEW_BLOCKS = 2
 """Of equal blocks one after the other so many tell what all take: the second works while the first output is there."""
 
@@ -69,7 +70,8 @@ class MetaModel:
     def weights(self, plan: PrecisionPlan) -> dict[str, dict[str, int]]:
         """Bytes of every parameter and buffer as it will be stored, by component and name."""
         if plan not in self._known:
-            self._known[plan] = {item.name: self._weights_of(item, plan) for item in self.components}
+            found = {item.name: self._weights_of(item, plan) for item in self.components}
+            self._known[plan] = found if plan.budget_bytes is None else _scaled(found, plan.budget_bytes)
         return self._known[plan]
 
     def _weights_of(self, component: Component, plan: PrecisionPlan) -> dict[str, int]:
@@ -87,9 +89,11 @@ class MetaModel:
             if tables_stay and isinstance(layer, nn.Embedding) and entry and entry.size_bytes >= SMALLEST_TABLE_BYTES:
                 continue
             storage = rules.format_of(path, layer, name, shape) if rules is not None else None
-            if storage is not None:
-                found[key] = tensor.numel() * storage.dtype.itemsize
-                found[key] += SCALE_BYTES * shape[0] if storage.scaled and len(shape) > 1 else 0
+            storage = None if plan.budget_bytes is not None else storage  # in 16 bits, and then `_scaled`
+            if entry is not None and entry.packed is not None and isinstance(layer, CASTABLE):
+                found[key] = entry.size_bytes  # blocks stay as they are in the file
+            elif storage is not None:
+                found[key] = kept_bytes(storage, shape)
             elif entry is not None and entry.dtype.itemsize == 1 and component.name != "vae":
                 found[key] = tensor.numel()  # what is in 8 bits in the file stays so
             else:
@@ -169,6 +173,12 @@ class MetaModel:
         return self._tensors[component.name]
 
 
+def _scaled(weights: dict[str, dict[str, int]], most: int) -> dict[str, dict[str, int]]:
+    """Sizes that are at most so many bytes together: which layers get smaller is only known when they are read."""
+    share = min(1.0, most / max(1, sum(sum(sizes.values()) for sizes in weights.values())))
+    return {part: {key: int(size * share) for key, size in sizes.items()} for part, sizes in weights.items()}
+
+
 def build_meta_model(
     info: CheckpointInfo,
     configs_dir: Path,
@@ -178,10 +188,10 @@ def build_meta_model(
     """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
     `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
     with ExitStack() as files:
-        file = files.enter_context(open_checkpoint(info.path))
+        file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
         family = detect_family(file)
         if family.optional_encoder is not None and family.optional_encoder.setting in optional:
-            file = files.enter_context(open_checkpoint(info.path, with_optional=True))
+            file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         components = tuple(family.components(file.entries, architecture, folders))

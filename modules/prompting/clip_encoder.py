@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
+from modules.memory.hook_chain import HookOrder, register_hook
 from modules.prompting.encode import Encoded, Injection
 
 
@@ -71,18 +72,18 @@ class ClipTextEncoder:
 def inject(token_embedding: nn.Module, injections: Sequence[Injection]) -> Iterator[None]:
     """While open, the module's output [B, tokens, D] carries the injected vectors; afterwards it is as before."""
 
-    def put_in(module: nn.Module, args: object, output: Tensor) -> Tensor:
-        del module, args
-        changed = output.clone()
+    def put_in(module: nn.Module, inner: Callable[..., Tensor], /, *args: object, **kwargs: object) -> Tensor:
+        del module
+        changed = inner(*args, **kwargs).clone()
         for injection in injections:
             end = injection.start + injection.vectors.shape[0]
-            changed[injection.row, injection.start : end] = injection.vectors.to(output)
+            changed[injection.row, injection.start : end] = injection.vectors.to(changed)
         return changed
 
     if not injections:
         yield
         return
-    handle = token_embedding.register_forward_hook(put_in)
+    handle = register_hook(token_embedding, put_in, HookOrder.ADAPTER)
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ import gradio as gr
 
 from modules.assembly import extras_of
 from modules.errors import FeatherweightError
-from modules.jobs.extras import EXTRAS_KIND, ExtrasRequest, ExtrasRun, Source, unique_names
+from modules.jobs.extras import EXTRAS_TYPE, ExtrasRequest, ExtrasRun, Source, unique_names
 from modules.jobs.tasks import Task
 from modules.services import Services
 from modules.ui.image_tab import HIDDEN_EVENT
@@ -170,7 +170,7 @@ def _sources(
 
 def latest(services: Services, user: str) -> Task | None:
     """This user's last task of the tab (those of the API save nothing and are not shown)."""
-    for task in services.queue.tasks(EXTRAS_KIND):
+    for task in services.queue.tasks(EXTRAS_TYPE):
         run = task.product
         if isinstance(run, ExtrasRun) and run.request.save and run.request.user == user:
             return task
@@ -244,7 +244,9 @@ def _small(task_id: str, index: int, one: dict[str, Any]) -> str:
     title = escape(", ".join(text for text in (one["source"], one["infotext"], one["caption"]) if text))
     return (
         f'<li><a href="{url}" target="_blank" title="{title}"><img src="{url}" alt="{escape(one["source"])}" '
-        f'loading="lazy"></a><span>{escape(one["source"])}</span></li>'
+        f'loading="lazy"></a><span>{escape(one["source"])}</span>'
+        '<details><summary>Send to</summary><div class="fw-tools fw-send" role="group" aria-label="Send to" '
+        f'id="extras_result_{index}" data-send-url="{url}"></div></details></li>'
     )
 
 

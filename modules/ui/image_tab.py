@@ -23,6 +23,7 @@ from modules.ui.filling import bounded, choices_of_names, known_only, restored
 from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
 from modules.ui.scripts_panel import ScriptFields
+from modules.ui.ui_config import CONFIGURED
 
 SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
@@ -116,7 +117,8 @@ class ImageTab:
         found = restored(kept, self.form, self.scripts.components)
         names = {component: name for name, component in self.form.items()}
         updates: dict[str, dict[str, Any]] = {name: {"choices": choices} for name, choices in lists.items()}
-        updates |= {"width": {"value": side}, "height": {"value": side}}
+        follows = [name for name in ("width", "height") if CONFIGURED not in (self.form[name].elem_classes or [])]
+        updates |= {name: {"value": side} for name in follows}
         values: dict[str, Any] = {}
         for component, value in found.items():
             name = names.get(component, "")
@@ -167,9 +169,11 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
             task = gr.Textbox(visible="hidden", elem_id=f"{tab}_task")
             kept = gr.Textbox(visible="hidden", elem_id=f"{tab}_kept_form")
             with gr.Row(elem_id=f"{tab}_generate_box", elem_classes=["fw-generate-box"]):
-                interrupt = gr.Button("Interrupt", elem_id=f"{tab}_interrupt", variant="stop")
-                skip = gr.Button("Skip", elem_id=f"{tab}_skip")
-                generate = gr.Button("Generate", elem_id=f"{tab}_generate", variant="primary")
+                interrupt = gr.Button("Interrupt", elem_id=f"{tab}_interrupt", elem_classes=["fw-stop"], variant="stop")
+                skip = gr.Button("Skip", elem_id=f"{tab}_skip", elem_classes=["fw-stop"])
+                generate = gr.Button(
+                    "Generate", elem_id=f"{tab}_generate", elem_classes=["fw-generate"], variant="primary"
+                )
             line = f'<div id="{tab}_plan_line" class="fw-plan-line" aria-live="polite"></div>'
             gr.HTML(line, elem_id=f"{tab}_plan")
             with gr.Row(elem_id=f"{tab}_tools", elem_classes=["fw-form-tools"]):

@@ -1,6 +1,7 @@
 """The page's own small routes: what the engine holds, token counts, finished images. Served from memory, no folder
 is opened to the browser."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
@@ -28,12 +29,15 @@ from modules.prompting.counter import count_prompt
 from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
+from modules.settings.values import as_json
 from modules.ui.card_routes import card_routes
 from modules.ui.defaults import is_shipped, wanted_checkpoint
 from modules.ui.form import FIELDS_OF, request_of
 from modules.ui.gallery_routes import NO_JOB, gallery_routes
+from modules.ui.localization_routes import localization_routes
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
+from modules.ui.settings_form import visible_settings
 from modules.ui.start_form import mode_of, sized, stand_in
 from modules.ui.upload_routes import upload_routes
 from modules.ui.uploads import Uploads
@@ -93,7 +97,7 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/engine", response_model=EngineReply)
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
-        status = services.engine.status
+        status = services.models.status
         model, wanted = status.model, services.settings.current.optimizations.fp8_storage
         return {
             "state": status.state.value,
@@ -101,12 +105,19 @@ def page_routes(services: Services) -> APIRouter:
             "line": scales_line(model) if model else "",
             "pending": pending_line(model, wanted, services.queue.running is not None) if model else "",
             "facts": scales_facts(model) if model else "",
-            "hashing": hashing_line(services.engine.hashing),
+            "hashing": hashing_line(services.models.hashing),
             "is_bundled": is_shipped(wanted_checkpoint(services)),
             "size": model.default_size_px if model else None,
             "switch_seconds": round(model.switch_seconds, 2) if model else None,
             "settings": page_settings(services.settings.current),
         }
+
+    @routes.get("/changed-settings", **documented({"samples_format": '"png"'}))
+    def changed_settings() -> dict[str, str]:
+        """The settings that are not at their defaults, with these as text."""
+        current = services.settings.current
+        changed = [setting for setting in visible_settings() if current[setting.key] != setting.default]
+        return {setting.key: json.dumps(as_json(setting.default), ensure_ascii=False) for setting in changed}
 
     @routes.post("/token-count", response_model=TokenCountReply)
     def token_count(body: CountBody) -> dict[str, Any]:
@@ -172,6 +183,7 @@ def page_routes(services: Services) -> APIRouter:
 
     routes.include_router(gallery_routes(services))
     routes.include_router(card_routes(services))
+    routes.include_router(localization_routes(services))
     routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
 
@@ -228,7 +240,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
                 "infotext": image.infotext,
                 "seed": image.seed,
                 "subseed": image.subseed,
-                "kind": image.kind.value,
+                "role": image.role.value,
                 "width": image.image.width,
                 "height": image.image.height,
                 "path": str(image.path) if image.path else None,

@@ -77,11 +77,22 @@ class Upscalers:
                 loaded = self._load(info, limits.on_cpu)
                 for _ in range(MAX_PASSES):
                     before = image.size
-                    tiling = limits.apply(info.kind.tiling(settings), image.size)
+                    tiling = limits.apply(info.type.tiling(settings), image.size)
                     image = run_in_tiles(loaded.model, image, tiling, loaded.device, on_tile)
                     if image.size == before or (image.width >= width and image.height >= height):
                         break
         return image if image.size == size_px else image.resize(size_px, Image.Resampling.LANCZOS)
+
+    def weights_bytes(self, name: str = "") -> tuple[int, torch.device | None]:
+        """Bytes of the file that is held, or of the file `name`, which takes its place; and on which device (None:
+        nothing is held). Never waits."""
+        info = self.catalogue.find(name) if name else None
+        loaded = self._loaded
+        if info is not None and info.path.is_file():
+            return info.path.stat().st_size, self._find_device(info.type.part)
+        if loaded is not None and loaded.info.path.is_file():
+            return loaded.info.path.stat().st_size, loaded.device
+        return 0, None
 
     def release(self) -> None:
         """Let go of the model."""
@@ -93,7 +104,7 @@ class Upscalers:
 
         from modules.upscalers.loading import load_upscaler
 
-        device = torch.device("cpu") if on_cpu else self._find_device(info.kind.part)
+        device = torch.device("cpu") if on_cpu else self._find_device(info.type.part)
         mtime_ns = info.path.stat().st_mtime_ns if info.path.is_file() else 0
         loaded = self._loaded
         if loaded is None or (loaded.info, loaded.mtime_ns, loaded.device) != (info, mtime_ns, device):

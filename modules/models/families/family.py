@@ -119,13 +119,18 @@ class OptionalEncoder:
 @dataclass(frozen=True)
 class ExternalTextEncoder:
     """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, the
-    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it."""
+    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it.
+
+    `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
+    layout of its family says what its tensors are called in a whole one.
+    """
 
     stem: str
     prefix: str
     wanted_by: str
     any_ending: bool = False
     is_optional: bool = False
+    is_part: bool = False
 
 
 class LoraNaming(Enum):
@@ -144,6 +149,18 @@ class LoraBase:
     version: str
     architecture: str
     naming: LoraNaming = LoraNaming.KOHYA
+
+
+@dataclass(frozen=True)
+class AdapterVersion:
+    """What model cards call the models of a family ("sd version"), and the metadata by which an adapter's file says
+    that it is for one: the beginning of kohya's `ss_base_model_version`, a part of `modelspec.architecture`, and in
+    files without these the value of kohya's `ss_v2`."""
+
+    name: str
+    base: str
+    architecture: str
+    v2: str | None = None
 
 
 class GuidanceType(Enum):
@@ -247,6 +264,10 @@ class ModelFamily(Protocol):
         """How LoRAs that are trained for its models say so; None: none can be trained."""
 
     @property
+    def adapter_version(self) -> AdapterVersion | None:
+        """How adapters for its models are known by their metadata; None: model cards have no word for the family."""
+
+    @property
     def latent_multiple(self) -> int:
         """Latent units that the sides of its latents are multiples of; 1: any size can be computed."""
 
@@ -265,6 +286,9 @@ class ModelFamily(Protocol):
 
     def detects(self, header: Header) -> bool:
         """Whether the names and shapes in a file's header are of this family."""
+
+    def detects_denoiser(self, header: Header) -> bool:
+        """Whether the denoiser in a file's header is of this family; its text encoders may be in other files."""
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the denoiser can tell; None:

@@ -22,13 +22,13 @@ from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.families.registry import FAMILIES
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.merging.conversion import (
-    PlannedTensor,
     declare_planned,
     encode_planned,
     offload_dtype,
     plan_tensors,
     scale_key_of,
 )
+from modules.models.merging.file_layout import PlannedTensor
 from modules.models.merging.merged import MergedSource
 from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.request import MergeRequest, refuse_taken
@@ -288,8 +288,8 @@ class _YamlBeside:
     def __enter__(self) -> "_YamlBeside":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._is_ours:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is not None and self._is_ours:
             self._path.unlink(missing_ok=True)
 
 

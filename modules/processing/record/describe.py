@@ -28,6 +28,7 @@ RECORDED_MODES = {
     ComputeMode.MANUAL: "Manual cast",
     ComputeMode.AUTOCAST: "Autocast",
     ComputeMode.FP8_MATMUL: "FP8 matmul",
+    ComputeMode.INT8_MATMUL: "int8 matmul",
 }
 """As the setting `compute_mode` calls them. Always said, because Automatic may mean another one on another device."""
 
@@ -96,6 +97,7 @@ def main_fields(
         "Model": checkpoint.model_name if settings.infotext.add_model_name_to_info else None,
         "VAE hash": vae.shorthash if vae and settings.infotext.add_vae_hash_to_info else None,
         "VAE": vae.name if vae and settings.infotext.add_vae_name_to_info else None,
+        **{f"Module {number}": path.stem for number, path in enumerate(checkpoint.modules, 1)},
         **(precision_fields(plan) if plan else {}),
         "Clip skip": clip_skip if clip_skip > 1 else None,
         "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,
@@ -118,10 +120,13 @@ def own_fields(request: GenerationRequest) -> dict[str, object]:
 def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
     """How the weights were stored and computed; nothing for a plan that is neither fp8 nor chosen."""
     fields: dict[str, object] = {}
-    if plan.is_low_precision:
+    if plan.budget_bytes is not None:
+        fields["Weights budget"] = plan.budget_bytes / 1e9
+    elif plan.is_low_precision:
         fields["FP8 weight"] = plan.fp8_options
         fields["Cache FP16 weight for LoRA"] = plan.cache_fp16_weight
         fields["FP8 format"] = plan.unet_storage
+    if plan.is_low_precision:
         if plan.extra_skip:
             fields["FP8 skip"] = "; ".join(plan.extra_skip)
         if plan.text_storage is None:
@@ -159,6 +164,8 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
             fields["NGMS all steps"] = True
     if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
         fields |= _as_set(settings, SamplerSettings.skip_early_cond)
+    if Used.FORECAST in facts.used:
+        fields |= _as_set(settings, OptimizationSettings.forecast_strength)
     if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
     if settings.compatibility.use_downcasted_alpha_bar:

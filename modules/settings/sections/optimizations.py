@@ -1,6 +1,6 @@
 """Speed, memory, and switches that reproduce images of older versions."""
 
-from modules.settings.group import SettingsGroup, choice, flag, number, text
+from modules.settings.group import SettingsGroup, choice, flag, number, text, whole
 from modules.settings.setting import Section
 
 FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
@@ -48,6 +48,16 @@ class OptimizationSettings(SettingsGroup):
         infotext="Token merging ratio hr",
         hint="0: the ratio above.",
     )
+    forecast_strength = number(
+        "Forecast steps (Spectrum)",
+        0.0,
+        minimum=0,
+        maximum=1,
+        step=0.05,
+        infotext="Forecast steps",
+        hint="0: off. Some steps are computed from those before instead of by the model: 0.5 leaves out about two of "
+        "five of 20 steps. Samplers that add no noise and call the model once per step; the image changes a little.",
+    )
     pad_cond_uncond = flag(
         "Pad prompt/negative prompt",
         False,
@@ -61,6 +71,13 @@ class OptimizationSettings(SettingsGroup):
         hint="As versions before 1.6.0 did; it cuts a longer negative prompt. Wins over the option above.",
     )
     persistent_cond_cache = flag("Persistent cond cache", True, hint="An unchanged prompt is not encoded again.")
+    prompt_cache_mb = whole(
+        "Encoded prompts on disk (MB)",
+        128,
+        minimum=0,
+        maximum=65536,
+        hint="A prompt that is used again after a restart does not run the text encoders. 0: none are kept.",
+    )
     batch_cond_uncond = flag(
         "Batch cond/uncond", True, hint="Prompt and negative prompt in one batch: faster, more memory."
     )
@@ -71,12 +88,26 @@ class OptimizationSettings(SettingsGroup):
         infotext="FP8 weight",
         hint="Keeps the weights of UNet and text encoders in 8 bits: half the memory. SDXL: and larger ones.",
     )
+    weights_budget_gb = number(
+        "Fit weights into (GB)",
+        0.0,
+        minimum=0,
+        maximum=1024,
+        step=0.1,
+        infotext="Weights budget",
+        hint="Gives each layer the format (16 bits, Q8_0 ... code4) with which the model fits and loses least. 0: off.",
+    )
     fp8_format = choice(
         "FP8 format",
         "fp8_e4m3fn_row",
-        ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row"),
+        (
+            *("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot"),
+            *("gguf_q8_0", "gguf_q5_1", "gguf_q5_0", "code4"),
+        ),
         infotext="FP8 format",
-        hint="With one scale per row (the best, and int8), or plain as other programs store it.",
+        hint="With one scale per row (the best, and int8; int8_convrot rotates weights that have outliers), plain as "
+        "other programs store it, or in blocks: Q8_0 8.5 bits (error 0.5 %), Q5_1 6 (3.8 %), Q5_0 5.5 (4.3 %), "
+        "code4 4.5 (6.7 %).",
     )
     fp8_skip = text(
         "Layers that FP8 leaves alone",
@@ -102,10 +133,11 @@ class OptimizationSettings(SettingsGroup):
     compute_mode = choice(
         "Compute mode",
         "Automatic",
-        ("Automatic", "Manual cast", "Autocast", "FP8 matmul"),
+        ("Automatic", "Manual cast", "Autocast", "FP8 matmul", "int8 matmul"),
         infotext="Compute mode",
         hint="Cast in each layer, or PyTorch's autocast. Automatic chooses by device and format. FP8 matmul multiplies "
-        "in 8 bits: faster on NVIDIA GPUs of compute capability 8.9 or newer, less exact, no effect elsewhere.",
+        "in 8 bits: faster on NVIDIA GPUs of compute capability 8.9 or newer, less exact, no effect elsewhere. int8 "
+        "matmul does so with the int8 formats: fast on CPUs with VNNI or AMX, where Automatic chooses it.",
     )
     lora_mode = choice(
         "LoRA mode",

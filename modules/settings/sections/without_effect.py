@@ -12,7 +12,7 @@ from modules.settings.sections.interface import (
     InterfaceSettings,
     PreviewSettings,
 )
-from modules.settings.sections.postprocessing import PostprocessingSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
@@ -47,21 +47,6 @@ SETTINGS = (
         {},
     ),
     *kept(
-        Section(id="hypertile", title="Hypertile", category="Stable Diffusion"),
-        {
-            "hypertile_explanation": "",
-            "hypertile_enable_unet": False,
-            "hypertile_enable_unet_secondpass": False,
-            "hypertile_max_depth_unet": 3,
-            "hypertile_max_tile_unet": 256,
-            "hypertile_swap_size_unet": 3,
-            "hypertile_enable_vae": False,
-            "hypertile_max_depth_vae": 3,
-            "hypertile_max_tile_vae": 128,
-            "hypertile_swap_size_vae": 3,
-        },
-    ),
-    *kept(
         SamplerSettings.section,
         {
             "ddim_discretize": "uniform",
@@ -76,8 +61,6 @@ SETTINGS = (
     *kept(
         GallerySettings.section,
         {
-            "js_modal_lightbox_gamepad": False,
-            "js_modal_lightbox_gamepad_repeat": 250,
             "sd_webui_modal_lightbox_toolbar_opacity": 0.9,
         },
     ),
@@ -97,11 +80,7 @@ SETTINGS = (
     *kept(
         InterfaceSettings.section,
         {
-            "localization": "None",
-            "ui_tab_order": (),
-            "hidden_tabs": (),
             "ui_reorder_list": (),
-            "gradio_theme": "Default",
             "gradio_themes_cache": True,
             "enable_reloading_ui_scripts": False,
         },
@@ -205,12 +184,6 @@ SETTINGS = (
             "SWIN_torch_compile": False,
             "ldsr_steps": 100,
             "ldsr_cached": False,
-        },
-    ),
-    *kept(
-        PostprocessingSettings.section,
-        {
-            "postprocessing_enable_in_main_ui": (),
         },
     ),
 )

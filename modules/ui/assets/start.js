@@ -1,4 +1,4 @@
-// Runs once the page stands: theme, scales, settings search, the job of an earlier visit.
+// Runs once the page stands: theme, scales, the job of an earlier visit.
 (() => {
   const fw = window.featherweight;
   const THEME = "featherweight.theme";
@@ -39,6 +39,8 @@
     }
   }
 
+  const isConfigured = (tab, name) => Boolean(tab.find(name)?.classList.contains("fw-configured"));
+
   // The form's size follows the model's, as long as it is the size that was proposed; one that a user chose stays.
   function followSize(tab, size) {
     const [width, height] = ["width", "height"].map((name) => Number(tab.field(name)?.value));
@@ -46,8 +48,8 @@
     if (!size && !tab.proposedSize && !tab.hasKeptForm && width === height) tab.proposedSize = width;
     if (!size) return;
     if (tab.proposedSize && size !== tab.proposedSize) {
-      if (width === tab.proposedSize) tab.set("width", String(size));
-      if (height === tab.proposedSize) tab.set("height", String(size));
+      if (width === tab.proposedSize && !isConfigured(tab, "width")) tab.set("width", String(size));
+      if (height === tab.proposedSize && !isConfigured(tab, "height")) tab.set("height", String(size));
     }
     tab.proposedSize = size;
   }
@@ -61,22 +63,9 @@
     document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
+    document.body.classList.toggle("fw-compact", fw.settings.ui_density === "Compact");
+    document.body.classList.toggle("fw-contrast", fw.settings.gradio_theme === "High contrast");
   }
-
-  document.addEventListener("input", (event) => {
-    if (event.target.id !== "settings_search") return;
-    const wanted = event.target.value.trim().toLowerCase();
-    for (const section of document.querySelectorAll(".fw-section")) {
-      let shown = 0;
-      const hit = section.querySelector("h2").textContent.toLowerCase().includes(wanted);
-      for (const setting of section.querySelectorAll(".fw-setting")) {
-        const matches = hit || setting.textContent.toLowerCase().includes(wanted) || setting.id.includes(wanted);
-        setting.style.display = matches ? "" : "none";
-        shown += matches ? 1 : 0;
-      }
-      section.style.display = shown ? "" : "none";
-    }
-  });
 
   // What buttons that show a sign only are called: for the pointer that rests on them, and for screen readers.
   const SIGNS = {
@@ -91,7 +80,7 @@
 
   function nameButtons() {
     for (const button of document.querySelectorAll("button:not([title])")) {
-      const name = SIGNS[button.textContent.trim()];
+      const name = SIGNS[fw.sourceText(button).trim()];
       if (!name) continue;
       button.title = name;
       if (button.textContent.trim().length === 1 && !button.hasAttribute("aria-label")) button.setAttribute("aria-label", name);
@@ -107,7 +96,7 @@
   function inMenu(id, outer) {
     const title = window.gradio_config?.components.find((part) => part.props.elem_id === id)?.props.label;
     const entries = outer ? document.querySelectorAll(`#${outer} .overflow-dropdown button`) : topMenu();
-    return [...entries].find((entry) => entry.textContent.trim() === title);
+    return [...entries].find((entry) => fw.sourceText(entry).trim() === title);
   }
 
   const topMenu = () => document.querySelector("#tabs .overflow-dropdown")?.querySelectorAll("button") || [];
@@ -141,6 +130,7 @@
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
     fw.tabs.forEach(resumeWhenThere);
     fw.showNotices();
+    fw.greet();
   }
 
   document.addEventListener("DOMContentLoaded", ready);

@@ -1,0 +1,195 @@
+"""The queue with 1 to 256 simulated workers: throughput against their number, and what the queue costs a job.
+
+    python -m benchmarks.farm [--steps 20] [--step-ms 100] [--image-ms 300] [--workers 1,4,16,64,256]
+
+Queue, record (SQLite on disk) and executors are the real ones; a worker only waits as long as measured steps take
+(`--step-ms`, `--image-ms` for text, decoding and saving) and reports as a real one does, with a preview every fourth
+step. `cpu_ms_per_job` is the CPU time of the server's process for each job, from submitting it to its end; `efficiency`
+is the throughput as a part of what the workers could do at most. Four jobs a worker, of three models and two users.
+"""
+
+import argparse
+import queue
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from benchmarks.report import print_table, write_result
+from modules.jobs.job import JobStatus
+from modules.jobs.lanes import Lane
+from modules.jobs.queue import JobQueue, Models, QueueOptions
+from modules.jobs.store import JobStore
+from modules.jobs.workers.executor import WorkerExecutor
+from modules.jobs.workers.protocol import (
+    Command,
+    ImageFinished,
+    JobDone,
+    Planned,
+    PreviewMade,
+    Ready,
+    Report,
+    RunJob,
+    StageBegan,
+    Stepped,
+    Stop,
+)
+from modules.processing.pipeline.stages import Stage
+from modules.processing.record.output import Output
+from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
+from modules.processing.request import GenerationRequest
+
+GOAL_MS = 5.0
+JOBS_PER_WORKER = 4
+PREVIEW_EVERY = 4
+
+
+class Simulated:
+    """A transport to nobody: says what a worker would say, when it would say it."""
+
+    place = "simulated"
+
+    def __init__(self, steps: int, step_s: float, image_s: float) -> None:
+        self._steps, self._step_s, self._image_s = steps, step_s, image_s
+        self._jobs: queue.SimpleQueue[RunJob | None] = queue.SimpleQueue()
+        self._reports: list[tuple[float, Report]] = [(0.0, Ready(0, "CPU"))]
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, RunJob):
+            self._jobs.put(command)
+        elif isinstance(command, Stop):
+            self._jobs.put(None)
+
+    def receive(self) -> Report:
+        if not self._reports:
+            job = self._jobs.get()
+            if job is None:
+                raise EOFError
+            self._reports = self._reports_of(job)
+        at, report = self._reports.pop(0)
+        time.sleep(max(at - time.monotonic(), 0.0))
+        return report
+
+    def _reports_of(self, job: RunJob) -> list[tuple[float, Report]]:
+        at = time.monotonic()
+        preview = Image.new("RGB", (64, 64))
+        found: list[tuple[float, Report]] = [(at, StageBegan(Stage.SAMPLE)), (at, Planned(self._steps))]
+        for step in range(1, self._steps + 1):
+            at += self._step_s
+            found.append((at, Stepped(step)))
+            if step % PREVIEW_EVERY == 0:
+                found.append((at, PreviewMade(preview)))
+        at += self._image_s
+        request = job.request
+        image = GeneratedImage(preview, "an infotext", request.seed, request.subseed, key="0/0/0")
+        return [*found, (at, ImageFinished(image)), (at, JobDone(result_of(request), ((image, 0),)))]
+
+    def end(self) -> None:
+        self._jobs.put(None)
+
+    def cause(self) -> str:
+        return "ended"
+
+
+def result_of(request: GenerationRequest) -> Result:
+    """Without its images."""
+    info = GenerationInfo(
+        prompts=(request.prompt,),
+        negative_prompts=("",),
+        seeds=(request.seed,),
+        subseeds=(request.subseed,),
+        subseed_strength=0.0,
+        width=512,
+        height=512,
+        sampler=request.sampler,
+        scheduler="Automatic",
+        cfg_scale=7.0,
+        steps=request.steps,
+        batch_size=1,
+        checkpoint_name="x",
+        checkpoint_hash="",
+        vae_name=None,
+        vae_hash=None,
+        seed_resize_from_width=0,
+        seed_resize_from_height=0,
+        denoising_strength=None,
+        extra_params={},
+        infotexts=("an infotext",),
+        styles=(),
+        job_timestamp="",
+        clip_skip=1,
+        version="",
+    )
+    return Result(images=(), info=info)
+
+
+def measure(workers: int, steps: int, step_s: float, image_s: float) -> dict[str, Any]:
+    """One number of workers."""
+    job_s = steps * step_s + image_s
+    jobs = workers * JOBS_PER_WORKER
+    with tempfile.TemporaryDirectory() as folder:
+        executors = [
+            WorkerExecutor(f"w{index}", lambda: Simulated(steps, step_s, image_s), Output(Path(folder)))
+            for index in range(workers)
+        ]
+        lanes = [Lane(one, one.name, lambda one=one: one.is_ready, is_endable=True) for one in executors]  # type: ignore[misc]
+        models = Models(of=lambda request: (f"model-{request.seed % 3}", ()))
+        store = JobStore(Path(folder) / "jobs.sqlite")
+        line = JobQueue(lanes, store, lambda: QueueOptions(max_waiting=jobs), models)
+        for executor in executors:
+            executor.changed = line.wake
+            executor.start()
+        while not all(executor.is_ready for executor in executors):
+            time.sleep(0.01)
+        request = GenerationRequest(prompt="a cat on a wall", steps=steps)
+        began, cpu = time.monotonic(), time.process_time()
+        line.pause()
+        line.start()
+        entries = [
+            line.submit(replace(request, seed=number, user=f"user-{number % 2}"), preview_every=PREVIEW_EVERY)
+            for number in range(jobs)
+        ]
+        submitted_s = time.monotonic() - began
+        began_working = time.monotonic()
+        line.pause(False)
+        for entry in entries:
+            entry.wait()
+        wall_s, cpu_s = time.monotonic() - began_working, time.process_time() - cpu
+        done = sum(entry.status is JobStatus.DONE for entry in entries)
+        line.close()
+    return {
+        "workers": workers,
+        "jobs": jobs,
+        "done": done,
+        "wall_s": round(wall_s, 2),
+        "submitting_ms_per_job": round(1000 * submitted_s / jobs, 3),
+        "jobs_per_s": round(jobs / wall_s, 2),
+        "efficiency": round(jobs * job_s / workers / wall_s, 3),
+        "cpu_ms_per_job": round(1000 * cpu_s / jobs, 3),
+    }
+
+
+def main() -> int:
+    """Measure, print, write; 1 where jobs were lost or the goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--step-ms", type=float, default=100.0)
+    parser.add_argument("--image-ms", type=float, default=300.0)
+    parser.add_argument("--workers", default="1,4,16,64,256")
+    arguments = parser.parse_args()
+    counts = [int(text) for text in arguments.workers.split(",")]
+    times = arguments.steps, arguments.step_ms / 1000, arguments.image_ms / 1000
+    rows = [measure(count, *times) for count in counts]
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    met = rows[-1]["cpu_ms_per_job"] < GOAL_MS and all(row["done"] == row["jobs"] for row in rows)
+    asked = {"steps": arguments.steps, "step_ms": arguments.step_ms, "image_ms": arguments.image_ms}
+    write_result("farm", {**asked, "rows": rows, "goal_cpu_ms_per_job": GOAL_MS, "met": met})
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -20,7 +20,6 @@ from modules.ui.train_view import curves, training_view
 from tests.fakes import fake_services, whole_api
 from tests.recordings import TINY
 
-
 PRESET_CHANGES = {"training": {"steps": 1}, "data": {"resolution": 64}, "model": {"device": "cpu"}}
 
 

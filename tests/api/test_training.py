@@ -20,6 +20,8 @@ from modules.ui.train_view import curves, training_view
 from tests.fakes import fake_services, whole_api
 from tests.recordings import TINY
 
+PRESET_CHANGES = {"training": {"steps": 1}, "data": {"resolution": 64}, "model": {"device": "cpu"}}
+
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
@@ -65,6 +67,12 @@ def ended(client: TestClient, task_id: str) -> dict[str, Any]:
     raise AssertionError("the task does not end")
 
 
+def until_it_steps(services: Services, task_id: str) -> None:
+    task = services.queue.task(task_id)
+    while not task.state.phase.startswith("step ") and not task.state.status.is_final:
+        time.sleep(0.02)
+
+
 def test_a_training_is_a_task_with_its_curves(client: TestClient, services: Services, images: Path) -> None:
     reply = client.post("/featherweight/v1/train", json=body(images))
     assert reply.status_code == 200, reply.text
@@ -82,18 +90,16 @@ def test_a_training_is_a_task_with_its_curves(client: TestClient, services: Serv
 
 
 def test_cancelling_pauses_and_the_same_request_goes_on(client: TestClient, services: Services, images: Path) -> None:
-    wanted = body(images, training={"steps": 400}, output={"name": "paused"})
+    wanted = body(images, training={"steps": 150}, output={"name": "paused"})
     task_id = client.post("/featherweight/v1/train", json=wanted).json()["id"]
-    while services.queue.task(task_id).state.fraction == 0 or "step" not in services.queue.task(task_id).state.phase:
-        time.sleep(0.02)
+    until_it_steps(services, task_id)
     client.post(f"/featherweight/v1/tasks/{task_id}/cancel")
     paused = ended(client, task_id)
     assert paused["status"] == "interrupted"
     assert (services.paths.lora_dirs[0] / "paused.training").is_file()
     assert "Paused at step" in training_view(services.queue.task(task_id).state)
     again = client.post("/featherweight/v1/train", json=wanted).json()["id"]
-    while "step" not in services.queue.task(again).state.phase and not services.queue.task(again).state.status.is_final:
-        time.sleep(0.02)
+    until_it_steps(services, again)
     client.post(f"/featherweight/v1/tasks/{again}/cancel")
     notices = (ended(client, again)["outcome"] or {"notices": []})["notices"]
     assert any(notice.startswith("Resumed at step") for notice in notices)
@@ -102,7 +108,7 @@ def test_cancelling_pauses_and_the_same_request_goes_on(client: TestClient, serv
 def test_a_preset_needs_a_folder_and_a_name(client: TestClient, services: Services, images: Path) -> None:
     reply = client.post(
         "/featherweight/v1/train",
-        json={"preset": "style", "folder": str(images), "name": "s", "config": {"training": {"steps": 1}}},
+        json={"preset": "style", "folder": str(images), "name": "s", "config": PRESET_CHANGES},
     )
     assert reply.status_code == 200
     task = ended(client, reply.json()["id"])

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "convert": "modules.cli.precision:convert",
     "lora": "modules.cli.lora:main",
     "merge": "modules.cli.merge:main",
+    "user": "modules.cli.user:main",
     "offload-clean": "modules.cli.offload:main",
 }
 

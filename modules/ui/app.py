@@ -6,15 +6,16 @@ import re
 from pathlib import Path
 
 import gradio as gr
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from gradio.routes import App as GradioApp
 from starlette.routing import Mount
 
-from modules.api.auth import SessionUser
+from modules.api.auth import identity_of
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
+from modules.ui.callers import GuardedBlocks
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
@@ -46,6 +47,7 @@ SCRIPTS = (
         "queue.js",
         "history.js",
         "start.js",
+        "session.js",
     ),
 )
 STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css")
@@ -56,7 +58,7 @@ def build_page(services: Services) -> gr.Blocks:
     """The Gradio page; loads no model."""
     services.scripts.callbacks.call(Moment.BEFORE_UI)
     extension_tabs = make_extension_tabs(services.scripts.callbacks)
-    with gr.Blocks(
+    with GuardedBlocks(
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
         checkpoint = build_header(services, page)
@@ -83,7 +85,8 @@ def build_page(services: Services) -> gr.Blocks:
                 build_settings_tab(services, page)
         text = f'{services.version} · <a href="docs">API</a> · nothing leaves this machine'
         gr.HTML(f'<footer class="fw-footer">{text}</footer>')
-    assert isinstance(page, gr.Blocks)
+    assert isinstance(page, GuardedBlocks)
+    page.services = services
     return page
 
 
@@ -92,13 +95,13 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     app.include_router(page_routes(services))
     app.include_router(extras_routes(services))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
-    users = services.access.page
+    is_closed = services.access.page_is_closed
     page = build_page(services)
     mounted: FastAPI = gr.mount_gradio_app(
         app,
         page,
         path="/",
-        auth=users.accepts if users else None,
+        auth_dependency=(lambda request: identity_of(request).name) if is_closed else None,
         ssr_mode=False,
         footer_links=[],
         theme=build_theme(),
@@ -109,21 +112,8 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     )
     page_app = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
     refuse_unknown_calls(page_app)
-    if users:
-        app.state.session_user = _session_user(page_app)
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
-
-
-def _session_user(page: GradioApp) -> SessionUser:
-    """Who is logged in on the page, from the cookie that its login form sets."""
-    names = (f"access-token-{page.cookie_id}", f"access-token-unsecure-{page.cookie_id}")
-
-    def user_of(request: Request) -> str | None:
-        tokens = (request.cookies.get(name) for name in names)
-        return next((page.tokens[token] for token in tokens if token in page.tokens), None)
-
-    return user_of
 
 
 def _head(services: Services) -> str:

@@ -15,7 +15,7 @@ from modules.api.reply_models import MeReply
 from modules.services import Services
 
 MAX_FORM_BYTES = 16 * 1024
-WRONG = "The name or the password is wrong. Both know large and small letters."
+WRONG = "The name or the password is wrong. Large and small letters differ."
 BUSY = "Too many logins at once; try again in a moment."
 EXPIRES = "A login ends after {idle} h without use, and after {longest} h in any case."
 
@@ -25,8 +25,8 @@ if (me && me.name) location.replace("./"); });"""
 STYLE = """:root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;margin:0;min-height:100vh;display:grid;
 place-items:center;background:Canvas;color:CanvasText}main{width:min(22rem,90vw)}h1{font-size:1.4rem;margin:0 0 1rem}
 label{display:block;margin:.75rem 0 .25rem}input,button{font:inherit;width:100%;box-sizing:border-box;padding:.6rem;
-border:1px solid GrayText;border-radius:6px}button{margin-top:1.25rem;background:#2563eb;color:#fff;
-border-color:#2563eb;cursor:pointer}
+border:1px solid GrayText;border-radius:6px}button{margin-top:1.25rem;background:#0f766e;color:#fff;
+border-color:#0f766e;cursor:pointer}
 [role=alert]{border-left:4px solid #dc2626;padding:.25rem .75rem;margin:.75rem 0}small{color:GrayText}"""
 PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Log in - Featherweight</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body><main>

@@ -1,13 +1,15 @@
 // Who uses the page: name and Log out in the header, what their role may not use, and a word when their login has ended.
 (() => {
   const fw = window.featherweight;
+  const TABS_FOR_ADMINS = ["settings", "modelmerger", "precision"];
+  const TABS_FOR_USERS = ["txt2img", "img2img", "extras", "queue"];
   const FOR_ADMINS = [
-    "#tab_settings-button, #tab_modelmerger-button, #tab_precision-button, #refresh_sd_model_checkpoint, #quicksettings_more",
+    "#refresh_sd_model_checkpoint, #quicksettings_more",
     "[id$=_styles_edit_save], [id$=_styles_edit_delete], [id$=_open_folder], #fw_history [data-do=import]",
     "#fw_queue [data-do=pause], #fw_queue label:has(#fw_queue_done), #img2img_batch_dir_tab-button, #extras_batch_directory_tab-button",
     "[id=img2img_batch_output_dir], [id=img2img_batch_inpaint_mask_dir], [id=img2img_batch_png_info_dir], [data-for=admin]",
   ].join(", ");
-  const FOR_USERS = "#tab_txt2img-button, #tab_img2img-button, #tab_extras-button, #tab_queue-button, [data-for=user]";
+  const FOR_USERS = "[data-for=user]";
   // These stay in sight, because they say what is in use.
   const SHOWN_TO_ALL = ["setting_sd_model_checkpoint", "setting_fp8_storage"];
   const ONLY_ADMINS = "Only an admin changes the model and its precision, because they are everybody's.";
@@ -17,8 +19,19 @@
   // Whether something of this user is theirs to change.
   fw.mayChange = (owner) => fw.me.role === "admin" || (fw.me.role === "user" && owner === fw.me.name);
 
-  function hide(selectors) {
-    document.head.append(fw.element("style", { textContent: `${selectors} { display: none !important; }` }));
+  // A tab whose name is hidden may still be reached, by the menu of a narrow page: it says why it is empty.
+  function hide(selectors, tabs) {
+    const names = tabs.flatMap((tab) => [`#tab_${tab}-button`, `#tab_${tab} > *`]);
+    const hidden = `${[selectors, ...names].join(", ")} { display: none !important; }`;
+    const said = `${tabs.map((tab) => `#tab_${tab}::before`).join(", ")} { content: "Your role may not use this."; }`;
+    document.head.append(fw.element("style", { textContent: `${hidden}\n${said}` }));
+  }
+
+  // What a viewer came for, as soon as the page is built.
+  function showHistory(tries = 40) {
+    if (document.querySelector("#fw_history")?.offsetParent) return;
+    document.querySelector("#tab_history-button")?.click();
+    if (tries) setTimeout(showHistory, 250, tries - 1);
   }
 
   function disable(id) {
@@ -50,13 +63,13 @@
     } catch {
       return; // without an answer nothing is hidden; the server asks for the role in any case
     }
-    if (fw.me.role !== "admin") hide(FOR_ADMINS);
-    if (fw.me.role === "viewer") hide(FOR_USERS);
+    if (fw.me.role !== "admin") hide(FOR_ADMINS, TABS_FOR_ADMINS);
+    if (fw.me.role === "viewer") hide(FOR_USERS, TABS_FOR_USERS);
     apply();
     document.dispatchEvent(new CustomEvent("fw:me"));
     // The page may still be built, or be built again.
     for (const wait of [500, 2000, 5000]) setTimeout(apply, wait);
-    if (fw.me.role === "viewer") setTimeout(() => document.querySelector("#tab_history-button")?.click(), 300);
+    if (fw.me.role === "viewer") showHistory();
   }
 
   // A call was answered 401.

@@ -16,6 +16,7 @@
   let asked = null; // the search whose images are shown
   let typing = 0;
   let newest = null;
+  let isOffered = false; // whose images there are to choose from
 
   const place = () => document.querySelector("#fw_history");
   const isShown = () => Boolean(place()?.offsetParent) && !document.hidden;
@@ -42,6 +43,7 @@
 
   // Those who may see the images of others choose whose.
   async function offerUsers() {
+    isOffered = Boolean(fw.me.name); // known a moment after the page is there
     const list = find("#fw_history_user");
     if (!list || !fw.me.name || fw.me.sees !== "all") return;
     const users = (await fw.get(`${ROUTE}/users`).catch(() => [])).filter((user) => user && user !== fw.me.name);
@@ -251,7 +253,8 @@
 
   async function look() {
     if (!isShown()) return;
-    if (asked === null) await Promise.all([offerUsers(), search()]);
+    if (!isOffered) await offerUsers();
+    if (asked === null) await search();
     const isImporting = fw.me.role === "admin" && drawImports(await fw.get(`${ROUTE}/imports`).catch(() => []));
     if (images.length > PAGE || document.querySelector("#fw_history_dialog")) return;
     const first = await fw.get(`${ROUTE}?q=${encodeURIComponent(wanted())}&limit=1${whose()}`).catch(() => null);

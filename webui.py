@@ -103,11 +103,12 @@ def serve(services: Services, listener: socket.socket) -> int:
     services.engine.on_loaded(lambda model: store_first_loaded(services.settings, services.catalogue, model.info))
     services.queue.on_done(
         DoneActions(
-            unload=services.engine.unload,
+            unload=services.models.unload,
             exit=stop.set,
             command=lambda: services.settings.current.system.queue_done_command,
         )
     )
+    services.workers.start()
     services.queue.start()
     services.history.importer.start()
     services.spool.start()
@@ -115,7 +116,7 @@ def serve(services: Services, listener: socket.socket) -> int:
         wanted = stored_checkpoint(services.settings.current, services.catalogue)
         if wanted.notice:
             log.warning("%s", wanted.notice)
-        services.engine.request_load(wanted.name)
+        services.models.request_load(wanted.name)
     for notice in services.notices:
         log.warning("%s", notice)
     scheme = "https" if flags.tls_certfile else "http"

@@ -3,7 +3,9 @@
 import logging
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
@@ -12,21 +14,30 @@ from modules.access import access_of
 from modules.captioning.captioners import Captioners
 from modules.detection.detectors import FOLDER as DETECTORS_FOLDER
 from modules.detection.detectors import Detectors
-from modules.devices import choose_device, tune_allocator
+from modules.devices import choose_device, gpu_count, tune_allocator
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.faces.restorers import FaceRestorers
 from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.lanes import Lane
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
-from modules.jobs.precision import PrecisionWork
+from modules.jobs.precision import PrecisionWork, measured, write_series
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
+from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
+from modules.jobs.workers.farm import Farm, check_installed, farm_workers
+from modules.jobs.workers.group import Workers, worker_lane
+from modules.jobs.workers.host import EngineHost, embedding_names, files_known
+from modules.jobs.workers.loop import Asking, AskingOutput
+from modules.jobs.workers.process import processes
+from modules.jobs.workers.sdapi import RemoteWorker, addresses_of, remote_lane
 from modules.model_cards.card_pages import checkpoint_page, embedding_page, hypernetwork_page
 from modules.model_cards.cards import CardLibrary
+from modules.models.modules_catalogue import ModuleCatalogue
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.models.vae.files import VaeCatalogue
 from modules.models.vae.tiny_vae_files import TinyVaeFolders
@@ -35,7 +46,7 @@ from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
 from modules.postprocessing.operations import Operations
 from modules.postprocessing.upscale import UpscaleOperation
 from modules.processing.engine.adapters import Adapters
-from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.engine.chosen_checkpoint import store_first_loaded, stored_checkpoint
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.model_shelf import KeepOptions
 from modules.processing.engine.precision import (
@@ -48,9 +59,11 @@ from modules.processing.engine.precision import (
 from modules.processing.memory_estimate.estimate import MemoryEstimator
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
+from modules.scripts.form_operations import form_operations
 from modules.scripts.library import ScriptLibrary
 from modules.scripts.program import Program
 from modules.scripts.settings import add_settings
@@ -65,6 +78,8 @@ from modules.version import PROGRAM_VERSION
 log = logging.getLogger(__name__)
 
 ROOT = Path(__file__).resolve().parent.parent
+REPORTS_FOLDER = "reports"  # of the outputs
+RESUME_FOLDER = "resume"  # of the data folder
 BROUGHT_ALONG = ("wildcards", "tags")
 """Kinds of files that extensions have folders of."""
 _OUTPUT_KEYS = frozenset(key for key in DIRECTORY_KEYS if key.startswith("outdir_"))
@@ -75,47 +90,12 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
 
     Raises `FeatherweightError` for folders that cannot be made and checkpoint files that are not there.
     """
-    tune_allocator()
     access = access_of(flags)
     paths = resolve_paths(flags, root)
     paths.ensure()
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags))
-    hashes = HashCache(paths.cache_dir / "hashes.json")
-    catalogue = CheckpointCatalogue(
-        paths.checkpoint_dirs,
-        hashes,
-        files=(Path(flags.ckpt),) if flags.ckpt else (),
-    )
-    if flags.ckpt and "sd_model_checkpoint" not in settings.locked:
-        settings.update({"sd_model_checkpoint": catalogue.get(str(Path(flags.ckpt))).title})
-    engine = Engine(
-        catalogue,
-        paths.root / "configs",
-        lambda: machine_of(flags, paths.offload_dir),
-        lambda: PrecisionOptions.of(settings.current),
-        hashing=not flags.no_hashing,
-        default_yaml=paths.model_config if flags.config else None,
-        adapters=Adapters(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
-        vaes=VaeCatalogue(
-            paths.vae_dirs,
-            paths.checkpoint_dirs,
-            cache=None if flags.no_hashing else hashes,
-            fixed=Path(flags.vae_path) if flags.vae_path else None,
-        ),
-        tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
-        upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
-        current_keep=lambda: KeepOptions.of(settings.current),
-        faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
-    )
-    settings.subscribe(lambda after, changed: _load_again(engine, after, changed))
-    captioners = captioners_of(flags, paths)
-    program = program_of(paths, catalogue, engine, settings, captioners)
-    scripts = load_scripts(flags, paths, settings.current, program)
-    add_settings(scripts.callbacks)
-    settings.locked = locked_settings(flags)  # those of extensions too
-    settings.adopt()
-    engine.adapters.add_kinds(scripts.adapters.kinds)
-    engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
+    computing = build_computing(flags, paths, settings, loads=flags.workers == 0)
+    catalogue, engine, scripts = computing.catalogue, computing.engine, computing.scripts
     estimator = MemoryEstimator(
         engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
     )
@@ -123,9 +103,14 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
     temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
     spool = Spool((paths.data_dir / "spool", temporary))
-    executor = InProcessExecutor(engine, Output(paths.data_dir, allowed=allowed, spool=spool), scripts, estimator)
+    recordings = Recordings(paths.data_dir / RESUME_FOLDER)
+    output = Output(paths.data_dir, allowed=allowed, spool=spool, recordings=recordings)
     store = JobStore(paths.jobs_file)
-    queue = JobQueue(executor, store, lambda: queue_options(settings.current), models_of(catalogue))
+    workers = workers_of(flags, root, paths, computing, output, estimator)
+    settings.subscribe(lambda after, changed: workers.change_settings(after))
+    lanes = workers.lanes or (Lane(InProcessExecutor(engine, output, scripts, estimator)),)
+    queue = JobQueue(lanes, store, lambda: queue_options(settings.current), models_of(catalogue), recordings)
+    workers.wakes(queue.wake)
     history = HistoryService.open(
         paths.data_dir / "history.sqlite", paths.cache_dir / "thumbnails.sqlite", paths.outputs_dir / "trash"
     )
@@ -141,14 +126,15 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         queue,
         PROGRAM_VERSION,
         estimator,
-        captioners,
+        computing.captioners,
         history,
         spool,
         scripts,
         access,
-        operations=operations_of(engine, scripts),
+        operations=computing.operations,
         history_folders=allowed,
         cards=cards_of(paths, catalogue, engine, scripts),
+        workers=workers,
         notices=(
             *settings.notices,
             *store.notices,
@@ -161,6 +147,127 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     repeat_merges(queue, merger_of(services))
     extras_of(services).repeat_what_is_left()
     return services
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What makes images, in the server's process or in a worker's."""
+
+    settings: SettingsStore
+    catalogue: CheckpointCatalogue
+    engine: Engine
+    captioners: Captioners
+    scripts: ScriptLibrary
+    operations: Operations
+
+
+def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: bool = True) -> Computing:
+    """The engine with everything that it finds files by, and the scripts of extensions. `loads`: a change of settings
+    has the model loaded again."""
+    tune_allocator()
+    hashes = HashCache(paths.cache_dir / "hashes.json")
+    catalogue = CheckpointCatalogue(
+        paths.checkpoint_dirs,
+        hashes,
+        files=(Path(flags.ckpt),) if flags.ckpt else (),
+    )
+    if loads and flags.ckpt and "sd_model_checkpoint" not in settings.locked:
+        settings.update({"sd_model_checkpoint": catalogue.get(str(Path(flags.ckpt))).title})
+    engine = Engine(
+        catalogue,
+        paths.root / "configs",
+        lambda: machine_of(flags, paths.offload_dir, paths.cache_dir / "int8.json"),
+        lambda: PrecisionOptions.of(settings.current),
+        hashing=not flags.no_hashing,
+        default_yaml=paths.model_config if flags.config else None,
+        adapters=Adapters(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
+        vaes=VaeCatalogue(
+            paths.vae_dirs,
+            paths.checkpoint_dirs,
+            cache=None if flags.no_hashing else hashes,
+            fixed=Path(flags.vae_path) if flags.vae_path else None,
+        ),
+        modules=ModuleCatalogue(paths.module_dirs),
+        tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
+        upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
+        current_keep=lambda: KeepOptions.of(settings.current),
+        faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
+    )
+    settings.subscribe(lambda after, changed: _load_again(engine, after, changed, loads))
+    captioners = captioners_of(flags, paths)
+    program = program_of(paths, catalogue, engine, settings, captioners)
+    scripts = load_scripts(flags, paths, settings.current, program)
+    add_settings(scripts.callbacks)
+    settings.locked = locked_settings(flags)  # those of extensions too
+    settings.adopt()
+    engine.adapters.add_types(scripts.adapters.types)
+    engine.on_loaded(lambda model: scripts.callbacks.call(Moment.MODEL_LOADED, model))
+    operations = operations_of(engine, scripts)
+    scripts.form_operations = form_operations(operations, program.pixel_upscalers, lambda: settings.current)
+    return Computing(settings, catalogue, engine, captioners, scripts, operations)
+
+
+def worker_host(flags: Flags, root: Path, data_dir: Path, ask: Asking) -> EngineHost:
+    """What computes in a worker: built from the same flags and folders as the server. Files are the server's to write,
+    so the settings are a mirror, and there is no queue and no history."""
+    paths = resolve_paths(flags, root)
+    settings = SettingsStore(paths.config_file, locked=locked_settings(flags), is_mirror=True)
+    found = build_computing(flags, paths, settings)
+    output = AskingOutput(data_dir, ask=ask, recordings=Recordings(data_dir / RESUME_FOLDER))
+    executor = InProcessExecutor(found.engine, output, found.scripts)
+    return EngineHost(found.engine, found.catalogue, settings, executor)
+
+
+def workers_of(
+    flags: Flags, root: Path, paths: Paths, computing: Computing, output: Output, estimator: MemoryEstimator
+) -> Workers:
+    """The workers that the command line asks for, not yet begun."""
+    engine, settings, catalogue = computing.engine, computing.settings, computing.catalogue
+
+    def loaded(title: str) -> None:
+        catalogue.cache.read_again()  # the worker may have taken its sum
+        catalogue.refresh()
+        info = catalogue.find(title)
+        if info is not None:
+            store_first_loaded(settings, catalogue, info)
+
+    def local(name: str, begin: Callable[[], Transport]) -> WorkerExecutor:
+        return WorkerExecutor(
+            name,
+            begin,
+            output,
+            lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
+            estimator.learn_later,
+            lambda: settings.current,
+            files=lambda: files_known(engine),
+            loaded=loaded,
+            carries_images=bool(flags.farm),
+        )
+
+    build = partial(worker_host, flags, root)
+    begins: Sequence[tuple[str, Callable[[], Transport]]]
+    if flags.farm:
+        check_installed()
+        begins = farm_workers(Farm(flags.farm, root), flags.workers, build, paths.data_dir)
+    else:
+        begins = processes(flags.workers, build, paths.data_dir, lambda: gpu_count(flags))
+    executors = [local(name, begin) for name, begin in begins]
+    lanes = [worker_lane(executor, engine, is_first=not index) for index, executor in enumerate(executors)]
+    file = Path(flags.remote_workers_file).expanduser() if flags.remote_workers_file else None
+    remotes = [
+        RemoteWorker(
+            address,
+            output,
+            catalogue,
+            lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
+            lambda: embedding_names(engine),
+        )
+        for address in addresses_of(flags.remote_worker, file)
+    ]
+    if remotes and not lanes:
+        lanes = [Lane(InProcessExecutor(engine, output, computing.scripts, estimator))]
+    lanes += [remote_lane(one) for one in remotes]
+    return Workers(executors, remotes, lanes)
 
 
 def _saved_late(store: JobStore, history: HistoryService, before: Path | None, after: Path) -> None:
@@ -194,7 +301,7 @@ def precision_work(services: Services) -> PrecisionWork:
         services.catalogue,
         services.engine,
         services.settings,
-        Reports(services.paths.outputs_dir / "reports"),
+        Reports(services.paths.outputs_dir / REPORTS_FOLDER),
         services.paths.checkpoint_dirs[0],
         services.paths.root / "configs",
     )
@@ -261,6 +368,8 @@ def program_of(
         detectors=lambda: list(detectors.names),
         detector=detectors.check,
         detect=detectors.find,
+        measured=lambda result: measured(engine, result),
+        report=lambda report: write_series(Reports(paths.outputs_dir / REPORTS_FOLDER), report),
     )
 
 
@@ -284,8 +393,8 @@ def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scrip
 
 
 def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
-    """The folders by kinds of models; for other kinds a folder of that name next to them. Wildcards and tags lie in the
-    data folder, among the models, or in folders of extensions."""
+    """The folders by their names below models/; for other names a folder of that name next to them. Wildcards and
+    tags lie in the data folder, among the models, or in folders of extensions."""
     known = {
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
@@ -294,11 +403,11 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "hypernetworks": (paths.hypernetwork_dir,),
     }
 
-    def folders(kind: str) -> tuple[Path, ...]:
-        if kind in BROUGHT_ALONG:
-            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{kind}")))
-            return (paths.data_dir / kind, paths.models_dir / kind, *brought)
-        return known.get(kind, (paths.models_dir / Path(kind).name,))
+    def folders(name: str) -> tuple[Path, ...]:
+        if name in BROUGHT_ALONG:
+            brought = (found for place in paths.extension_dirs for found in sorted(place.glob(f"*/{name}")))
+            return (paths.data_dir / name, paths.models_dir / name, *brought)
+        return known.get(name, (paths.models_dir / Path(name).name,))
 
     return folders
 
@@ -330,11 +439,12 @@ def _check_folders(
         check_folder(data_dir / settings.text(key), allowed)
 
 
-def _load_again(engine: Engine, settings: Settings, changed: frozenset[str]) -> None:
-    """After a change of checkpoint or precision: load in the background, after the job that runs now."""
+def _load_again(engine: Engine, settings: Settings, changed: frozenset[str], loads: bool) -> None:
+    """After a change of checkpoint or precision: load in the background, after the job that runs now, unless workers
+    do that."""
     if "fp8_skip" in changed:
         check_patterns(split_patterns(settings.optimizations.fp8_skip))
-    if changed & {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}:
+    if loads and changed & {"sd_model_checkpoint", "sd_checkpoints_limit", *PRECISION_KEYS}:
         engine.request_load(stored_checkpoint(settings, engine.catalogue).name)
 
 

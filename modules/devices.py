@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 FP8_MATMUL_CAPABILITY = (8, 9)
-GPU_KINDS = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm GPUs are "cuda" to PyTorch
+GPU_TYPES = ("cuda", "mps", "xpu")  # in the order in which they are preferred; ROCm GPUs are "cuda" to PyTorch
 Counters = dict[str, int]
 Memory = dict[str, int | str | Counters]
 
@@ -39,48 +39,61 @@ def choose_device(flags: DeviceFlags, part: str = "sd") -> torch.device:
 
     if "all" in flags.use_cpu or part in flags.use_cpu:
         return torch.device("cpu")
-    kind = "xpu" if flags.use_ipex else next((kind for kind in GPU_KINDS if _count(kind)), "cpu")
-    count = _count(kind)
+    device_type = (
+        "xpu" if flags.use_ipex else next((device_type for device_type in GPU_TYPES if _count(device_type)), "cpu")
+    )
+    count = _count(device_type)
     if flags.use_ipex and not count:
         raise InvalidValueError(
             f"--use-ipex: PyTorch {torch.__version__} sees no Intel GPU. Available: {_listed()}. "
             "Its build for Intel is installed by: python launch.py --torch xpu --reinstall-torch"
         )
     if flags.device_id is None:
-        return torch.device(kind)
+        return torch.device(device_type)
     if flags.device_id >= count:
         raise InvalidValueError(
             f"--device-id {flags.device_id}: there is no such device. Available: {_listed()}. "
             "Leave the flag out to let the program choose."
         )
-    return torch.device(kind, flags.device_id)
+    return torch.device(device_type, flags.device_id)
 
 
 def list_devices() -> list[str]:
     """Every GPU PyTorch sees, with the number that --device-id takes: "0: NVIDIA ... (cuda)"."""
-    return [f"{index}: {_name(kind, index)} ({kind})" for kind in GPU_KINDS for index in range(_count(kind))]
+    return [
+        f"{index}: {_name(device_type, index)} ({device_type})"
+        for device_type in GPU_TYPES
+        for index in range(_count(device_type))
+    ]
+
+
+def gpu_count(flags: DeviceFlags) -> int:
+    """How many CUDA GPUs images may be made on; 0 where the command line names one, or none shall be used."""
+    if {"all", "sd"} & set(flags.use_cpu) or flags.device_id is not None or flags.use_ipex:
+        return 0
+    return _count("cuda")
 
 
 def describe(device: torch.device) -> str:
     """A name for people."""
-    return _name(device.type, device.index or 0) if device.type in GPU_KINDS else "CPU"
+    return _name(device.type, device.index or 0) if device.type in GPU_TYPES else "CPU"
 
 
-def _count(kind: str) -> int:
+def _count(device_type: str) -> int:
     import torch
 
-    if kind == "mps":
+    if device_type == "mps":
         return int(torch.backends.mps.is_available())
-    if kind in ("cuda", "xpu"):
-        module = torch.get_device_module(kind)
+    if device_type in ("cuda", "xpu"):
+        module = torch.get_device_module(device_type)
         return int(module.device_count()) if module.is_available() else 0
     return 0
 
 
-def _name(kind: str, index: int) -> str:
+def _name(device_type: str, index: int) -> str:
     import torch
 
-    return "Apple GPU" if kind == "mps" else str(torch.get_device_module(kind).get_device_name(index))
+    return "Apple GPU" if device_type == "mps" else str(torch.get_device_module(device_type).get_device_name(index))
 
 
 def _listed() -> str:
@@ -153,7 +166,7 @@ def is_gtx_16xx(name: str, capability: tuple[int, int]) -> bool:
 
 
 def memory_info(device: torch.device) -> dict[str, Memory]:
-    """Bytes of main memory ("ram") and of the device ("cuda", whatever its kind), as `/sdapi/v1/memory` shows them.
+    """Bytes of main memory ("ram") and of the device ("cuda", whatever its type), as `/sdapi/v1/memory` shows them.
 
     What cannot be found out is `{"error": why}`. In "ram", `used` is this process alone and `free` what the system
     still gives without swapping.

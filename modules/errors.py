@@ -26,13 +26,13 @@ class UnknownNameError(FeatherweightError):
     status = 404
 
     @classmethod
-    def of(cls, kind: str, name: str, known: Iterable[str]) -> "UnknownNameError":
+    def of(cls, what: str, name: str, known: Iterable[str]) -> "UnknownNameError":
         """Build the message: the name, the nearest known one, and the whole list."""
         names = list(known)
         near = get_close_matches(name, names, n=1, cutoff=0.6)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         listed = ", ".join(names) if names else "none"
-        return cls(f"Unknown {kind} {name!r}.{hint} Known: {listed}.")
+        return cls(f"Unknown {what} {name!r}.{hint} Known: {listed}.")
 
 
 class CheckpointError(FeatherweightError):

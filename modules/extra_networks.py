@@ -1,4 +1,4 @@
-"""`from modules import extra_networks`: how an extension adds a kind of prompt tag and a page of cards."""
+"""`from modules import extra_networks`: how an extension adds a type of prompt tag and a page of cards."""
 
 from modules.model_cards.cards import CardPage, ModelFile, OtherVersions
 from modules.processing.engine.adapters import AdapterJob

@@ -65,6 +65,8 @@ class PathFlags(Protocol):
     @property
     def ui_config_file(self) -> str | None: ...
     @property
+    def localizations_dir(self) -> str | None: ...
+    @property
     def ui_settings_file(self) -> str | None: ...
     @property
     def styles_file(self) -> tuple[str, ...]: ...
@@ -83,13 +85,14 @@ class Paths:
     model_config: Path
     checkpoint_dirs: tuple[Path, ...]
     vae_dirs: tuple[Path, ...]
+    module_dirs: tuple[Path, ...]  # text encoders and VAEs in files of their own
     tiny_vae_dirs: tuple[Path, ...]
     approx_vae_dirs: tuple[Path, ...]
     lora_dirs: tuple[Path, ...]
     embeddings_dir: Path
     hypernetwork_dir: Path
-    upscaler_dirs: Mapping[str, Path]  # by kind: "ESRGAN", "SwinIR" ...
-    face_dirs: Mapping[str, Path]  # by kind: "GFPGAN", "Codeformer" ...
+    upscaler_dirs: Mapping[str, Path]  # by name: "ESRGAN", "SwinIR" ...
+    face_dirs: Mapping[str, Path]  # by name: "GFPGAN", "Codeformer" ...
     face_files: Mapping[str, Path]  # by name of the restorer, where the command line names a file
     outputs_dir: Path
     config_file: Path
@@ -98,6 +101,7 @@ class Paths:
     params_file: Path
     jobs_file: Path
     cache_dir: Path
+    localizations_dir: Path
     extensions_dir: Path
     builtin_extensions_dir: Path
 
@@ -140,9 +144,10 @@ class Paths:
             "embeddings_dir": str(self.embeddings_dir),
             "hypernetwork_dir": str(self.hypernetwork_dir),
             "lora_dir": str(self.lora_dirs[0]),
-            **{flag: str(self.upscaler_dirs[kind]) for kind, flag in UPSCALER_FLAGS.items() if flag},
-            **{flag: str(self.face_dirs[kind]) for kind, flag in FACE_FLAGS.items() if flag},
+            **{flag: str(self.upscaler_dirs[name]) for name, flag in UPSCALER_FLAGS.items() if flag},
+            **{flag: str(self.face_dirs[name]) for name, flag in FACE_FLAGS.items() if flag},
             "ui_config_file": str(self.ui_config_file),
+            "localizations_dir": str(self.localizations_dir),
             "ui_settings_file": str(self.config_file),
             "styles_file": [str(path) for path in self.styles_files],
             "gradio_allowed_path": [str(self.data_dir)],
@@ -168,6 +173,9 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         model_config=_given(flags.config) or root / "configs" / "v1-inference.yaml",
         checkpoint_dirs=_distinct(models_dir / "Stable-diffusion", _given(flags.ckpt_dir), shipped_checkpoints),
         vae_dirs=_distinct(models_dir / "VAE", _given(flags.vae_dir)),
+        module_dirs=_distinct(
+            *(models_dir / name for name in ("text_encoder", "text_encoders", "clip", "VAE")), _given(flags.vae_dir)
+        ),
         tiny_vae_dirs=_distinct(models_dir / "VAE-taesd", root / "models" / "VAE-taesd"),
         approx_vae_dirs=(models_dir / "VAE-approx",),
         lora_dirs=_distinct(
@@ -178,14 +186,14 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         embeddings_dir=_given(flags.embeddings_dir) or data_dir / "embeddings",
         hypernetwork_dir=_given(flags.hypernetwork_dir) or models_dir / "hypernetworks",
         upscaler_dirs={
-            kind: _given(getattr(flags, flag) if flag else None) or models_dir / kind
-            for kind, flag in UPSCALER_FLAGS.items()
+            name: _given(getattr(flags, flag) if flag else None) or models_dir / name
+            for name, flag in UPSCALER_FLAGS.items()
         },
         face_dirs={
-            kind: _given(getattr(flags, flag) if flag else None)
-            or (_given(flags.gfpgan_dir) if kind == "GFPGAN" else None)
-            or models_dir / kind
-            for kind, flag in FACE_FLAGS.items()
+            name: _given(getattr(flags, flag) if flag else None)
+            or (_given(flags.gfpgan_dir) if name == "GFPGAN" else None)
+            or models_dir / name
+            for name, flag in FACE_FLAGS.items()
         },
         face_files={"GFPGAN": path} if (path := _given(flags.gfpgan_model)) else {},
         outputs_dir=data_dir / "outputs",
@@ -195,6 +203,7 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         params_file=data_dir / "params.txt",
         jobs_file=data_dir / "jobs.sqlite",
         cache_dir=data_dir / "cache",
+        localizations_dir=_given(flags.localizations_dir) or data_dir / "localizations",
         extensions_dir=data_dir / "extensions",
         builtin_extensions_dir=root / "extensions-builtin",
     )

@@ -11,12 +11,12 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Names to entries, in order of registration; lookups ignore case and also know aliases.
 
-    `kind` names the entries in error messages ("sampler"). An unknown name raises `UnknownNameError` that lists the
+    `what` names the entries in error messages ("sampler"). An unknown name raises `UnknownNameError` that lists the
     known ones; a name taken twice raises `ValueError` that says by which entry.
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, what: str) -> None:
+        self.what = what
         self._entries: dict[str, T] = {}
         self._lookup: dict[str, str] = {}
 
@@ -25,9 +25,9 @@ class Registry(Generic[T]):
         for key in (name, *aliases):
             taken_by = self._lookup.get(key.lower())
             if taken_by is not None and taken_by != name:
-                raise ValueError(f"{self.kind} name {key!r} is already taken by {taken_by!r}")
+                raise ValueError(f"{self.what} name {key!r} is already taken by {taken_by!r}")
         if name in self._entries:
-            raise ValueError(f"{self.kind} {name!r} is registered twice")
+            raise ValueError(f"{self.what} {name!r} is registered twice")
         self._entries[name] = entry
         for key in (name, *aliases):
             self._lookup[key.lower()] = name
@@ -50,7 +50,7 @@ class Registry(Generic[T]):
         """The registered name behind a name or alias."""
         known = self._lookup.get(name.lower())
         if known is None:
-            raise UnknownNameError.of(self.kind, name, self._entries)
+            raise UnknownNameError.of(self.what, name, self._entries)
         return known
 
     def __contains__(self, name: object) -> bool:

@@ -9,6 +9,7 @@ from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.batch import Batches
 from modules.jobs.queue import JobQueue
+from modules.jobs.workers.group import ModelHost, Workers
 from modules.model_cards.cards import CardLibrary
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.paths import Paths
@@ -40,7 +41,13 @@ class Services:
     batches: Batches = field(default_factory=Batches)
     operations: Operations = field(default_factory=Operations)
     cards: CardLibrary = field(default_factory=lambda: CardLibrary(()))
+    workers: Workers = field(default_factory=Workers)
     startup_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the start by what they went into; written while the program starts."""
     history_folders: tuple[Path, ...] | None = None  # that may be imported; None: any
     notices: tuple[str, ...] = ()  # what the user should know about this start: damaged files, an open door
+
+    @property
+    def models(self) -> ModelHost:
+        """What holds the model that images are made with."""
+        return self.workers if self.workers.local else self.engine

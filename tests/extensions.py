@@ -38,4 +38,4 @@ def adapters_of(
     folder: Path | None = None, embeddings: Path | None = None, hypernetworks: Path | None = None
 ) -> Adapters:
     """Adapters of these folders, with the kinds of tags that ship with the program."""
-    return Adapters((folder,) if folder else (), embeddings, hypernetworks, built_in().adapters.kinds)
+    return Adapters((folder,) if folder else (), embeddings, hypernetworks, built_in().adapters.types)

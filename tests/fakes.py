@@ -149,3 +149,16 @@ def name_context_of(request: GenerationRequest, checkpoint: CheckpointInfo) -> N
     """What file names may show of such a job."""
     now = datetime.now().astimezone()
     return name_context(request, checkpoint.model_name, checkpoint.shorthash or "", (request.seed,), now)
+
+
+def page_config(services: Services) -> dict[str, Any]:
+    """Gradio's description of the page; built as `mounted_page` is."""
+
+    async def build() -> dict[str, Any]:
+        from modules.ui.app import build_page
+
+        config: dict[str, Any] = build_page(services).config
+        return config
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(lambda: asyncio.run(build())).result()

@@ -18,8 +18,10 @@ ORDER = (
     ("processing", "model_cards", "detection"),
     ("adapters", "faces", "captioning"),
     ("models", "images", "upscalers"),
-    ("prompting", "sampling", "memory", "access"),
+    ("prompting", "sampling", "access"),
+    ("memory",),
     ("settings",),
+    ("sqlite_files",),
     ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder"),
     ("errors", "model_folders", "version"),
 )

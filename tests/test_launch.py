@@ -124,7 +124,7 @@ def test_exit_stops_after_preparing_what_was_asked_for(root: Path, monkeypatch: 
     monkeypatch.setattr(launcher, "prepare", note)
     assert launcher.launch(root, ["--exit", "--torch", "cpu", "--reinstall-torch"], {"TORCH_INDEX_URL": "u"}) == 0
     assert seen[0].reinstall_torch and not seen[0].tests
-    assert (seen[0].request.kind, seen[0].request.index_url) == ("cpu", "u")
+    assert (seen[0].request.build, seen[0].request.index_url) == ("cpu", "u")
 
 
 @pytest.mark.parametrize("flag", ["--skip-install", "--skip-prepare-environment"])

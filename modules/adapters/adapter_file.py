@@ -31,13 +31,13 @@ ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ..
     (lokr.read_lokr, lokr.ENDS),
     (glora.read_glora, glora.ENDS),
     (oft.read_oft, oft.ENDS),
-    (full.read_full, full.ENDS),  # last: a change of the bias may stand alongside any other kind
+    (full.read_full, full.ENDS),  # last: a change of the bias may stand alongside any other algorithm
 )
 """How each is read, and the ends of its tensors' names. A new one is a file in `algorithms` and a line here."""
 
 
 class AdapterError(FeatherweightError):
-    """An adapter file that cannot be used: damaged, for another model family, or of an unknown kind."""
+    """An adapter file that cannot be used: damaged, for another model family, or of an unknown algorithm."""
 
     status = 422
 
@@ -75,7 +75,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
             adapter = read_adapter(factors)
         except InvalidValueError as error:
             raise AdapterError(
-                f"{path.name}: {layer}: {error}. The file is damaged, or of a kind that this program does not know."
+                f"{path.name}: {layer}: {error}. The file is damaged, or its algorithm is not known here."
             ) from error
         if adapter is None:
             unknown.append(f"{layer} ({', '.join(sorted(factors))})")
@@ -85,7 +85,7 @@ def read_adapter_file(path: Path) -> AdapterFile:
         adapters[layer] = adapter
     if unknown:
         raise AdapterError(
-            f"{path.name}: {len(unknown)} layers are of no known kind: {'; '.join(unknown[:3])}. "
+            f"{path.name}: {len(unknown)} layers are of no known algorithm: {'; '.join(unknown[:3])}. "
             "It may be a ControlNet or a checkpoint: choose an adapter of the LoRA family."
         )
     return AdapterFile(adapters, bundled)
@@ -130,9 +130,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_adapter(factors: Factors) -> Adapter | None:
-    """The change that a layer's tensors describe, or None for tensors of no known kind.
+    """The change that a layer's tensors describe, or None for tensors of no known algorithm.
 
-    Raises `InvalidValueError` for factors that cannot be, and for tensors alongside a known kind that mean nothing
+    Raises `InvalidValueError` for factors that cannot be, and for tensors alongside a known algorithm that mean nothing
     here: without them the change would be another one than was trained.
     """
     for read, ends in ALGORITHMS:

@@ -2,8 +2,8 @@
 
 Modes (the setting `lora_mode`):
 
-- exact: factorable kinds run as side branches, the rest is added when the layer's weight is decoded. Nothing stored
-  is touched; on, off and another strength take milliseconds.
+- exact: factorable algorithms run as side branches, the rest is added when the layer's weight is decoded. Nothing
+  stored is touched; on, off and another strength take milliseconds.
 - merge from full precision: the sum of all deltas is added in float32 to the weight as it is in the checkpoint
   file (or in a copy in memory), and encoded once. No second model in memory.
 - merge into fp8: each delta is added to what is stored and rounded again, one adapter after the other, as other
@@ -40,9 +40,10 @@ from modules.memory.changes import (
 )
 from modules.memory.delta_branch import DeltaBranch, wants_delta_branch
 from modules.memory.formats import FORMATS, StorageFormat
+from modules.memory.formats.blocks import weight_shape
 from modules.memory.formats.names import dtype_name
 from modules.memory.formats.stochastic import encode_stochastic
-from modules.memory.layer import Stored, manage, put, stored_state, stored_tensors
+from modules.memory.layer import Stored, manage, put, shape_of, stored_state, stored_tensors
 from modules.memory.scratch import release_scratch
 
 NAMES = ("weight", "bias")
@@ -356,7 +357,7 @@ class AdapterApplier:
         bias = changed_bias(None, changes)
         if bias is None:
             return
-        _managed_whole(target.layer).branches = AllBranches((), bias.to(self._device))
+        managed_whole(target.layer).branches = AllBranches((), bias.to(self._device))
         total.add(f"{target.path}.bias", bias, bias)
         for number, change in zip(self._numbers(target), changes, strict=True):
             own = change.bias_delta(None)
@@ -386,7 +387,9 @@ class AdapterApplier:
         storage = state.formats[name]
         if storage.dtype == torch.float32:
             return data
-        return storage.decode(data, scale, torch.empty(data.shape, dtype=torch.float32, device=data.device))
+        return storage.decode(
+            data, scale, torch.empty(weight_shape(storage, data), dtype=torch.float32, device=data.device)
+        )
 
     def _put(self, target: Target, name: str, weight: Tensor, seed: int | None) -> None:
         key = (target.component, f"{target.path}.{name}")
@@ -437,7 +440,7 @@ def _plain_formats(layer: nn.Module, known: Collection[str] = ()) -> dict[str, S
 def add_branches(layer: nn.Module, changes: Sequence[LayerChange], budget: Budget, device: torch.device) -> None:
     """Have changes work on a layer in mode exact: as branches where all factor, else when its weight is decoded, or as
     a second product where rounding would lose them."""
-    state = _managed_whole(layer)
+    state = managed_whole(layer)
     sides = [branch for change in changes if (branch := change.branch()) is not None and _fits(branch, layer)]
     if len(sides) == len(changes) and isinstance(layer, (nn.Linear, nn.Conv2d)):
         state.branches = AllBranches(joined_branches(layer, sides, state.compute_dtype, device))
@@ -452,7 +455,7 @@ def add_branches(layer: nn.Module, changes: Sequence[LayerChange], budget: Budge
             state.branches = AllBranches((), bias.to(device))
 
 
-def _managed_whole(layer: nn.Module) -> Stored:
+def managed_whole(layer: nn.Module) -> Stored:
     """Have the layer managed with all of its parameters, so that each can be changed on its way to use."""
     known = stored_state(layer)
     if known is None:
@@ -470,7 +473,7 @@ def _dtype_of(layer: nn.Module) -> torch.dtype:
 def _fits(branch: SideBranch, layer: nn.Module) -> bool:
     """Whether the branch takes all of the layer's input channels (a UNet for inpainting has more than its LoRAs), and
     is no convolution alongside a matrix."""
-    weight = layer._parameters["weight"]
-    if weight is None or weight.ndim < 2 or branch.down.shape[1] != weight.shape[1]:
+    shape = shape_of(layer, "weight")
+    if shape is None or len(shape) < 2 or branch.down.shape[1] != shape[1]:
         return False
-    return branch.mid is None or weight.ndim == 4
+    return branch.mid is None or len(shape) == 4

@@ -39,7 +39,7 @@ def lora_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[list[LoraTa
 
     `is_known` tells names that hold colons or equals signs from strengths: the longest known one counts.
     """
-    return _read_all([tag for kind in LORA_ALGORITHMS for tag in tags.get(kind, ())], is_known)
+    return _read_all([tag for algorithm in LORA_ALGORITHMS for tag in tags.get(algorithm, ())], is_known)
 
 
 def hypernetwork_tags(tags: PromptTags, is_known: IsKnown = _never) -> tuple[list[LoraTag], list[str]]:

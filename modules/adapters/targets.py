@@ -11,6 +11,7 @@ from torch import nn
 from modules.adapters.adapter_file import AdapterError
 from modules.errors import InvalidValueError
 from modules.memory.changes import LayerChange
+from modules.memory.layer import shape_of
 from modules.models.layouts.open_clip_layout import original_name
 from modules.models.layouts.row_map import Rows
 
@@ -143,33 +144,32 @@ LISTED = 8
 
 def check_shapes(adapter: str, target: Target, change: LayerChange) -> None:
     """Raises `AdapterError` for a change of another shape than the layer's, or factors that do not fit each other."""
-    weight = target.layer._parameters.get("weight")
-    if weight is None:
+    shape = shape_of(target.layer, "weight")
+    if shape is None:
         raise AdapterError(f"{adapter}: {target.path} has no weight to change. {_CHOOSE}")
-    if _plainly_fits(change, weight):
+    if _plainly_fits(change, shape):
         return
     try:
-        delta = change.weight_delta(torch.empty(weight.shape, device="meta"))
-        fits = delta is None or delta.shape == weight.shape
+        delta = change.weight_delta(torch.empty(shape, device="meta"))
+        fits = delta is None or delta.shape == shape
         bias = change.bias_delta(None)
-        fits = fits and (bias is None or bias.numel() == weight.shape[0])
+        fits = fits and (bias is None or bias.numel() == shape[0])
     except (RuntimeError, IndexError, ValueError, InvalidValueError):  # what PyTorch raises for shapes, and our own
         fits = False
     if not fits:
         raise AdapterError(
-            f"{adapter}: its change to {target.path} does not fit the layer's {list(weight.shape)}, or is damaged. "
-            f"{_CHOOSE}"
+            f"{adapter}: its change to {target.path} does not fit the layer's {list(shape)}, or is damaged. {_CHOOSE}"
         )
 
 
-def _plainly_fits(change: LayerChange, weight: torch.Tensor) -> bool:
+def _plainly_fits(change: LayerChange, shape: torch.Size) -> bool:
     """The usual case, without running through the change: two factors of just the layer's shape."""
     branch = change.branch()
     if branch is None or branch.mid is not None or branch.up.ndim < 2 or branch.down.ndim < 2:
         return False
     rank = branch.down.shape[0]
-    is_up = branch.up.shape[:2] == (weight.shape[0], rank) and branch.up.numel() == weight.shape[0] * rank
-    return is_up and branch.down.shape[1:] == weight.shape[1:]
+    is_up = branch.up.shape[:2] == (shape[0], rank) and branch.up.numel() == shape[0] * rank
+    return is_up and branch.down.shape[1:] == shape[1:]
 
 
 def check_missing(adapter: str, count: int, missing: int, names: Sequence[str]) -> None:

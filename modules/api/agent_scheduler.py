@@ -123,7 +123,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         """The task that runs, and those that wait."""
         own = own_queue(request, queue)
         line = own.line(_offset(offset) + _limit(limit))[_offset(offset) :]
-        running = own.running_entry
+        running = next(iter(own.running_entries), None)
         return {
             "current_task_id": running.task_id if running else None,
             "pending_tasks": [
@@ -323,7 +323,7 @@ def _task(record: JobRecord, services: Services, position: int | None = None) ->
         "api_task_id": record.task_id,
         "api_task_callback": None,
         "name": record.title,
-        "type": tab_of(request) if request is not None else record.kind,
+        "type": tab_of(request) if request is not None else record.type,
         "status": _word(record.status),
         "params": values,
         "script_params": None,
@@ -356,8 +356,8 @@ def _portable(record: JobRecord, services: Services) -> dict[str, Any] | None:
 
 
 def _uri(path: Path) -> str:
-    kind = TYPES.get(path.suffix.lower(), "png")
-    return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+    subtype = TYPES.get(path.suffix.lower(), "png")
+    return f"data:image/{subtype};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
 def _zipped(files: list[Path], task_id: str) -> Response:

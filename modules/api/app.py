@@ -24,7 +24,7 @@ from modules.api.options import option_routes
 from modules.api.planning import planning_routes
 from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
-from modules.api.queue import queue_routes
+from modules.api.queue import queue_routes, worker_routes
 from modules.api.server import server_routes
 from modules.api.tasks import task_routes
 from modules.services import Services
@@ -56,6 +56,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(planning_routes(services))
     app.include_router(task_routes(services))
     app.include_router(queue_routes(services))
+    app.include_router(worker_routes(services))
     app.include_router(history_routes(services))
     app.include_router(agent_scheduler_routes(services))
     app.include_router(precision_routes(services))

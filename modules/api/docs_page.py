@@ -82,9 +82,9 @@ def _route(method: str, path: str, operation: dict[str, Any], description: dict[
 
 def _parameter(parameter: dict[str, Any]) -> str:
     name = escape(parameter["name"])
-    kind = escape(_kind(parameter.get("schema", {})))
+    type_ = escape(_type(parameter.get("schema", {})))
     needed = ", needed" if parameter.get("required") else ""
-    return f'<tr><td>{name}</td><td>{kind}{needed} <input name="{name}" aria-label="{name}"></td></tr>'
+    return f'<tr><td>{name}</td><td>{type_}{needed} <input name="{name}" aria-label="{name}"></td></tr>'
 
 
 def _reply(status: str, reply: dict[str, Any]) -> str:
@@ -99,14 +99,14 @@ def _fields(content: dict[str, Any], schemas: dict[str, Any]) -> list[tuple[str,
     schema = resolved(content.get("schema", {}), schemas)
     needed = schema.get("required", [])
     return [
-        (name, _kind(field) + (", needed" if name in needed else f" = {json.dumps(field.get('default'))}"))
+        (name, _type(field) + (", needed" if name in needed else f" = {json.dumps(field.get('default'))}"))
         for name, field in schema.get("properties", {}).items()
     ]
 
 
-def _kind(schema: dict[str, Any]) -> str:
+def _type(schema: dict[str, Any]) -> str:
     options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
-    kinds = [
-        f"list of {_kind(o.get('items', {}))}" if o.get("type") == "array" else o.get("type", "any") for o in options
+    types = [
+        f"list of {_type(o.get('items', {}))}" if o.get("type") == "array" else o.get("type", "any") for o in options
     ]
-    return " or ".join(kinds)
+    return " or ".join(types)

@@ -29,7 +29,7 @@ ERROR_SCHEMA = {
     "type": "object",
     "required": ["error", "detail", "body", "errors"],
     "properties": {
-        "error": {"type": "string", "description": "The kind of error."},
+        "error": {"type": "string", "description": "The type of error."},
         "detail": {"description": "The sentence, or where a body has several faults the list of them."},
         "body": {"type": "string"},
         "errors": {"type": "string", "description": "One sentence: what is wrong and what to do."},
@@ -56,9 +56,9 @@ def documented(reply: Any = None, errors: Mapping[int, str] | None = None) -> di
     return {"responses": {200: _json("Done.", example), **_error_replies(errors or {})}}
 
 
-def documented_image(kind: str, errors: Mapping[int, str] | None = None) -> dict[str, Any]:
-    """As `documented`, for a route that answers with an image of this kind, such as png."""
-    reply = {"description": "The image.", "content": {f"image/{kind}": {"example": f"({kind.upper()})"}}}
+def documented_image(subtype: str, errors: Mapping[int, str] | None = None) -> dict[str, Any]:
+    """As `documented`, for a route that answers with an image of this type, such as png."""
+    reply = {"description": "The image.", "content": {f"image/{subtype}": {"example": f"({subtype.upper()})"}}}
     return {"responses": {200: reply, **_error_replies(errors or {})}}
 
 

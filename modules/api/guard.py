@@ -153,10 +153,12 @@ class Guard:
     def _form(self, connection: HTTPConnection) -> Response | None:
         """Forms can be sent by any page without the browser asking first; where JSON is expected they are refused."""
         path = _path(connection)
-        kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in FORM_TYPES or not path.startswith(JSON_PATHS) or path.startswith(UPLOAD_PATHS):
+        media_type = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type not in FORM_TYPES or not path.startswith(JSON_PATHS) or path.startswith(UPLOAD_PATHS):
             return None
-        text = f"The body is {kind}; this route takes JSON. Send it with the header Content-Type: application/json."
+        text = (
+            f"The body is {media_type}; this route takes JSON. Send it with the header Content-Type: application/json."
+        )
         return reply(415, "InvalidValueError", text)
 
     def _without_token(self, connection: HTTPConnection, address: str) -> Response | None:

@@ -26,6 +26,7 @@ from modules.api.schemas import Tolerant, Txt2ImgBody
 from modules.errors import FeatherweightError, InvalidValueError, OutputError, UnknownNameError
 from modules.history.difference import Difference, difference
 from modules.history.store import PAGE, HistoryEntry
+from modules.history.thumbnails import media_type_of
 from modules.images.reading import read_image
 from modules.jobs.ownership import claimed
 from modules.jobs.queue import UNREADABLE
@@ -39,7 +40,7 @@ EVERYBODY = "*"
 NOT_THERE = "The history has no image {}; it may have been deleted."
 NO_IMAGE = "The history has no image 1767225600000000; it may have been deleted."
 MEDIA_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".avif": "avif"}
-PRECISIONS = ("fp16", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
+PRECISIONS = ("fp16", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot")
 CACHED = {"Cache-Control": "private, max-age=86400", "X-Content-Type-Options": "nosniff"}
 GONE = "{}: the file is no longer at {}. Import its new folder in the History tab to have it found again."
 
@@ -164,14 +165,14 @@ def history_routes(services: Services) -> APIRouter:
         """All that is known of an image."""
         return item(entry_of(id, request))
 
-    @routes.get("/thumbnail", response_class=Response, **documented_image("webp", errors={404: NO_IMAGE}))
+    @routes.get("/thumbnail", response_class=Response, **documented_image("jpeg", errors={404: NO_IMAGE}))
     def thumbnail(id: int, request: Request) -> Response:
-        """A small WebP of an image."""
+        """A small JPEG of an image; a WebP of one that is transparent."""
         entry = entry_of(id, request)
         data = thumbnails.kept(entry.fingerprint)
         if data is None:
             data = thumbnails.of(entry.fingerprint, file_of(entry))
-        return Response(data, media_type="image/webp", headers=CACHED)
+        return Response(data, media_type=media_type_of(data), headers=CACHED)
 
     @routes.get("/image", response_class=FileResponse, **documented_image("png", errors={404: NO_IMAGE}))
     def image(id: int, request: Request) -> FileResponse:
@@ -308,7 +309,7 @@ def _recorded(entry: HistoryEntry, services: Services) -> GenerationRequest | No
         return None
     images = (record.outcome or {}).get("images", [])
     made = next((image for image in images if isinstance(image, dict) and image.get("path") == str(entry.path)), None)
-    if made is None or made.get("kind") != "sample":
+    if made is None or made.get("role", made.get("kind")) != "sample":  # "kind": older records
         return None
     try:
         request = request_from_json(record.request, services.queue.store.inputs.image_of)

@@ -19,7 +19,7 @@ from modules.api.reply_models import (
     UpscalerItem,
     VaeItem,
 )
-from modules.faces.kinds import RESTORERS
+from modules.faces.restorer_types import RESTORERS
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -52,6 +52,13 @@ def list_routes(services: Services) -> APIRouter:
     def vaes() -> list[VaeItem]:
         """VAE files."""
         return [VaeItem(model_name=info.name, filename=str(info.path)) for info in services.engine.vaes.entries]
+
+    @routes.get("/sd-modules")
+    def modules() -> list[VaeItem]:
+        """Files with a text encoder or a VAE, for the override setting `forge_additional_modules`."""
+        return [
+            VaeItem(model_name=info.path.stem, filename=str(info.path)) for info in services.engine.modules.refresh()
+        ]
 
     @routes.get("/samplers")
     def samplers() -> list[SamplerItem]:
@@ -90,7 +97,7 @@ def list_routes(services: Services) -> APIRouter:
         return [
             RealesrganItem(name=info.name, path=str(info.path), scale=info.scale)
             for info in found
-            if info.kind.folder == "RealESRGAN"
+            if info.type.folder == "RealESRGAN"
         ]
 
     @routes.get("/latent-upscale-modes")
@@ -140,7 +147,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/face-restorers")
     def face_restorers() -> list[FaceRestorerItem]:
         """Face restorers, each with the folder of its file (null: there is no file yet)."""
-        found = [(kind.name, services.engine.faces.file_of(kind)) for kind in RESTORERS]
+        found = [(restorer.name, services.engine.faces.file_of(restorer)) for restorer in RESTORERS]
         return [FaceRestorerItem(name=name, cmd_dir=str(path.parent) if path else None) for name, path in found]
 
     @routes.get("/extensions")

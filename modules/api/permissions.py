@@ -47,7 +47,13 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         # the API's description
         *("GET /docs", "GET /redoc", "GET /openapi.json"),
         # looking at images and at how far one's own work is
-        *("GET /internal/me", "GET /internal/ping", "GET /internal/engine", "GET /internal/notices"),
+        *(
+            "GET /internal/localization",
+            "GET /internal/me",
+            "GET /internal/ping",
+            "GET /internal/engine",
+            "GET /internal/notices",
+        ),
         *("POST /internal/progress", "GET /internal/pending-tasks", "GET /sdapi/v1/progress"),
         *("GET /featherweight/v1/queue", "GET /featherweight/v1/queue/job", "GET /featherweight/v1/queue/image"),
         *("GET /featherweight/v1/history", "GET /featherweight/v1/history/count"),
@@ -67,7 +73,13 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /internal/upload", "GET /internal/upload/{key}"),
         *("GET /internal/batch", "POST /internal/stop-batch"),
         # what there is to choose from
-        *("GET /sdapi/v1/options", "GET /sdapi/v1/sd-models", "GET /sdapi/v1/sd-vae", "GET /sdapi/v1/samplers"),
+        *(
+            "GET /sdapi/v1/options",
+            "GET /sdapi/v1/sd-models",
+            "GET /sdapi/v1/sd-modules",
+            "GET /sdapi/v1/sd-vae",
+            "GET /sdapi/v1/samplers",
+        ),
         *("GET /sdapi/v1/schedulers", "GET /sdapi/v1/upscalers", "GET /sdapi/v1/realesrgan-models"),
         *("GET /sdapi/v1/latent-upscale-modes", "GET /sdapi/v1/prompt-styles", "GET /sdapi/v1/hypernetworks"),
         *("GET /sdapi/v1/embeddings", "GET /sdapi/v1/scripts", "GET /sdapi/v1/script-info"),
@@ -108,6 +120,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /featherweight/v1/precision-report", "POST /featherweight/v1/precision-comparison"),
         *("POST /featherweight/v1/convert", "GET /featherweight/v1/reports", "GET /featherweight/v1/reports/{name}"),
         # everybody's work
+        "GET /featherweight/v1/workers",
         *("POST /featherweight/v1/queue/pause", "POST /featherweight/v1/queue/resume"),
         *("POST /featherweight/v1/queue/when-done", "POST /featherweight/v1/queue/next"),
         *("POST /agent-scheduler/v1/queue/pause", "POST /agent-scheduler/v1/queue/resume"),

@@ -107,14 +107,14 @@ def precision_routes(services: Services) -> APIRouter:
     """The routes below /featherweight/v1 that have to do with precision."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["precision"])
     work = precision_work(services)
-    wrong = "Unknown storage format 'fp7'. Known: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row."
+    wrong = "Unknown storage format 'fp7'. Known: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row, int8_convrot."
     errors = {404: UNKNOWN_MODEL, 422: wrong}
 
     @routes.post("/precision-report", **documented(errors=errors))
     def report(body: StorageBody) -> TaskItem:
         """Say what a storage format would make of a checkpoint. Nothing is changed; the task's `outcome` has bytes
         before and after, the mean relative error of the weights, and the layers with the largest; a file with every
-        tensor goes into the reports. Formats: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row."""
+        tensor goes into the reports. Formats: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row, int8_convrot."""
         return task_reply(work.report(body.options()))
 
     @routes.post("/precision-comparison", **documented(errors=errors))
@@ -138,7 +138,7 @@ def precision_routes(services: Services) -> APIRouter:
     @routes.get("/reports/{name}", **documented(errors={404: "There is no report 'x.html'.", 422: "No name."}))
     def one_report(name: str) -> Response:
         """A report, as HTML or JSON. The page is complete in itself: it loads nothing and runs nothing."""
-        kind = "text/html" if name.endswith(".html") else "application/json"
-        return Response(work.reports.read(name), media_type=f"{kind}; charset=utf-8", headers=REPORT_HEADERS)
+        media_type = "text/html" if name.endswith(".html") else "application/json"
+        return Response(work.reports.read(name), media_type=f"{media_type}; charset=utf-8", headers=REPORT_HEADERS)
 
     return routes

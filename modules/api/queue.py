@@ -1,5 +1,6 @@
 """The queue over HTTP: what runs, waits and has ended, its order, and what happens when it is done."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ from pydantic import BaseModel, Field
 
 from modules.api.auth import identity_of, own_queue
 from modules.api.documentation import documented, documented_image
-from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply
+from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply, WorkerReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.editing import api_values, request_infotext, with_api_values
-from modules.jobs.job import IMAGE_KIND, Entry, Job, JobStatus
+from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus
 from modules.jobs.ownership import OwnQueue, check_overrides
 from modules.jobs.queue import UNREADABLE, WhenDone
 from modules.jobs.store import JobRecord
@@ -28,7 +29,7 @@ MAX_SHOWN = 500
 
 ENTRY: dict[str, Any] = {
     "task_id": "task(abc)",
-    "kind": "txt2img",
+    "type": "txt2img",
     "is_image_job": True,
     "title": "a large red circle on a blue background",
     "status": "queued",
@@ -52,10 +53,25 @@ EXAMPLE = {
     "paused": False,
     "when_done": "nothing",
     "running": None,
+    "running_all": [],
+    "workers": [],
     "waiting": [ENTRY],
     "waiting_total": 1,
     "ended": [],
     "failed_total": 0,
+}
+
+
+WORKER = {
+    "name": "worker-1",
+    "place": "process 4242, CPU, 2 threads",
+    "state": "idle",
+    "task_id": "",
+    "title": "",
+    "model": "featherweight-scenes.safetensors [0123456789]",
+    "restarts": 0,
+    "jobs": 12,
+    "message": "",
 }
 
 
@@ -108,12 +124,14 @@ def queue_routes(services: Services) -> APIRouter:
         """What runs, what waits in the order in which it will run, and what ended last: one's own work, for admins
         everybody's."""
         view = own(request)
-        running = view.running_entry
+        running = [entry_reply(entry) for entry in view.running_entries]
         limit = max(0, min(limit, MAX_SHOWN))
         return QueueReply(
             paused=queue.is_paused,
             when_done=queue.when_done.value,
-            running=entry_reply(running) if running else None,
+            running=running[0] if running else None,
+            running_all=running,
+            workers=worker_replies(services) if view.identity.is_admin else [],
             waiting=[entry_reply(entry) for entry in view.line(limit)],
             waiting_total=view.waiting_count,
             ended=[
@@ -223,6 +241,23 @@ def queue_routes(services: Services) -> APIRouter:
     return routes
 
 
+def worker_routes(services: Services) -> APIRouter:
+    """GET /featherweight/v1/workers."""
+    routes = APIRouter(prefix="/featherweight/v1", tags=["queue"])
+
+    @routes.get("/workers", **documented([WORKER]))
+    def workers() -> list[WorkerReply]:
+        """The processes and other servers that make images; none where the server's own process does."""
+        return worker_replies(services)
+
+    return routes
+
+
+def worker_replies(services: Services) -> list[WorkerReply]:
+    """All workers as they are now."""
+    return [WorkerReply.model_validate(asdict(facts)) for facts in services.workers.facts]
+
+
 def changing(services: Services, parameters: dict[str, Any]) -> Any:
     """What `JobQueue.change` does with a request."""
     upscalers = services.engine.upscalers.catalogue.names
@@ -251,7 +286,7 @@ def retried(services: Services, user: str | None = None) -> list[str]:
 
 def request_of(record: JobRecord, services: Services) -> GenerationRequest | None:
     """The request of a recorded image job; None for other work and for what cannot be read."""
-    if record.kind != IMAGE_KIND:
+    if record.type != IMAGE_TYPE:
         return None
     try:
         return request_from_json(record.request, services.queue.store.inputs.image_of)
@@ -273,7 +308,7 @@ def entry_reply(entry: Entry) -> QueueEntry:
     standing = entry.standing
     return QueueEntry(
         task_id=entry.task_id,
-        kind=entry.kind,
+        type=entry.type,
         is_image_job=isinstance(entry, Job),
         title=entry.title,
         status=entry.status.value,
@@ -295,8 +330,8 @@ def record_reply(record: JobRecord) -> QueueEntry:
     started = record.started_at
     return QueueEntry(
         task_id=record.task_id,
-        kind=record.kind,
-        is_image_job=record.kind == IMAGE_KIND,
+        type=record.type,
+        is_image_job=record.type == IMAGE_TYPE,
         title=record.title,
         status=record.status.value,
         user=record.standing.user,

@@ -33,7 +33,7 @@ def txt2img_reply(result: Result, body: GenerationBody, settings: Settings) -> T
 def info_of(result: Result) -> dict[str, Any]:
     """The `info` object with the reference UI's keys, and `notices` of ours where there are any."""
     info = result.info
-    first = next((i for i, image in enumerate(result.images) if image.kind is ImageRole.SAMPLE), 0)
+    first = next((i for i, image in enumerate(result.images) if image.role is ImageRole.SAMPLE), 0)
     reply: dict[str, Any] = {
         "prompt": info.prompts[0],
         "all_prompts": list(info.prompts),

@@ -433,7 +433,7 @@ class TaskItem(Reply):
     """Long work alongside the images. Times are seconds, `fraction` is 0 to 1."""
 
     id: str = Field(examples=["0f8fad5bd9cb469"])
-    kind: str = Field(examples=["precision-report"])
+    type: str = Field(examples=["precision-report"])
     title: str = Field(examples=["Precision report of model.safetensors as fp8_e4m3fn_row"])
     status: str = Field(examples=["running"])
     fraction: float = Field(examples=[0.25])
@@ -448,7 +448,7 @@ class QueueEntry(Reply):
     """Work in the queue. Times are seconds, `fraction` is 0 to 1; `waits_for`: why it cannot run now."""
 
     task_id: str = Field(examples=[TASK])
-    kind: str = Field(examples=["txt2img"])
+    type: str = Field(examples=["txt2img"])
     is_image_job: bool = Field(examples=[True])
     title: str = Field(examples=["a large red circle on a blue background"])
     status: str = Field(examples=["queued"])
@@ -469,12 +469,30 @@ class QueueEntry(Reply):
     infotext: str | None = Field(default=None, examples=[INFOTEXT])
 
 
+class WorkerReply(Reply):
+    """A worker: `state` is starting, idle, busy, waiting (it is gone, and starts again in a moment) or ended; `message`
+    is what went wrong last."""
+
+    name: str = Field(examples=["worker-1"])
+    place: str = Field(examples=["process 4242, CPU, 2 threads"])
+    state: str = Field(examples=["idle"])
+    task_id: str = Field(default="", examples=["task(abc)"])
+    title: str = Field(default="", examples=["a cat"])
+    model: str = Field(default="", examples=["featherweight-scenes.safetensors [0123456789]"])
+    restarts: int = Field(default=0, examples=[0])
+    jobs: int = Field(default=0, examples=[12])
+    message: str = Field(default="", examples=[""])
+
+
 class QueueReply(Reply):
-    """The queue: what runs, what waits, what ended last, the newest first."""
+    """The queue: what runs, what waits, what ended last, the newest first. `running` is what began first of
+    `running_all`."""
 
     paused: bool = Field(examples=[False])
     when_done: str = Field(examples=["nothing"])
     running: QueueEntry | None = Field(default=None, examples=[None])
+    running_all: list[QueueEntry] = Field(default_factory=list, examples=[[]])
+    workers: list[WorkerReply] = Field(default_factory=list, examples=[[]])
     waiting: list[QueueEntry]
     waiting_total: int = Field(examples=[1])
     ended: list[QueueEntry]
@@ -570,7 +588,7 @@ class ResultImage(Reply):
     infotext: str = Field(examples=[INFOTEXT])
     seed: int = Field(examples=[1])
     subseed: int = Field(examples=[4_026_814_293])
-    kind: str = Field(examples=["sample"])
+    role: str = Field(examples=["sample"])
     width: int = Field(examples=[128])
     height: int = Field(examples=[128])
     path: str | None = Field(examples=["outputs/txt2img-images/2026-01-01/00000-1.png"])

@@ -20,18 +20,18 @@ def server_routes(services: Services, on_stop: Callable[[], None] | None) -> API
     @routes.get("/memory")
     def memory() -> MemoryReply:
         """Bytes of main memory and of the GPU."""
-        return MemoryReply.model_validate(services.engine.memory())
+        return MemoryReply.model_validate(services.models.memory())
 
     @routes.post("/unload-checkpoint")
     def unload() -> Nothing:
         """Free the model; waits for a running image."""
-        services.engine.unload()
+        services.models.unload()
         return Nothing()
 
     @routes.post("/reload-checkpoint", **documented(errors={404: NO_MODEL}))
     def reload() -> Nothing:
         """Load the model again; waits until it is there."""
-        services.engine.reload()
+        services.models.reload()
         return Nothing()
 
     if services.flags.api_server_stop or services.flags.add_stop_route:

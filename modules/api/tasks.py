@@ -16,7 +16,7 @@ def task_reply(task: Task) -> TaskItem:
     state = task.state
     return TaskItem(
         id=state.id,
-        kind=state.kind,
+        type=state.type,
         title=state.title,
         status=state.status.value,
         fraction=state.fraction,

@@ -51,10 +51,10 @@ def pixel_values(image: Image.Image, side_px: int) -> Tensor:
     return normal.permute(2, 0, 1)[None].contiguous()
 
 
-def loaded(kind: Any, folder: Path, what: str) -> Any:
-    """`kind.from_pretrained` of files alone; raises `CheckpointError`."""
+def loaded(model_class: Any, folder: Path, what: str) -> Any:
+    """`model_class.from_pretrained` of files alone; raises `CheckpointError`."""
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True)
+        return model_class.from_pretrained(str(folder), local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, TypeError) as error:
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(

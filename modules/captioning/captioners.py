@@ -50,12 +50,12 @@ class Captioners:
     def caption(self, image: Image.Image, name: str, settings: Settings) -> str:
         """`name`: clip, deepbooru or deepdanbooru. Raises `UnknownNameError`, and `CheckpointError` for models that
         cannot be used, or that says what to put where if there is none."""
-        kind = NAMES.get(name.lower())
-        if kind is None:
+        captioner = NAMES.get(name.lower())
+        if captioner is None:
             raise UnknownNameError.of("interrogate model", name, NAMES)
         with self._lock:
             try:
-                return self._sentence(image, settings) if kind == CLIP else self._tags(image, settings)
+                return self._sentence(image, settings) if captioner == CLIP else self._tags(image, settings)
             finally:
                 if not settings.interrogate.interrogate_keep_models_in_memory:
                     self._blip = self._ranks = self._tagger = None

@@ -1,5 +1,5 @@
 """Captions for the bundled model's world, by looking at colors and outlines: one or two flat shapes on a plain
-background, and simple landscapes. No model and no torch; an image of another kind gets no caption.
+background, and simple landscapes. No model and no torch; an image of anything else gets no caption.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SCENE_DISTANCE = 75.0  # of sky and land from the colors they have
 
 @dataclass(frozen=True)
 class _Shape:
-    kind: str
+    name: str
     color: str
     size: str
     left: float
@@ -84,7 +84,7 @@ def _shapes_caption(pixels: Floats) -> str | None:
     shapes = sorted(_shapes(pixels, _distance(pixels, background)), key=lambda shape: shape.left)
     if not shapes or len(shapes) > 2:
         return None
-    things = " and ".join(_with_article(f"{one.size} {one.color} {one.kind}".strip()) for one in shapes)
+    things = " and ".join(_with_article(f"{one.size} {one.color} {one.name}".strip()) for one in shapes)
     return f"{things} on {_with_article(_nearest(background, COLORS))} background"
 
 
@@ -100,13 +100,13 @@ def _shapes(pixels: Floats, distances: Floats) -> Iterable[_Shape]:
         mask = labels[box] == label
         # Soft edges make an outline rounder than it is: it goes where the color is halfway there.
         mask &= distances[box] > 0.5 * float(np.percentile(distances[box][mask], 90))
-        kind, likeness = _kind_of(_cut(mask))
+        name, likeness = _shape_of(_cut(mask))
         if likeness < MIN_LIKENESS:
             continue
         inner = ndimage.binary_erosion(mask, iterations=2)
         color = np.median(pixels[box][inner if inner.sum() >= 20 else mask], axis=0)
-        radius = _radius(kind, *_cut(mask).shape)
-        yield _Shape(kind, _nearest(color, COLORS), _size_word(radius, len(found)), float(box[1].start))
+        radius = _radius(name, *_cut(mask).shape)
+        yield _Shape(name, _nearest(color, COLORS), _size_word(radius, len(found)), float(box[1].start))
 
 
 def _cut(mask: Mask) -> Mask:
@@ -121,22 +121,22 @@ def _size_word(radius: float, count: int) -> str:
     return "small" if radius < small else "large" if radius > large else ""
 
 
-def _radius(kind: str, height: int, width: int) -> float:
+def _radius(name: str, height: int, width: int) -> float:
     """Of the circle around a shape, from the box around it."""
-    if kind == "triangle":
+    if name == "triangle":
         return height / 1.5
-    if kind == "star":
+    if name == "star":
         return height / (1 + cos(pi / 5))
-    if kind == "square":
+    if name == "square":
         return max(height, width) / 2 / 0.82
     return max(height, width) / 2
 
 
-def _kind_of(mask: Mask) -> tuple[str, float]:
+def _shape_of(mask: Mask) -> tuple[str, float]:
     """The outline that a component [h,w] is most like, and how like it is, 0 to 1."""
     seen = np.asarray(Image.fromarray(mask.astype(np.uint8) * 255).resize((MASK_PX, MASK_PX))) > 127
-    scores = {kind: (seen & outline).sum() / (seen | outline).sum() for kind, outline in _outlines().items()}
-    best = max(scores, key=lambda kind: float(scores[kind]))
+    scores = {name: (seen & outline).sum() / (seen | outline).sum() for name, outline in _outlines().items()}
+    best = max(scores, key=lambda name: float(scores[name]))
     return best, float(scores[best])
 
 
@@ -161,7 +161,7 @@ def _outlines() -> dict[str, Mask]:
         "diamond": [(0, -1), (1, 0), (0, 1), (-1, 0)],
         "cross": cross,
     }
-    masks = {kind: _filled(points) for kind, points in polygons.items()}
+    masks = {name: _filled(points) for name, points in polygons.items()}
     masks["ring"] = masks["circle"] & ~_filled([(0.65 * x, 0.65 * y) for x, y in circle], fit=False)
     return masks
 

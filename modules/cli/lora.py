@@ -5,7 +5,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from modules.model_cards.training_facts import version_of_family
+from modules.models.families.registry import version_of_family
 from modules.training.command import (
     LORAS,
     check_output,

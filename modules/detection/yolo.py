@@ -59,12 +59,12 @@ class YoloDetector:
             raise self._other_layout(f"its output has the shape {list(outputs[0].shape)}")
         rows = outputs[0][0].T
         scores = rows[:, 4 : rows.shape[1] - extra]
-        kinds, best = scores.argmax(1), scores.max(1)
+        labels, best = scores.argmax(1), scores.max(1)
         good = np.flatnonzero(best >= min_score)
         half = rows[good, 2:4] / 2
         boxes = np.concatenate([rows[good, :2] - half, rows[good, :2] + half], 1)
         found = []
-        for place in _distinct(boxes, best[good], kinds[good]):
+        for place in _distinct(boxes, best[good], labels[good]):
             row, box = good[place], boxes[place]
             outline = None
             if maps is not None:
@@ -72,7 +72,7 @@ class YoloDetector:
             in_image = (box.reshape(2, 2) - corner) / scale
             in_image = in_image.clip(0, image.size).reshape(4).tolist()
             if in_image[2] > in_image[0] and in_image[3] > in_image[1]:
-                label = self._labels.get(int(kinds[row]), str(kinds[row]))
+                label = self._labels.get(int(labels[row]), str(labels[row]))
                 found.append(Detection(tuple(in_image), float(best[row]), label, outline))
         return found
 
@@ -102,12 +102,12 @@ def _outline(
     return Image.fromarray((shown * 255).astype(np.uint8))
 
 
-def _distinct(boxes: Floats, scores: Floats, kinds: NDArray[np.int64]) -> list[int]:
-    """Places of boxes, the best first, of which none overlaps a better one of its kind too much."""
+def _distinct(boxes: Floats, scores: Floats, labels: NDArray[np.int64]) -> list[int]:
+    """Places of boxes, the best first, of which none overlaps a better one of its label too much."""
     kept: list[int] = []
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     for place in np.argsort(-scores, kind="stable").tolist():
-        rivals = [other for other in kept if kinds[other] == kinds[place]]
+        rivals = [other for other in kept if labels[other] == labels[place]]
         low = np.maximum(boxes[rivals, :2], boxes[place, :2])
         high = np.minimum(boxes[rivals, 2:], boxes[place, 2:])
         common = np.maximum(high - low, 0).prod(1)

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from modules.errors import CheckpointError
-from modules.faces.kinds import CODEFORMER, GFPGAN, RestorerType
+from modules.faces.restorer_types import CODEFORMER, GFPGAN, RestorerType
 from modules.upscalers.loading import load_network
 from modules.upscalers.spandrel_import import import_spandrel
 
@@ -32,7 +32,7 @@ class FaceModel(Protocol):
 class SpandrelFaceModel:
     """A model that spandrel has read. `descriptor` is its `ImageModelDescriptor`."""
 
-    kind: RestorerType
+    type: RestorerType
     descriptor: Any
     device: torch.device
 
@@ -47,28 +47,28 @@ class SpandrelFaceModel:
     def _run(self, unit: Tensor, weight: float) -> Tensor:
         """[1,3,H,W] in 0..1 to the same."""
         network = self.descriptor.model
-        if self.kind == GFPGAN:
+        if self.type == GFPGAN:
             # Its noise is drawn anew at each call unless it is told not to: the same image gives the same face.
             found: Tensor = (network(unit * 2 - 1, return_rgb=False, randomize_noise=False)[0] + 1) / 2
-        elif self.kind == CODEFORMER:
+        elif self.type == CODEFORMER:
             found = (network(unit * 2 - 1, weight=weight)[0] + 1) / 2
         else:
             found = self.descriptor(unit)
         return found
 
 
-def load_restorer(path: Path, kind: RestorerType, device: torch.device) -> FaceModel:
+def load_restorer(path: Path, restorer: RestorerType, device: torch.device) -> FaceModel:
     """The model of a file, in fp32 on `device`. Raises `CheckpointError` that names the file."""
-    if kind.needs_extra_package:
+    if restorer.needs_extra_package:
         _add_extra_architectures()
-    descriptor = load_network(path, device, f"is no face model of the kind {kind.name}")
+    descriptor = load_network(path, device, f"is no face model of the type {restorer.name}")
     found = descriptor.architecture.name
-    if descriptor.architecture.id != kind.architecture:
+    if descriptor.architecture.id != restorer.architecture:
         raise CheckpointError(
-            f"{path.name} holds a model of architecture {found}, not {kind.name}. Put {kind.example} or another file "
-            f"of {kind.name} into {path.parent} in its place."
+            f"{path.name} holds a model of architecture {found}, not {restorer.name}. Put {restorer.example} or "
+            f"another file of {restorer.name} into {path.parent} in its place."
         )
-    return SpandrelFaceModel(kind, descriptor, device)
+    return SpandrelFaceModel(restorer, descriptor, device)
 
 
 def _add_extra_architectures() -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from modules.errors import CheckpointError, UnknownNameError
 from modules.faces.alignment import Alignment
-from modules.faces.kinds import NAMES, NO_RESTORERS, RESTORERS, SUFFIXES, RestorerType
+from modules.faces.restorer_types import NAMES, NO_RESTORERS, RESTORERS, SUFFIXES, RestorerType
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ class _Loaded:
 
 
 class FaceRestorers:
-    """Holds at most one restorer, and the detector. `folders` are given by kind (`RestorerType.folder`), `files` where
+    """Holds at most one restorer, and the detector. `folders` are given by type (`RestorerType.folder`), `files` where
     the command line names one; `find_device` maps a program part ("gfpgan", "codeformer") to its device."""
 
     def __init__(
@@ -58,13 +58,13 @@ class FaceRestorers:
         self._loaded: _Loaded | None = None
         self._detector: FaceDetector | None = None
 
-    def file_of(self, kind: RestorerType) -> Path | None:
-        """The file of a kind: the one of the command line, or the last by name of those that carry the kind's name,
+    def file_of(self, restorer: RestorerType) -> Path | None:
+        """The file of a restorer: the one of the command line, or the last by name of those that carry its name,
         or else of all in its folder."""
-        named = self._files.get(kind.name)
+        named = self._files.get(restorer.name)
         if named is not None:
             return named
-        folder = self._folders.get(kind.folder)
+        folder = self._folders.get(restorer.folder)
         if folder is None or not folder.is_dir():
             return None
         found = [
@@ -72,22 +72,23 @@ class FaceRestorers:
             for path in sorted(folder.iterdir(), key=lambda path: path.name.lower())
             if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(NO_RESTORERS)
         ]
-        own = [path for path in found if kind.name.lower() in path.name.lower()]
+        own = [path for path in found if restorer.name.lower() in path.name.lower()]
         chosen = own or found
         return chosen[-1] if chosen else None
 
     def check(self, name: str) -> RestorerType:
-        """The kind of this name, in any case. Raises `UnknownNameError`, and `CheckpointError` that says which file
+        """The restorer of this name, in any case. Raises `UnknownNameError`, and `CheckpointError` that says which file
         goes where if there is none."""
-        kind = next((kind for kind in RESTORERS if kind.name.lower() == name.lower()), None)
-        if kind is None:
+        restorer = next((restorer for restorer in RESTORERS if restorer.name.lower() == name.lower()), None)
+        if restorer is None:
             raise UnknownNameError.of("face restorer", name, NAMES)
-        if self.file_of(kind) is None:
-            folder = self._folders.get(kind.folder, Path("models") / kind.folder)
+        if self.file_of(restorer) is None:
+            folder = self._folders.get(restorer.folder, Path("models") / restorer.folder)
             raise CheckpointError(
-                f"{kind.name} has no file: put one, such as {kind.example}, into {folder}. Nothing is downloaded."
+                f"{restorer.name} has no file: put one, such as {restorer.example}, into {folder}. "
+                "Nothing is downloaded."
             )
-        return kind
+        return restorer
 
     def restore(
         self,
@@ -104,10 +105,10 @@ class FaceRestorers:
         each face and may raise to stop. With `unload` the model is let go afterwards. Raises as `check`, and
         `CheckpointError` that names a file which cannot be used.
         """
-        kind = self.check(name)
+        restorer = self.check(name)
         with self._lock:
             try:
-                model = self._load(kind)
+                model = self._load(restorer)
                 faces = [face for face in self.find(image) if face.eye_distance >= MIN_EYE_DISTANCE_PX]
                 result = image
                 for index, face in enumerate(faces):
@@ -134,16 +135,16 @@ class FaceRestorers:
         with self._lock:
             self._loaded = self._detector = None
 
-    def _load(self, kind: RestorerType) -> FaceModel:
+    def _load(self, restorer: RestorerType) -> FaceModel:
         from modules.faces.loading import load_restorer
 
-        path = self.file_of(kind)
+        path = self.file_of(restorer)
         assert path is not None, "check() has found it"
-        device = self._find_device(kind.part)
+        device = self._find_device(restorer.part)
         mtime_ns = path.stat().st_mtime_ns if path.is_file() else 0
         loaded = self._loaded
         if loaded is None or (loaded.path, loaded.mtime_ns, loaded.device) != (path, mtime_ns, device):
             self._loaded = None
-            log.info("Loading %s from %s.", kind.name, path.name)
-            loaded = self._loaded = _Loaded(path, mtime_ns, device, load_restorer(path, kind, device))
+            log.info("Loading %s from %s.", restorer.name, path.name)
+            loaded = self._loaded = _Loaded(path, mtime_ns, device, load_restorer(path, restorer, device))
         return loaded.model

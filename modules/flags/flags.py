@@ -37,8 +37,9 @@ CPU_PARTS = (
     *("dat", "ldsr"),
 )
 DEFAULT_PORT = 7860
+MAX_WORKERS = 64
 DEFAULT_API_PORT = 7861  # with --nowebui
-SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "tls_keyfile", "ngrok", "ngrok_options")
+SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "remote_worker", "tls_keyfile", "ngrok", "ngrok_options")
 HIDDEN_VALUE = "(hidden)"
 
 
@@ -197,6 +198,28 @@ class Flags:
     disable_tls_verify: bool = switch(SERVER, "allow a self-signed certificate")
     subpath: str | None = value(SERVER, "path under which a reverse proxy shows this server", None)
     timeout_keep_alive: int = value(SERVER, "seconds an idle connection stays open", 30, whole_number(0))
+    workers: int = value(
+        SERVER,
+        "processes that make images, each with a model of its own; on a machine with GPUs one for each GPU (default 0: "
+        "images are made in the server's process)",
+        0,
+        whole_number(0, MAX_WORKERS),
+    )
+    farm: str | None = value(
+        SERVER,
+        "host:port of the head of a Ray cluster that runs the --workers, or auto, or local; needs "
+        "requirements-farm.txt",
+        None,
+        metavar="ADDRESS",
+    )
+    remote_worker: tuple[str, ...] = values(
+        SERVER,
+        "http://user:password@host:port of another server with /sdapi/v1 (this program, the reference UI, Forge) that "
+        "makes images for this one; repeatable",
+        "append",
+        metavar="ADDRESS",
+    )
+    remote_workers_file: str | None = file(SERVER, "file of such addresses, one a line")
     share: bool = switch(SERVER, "public address through Gradio's servers")
     ngrok: str | None = value(SERVER, "token for a public address through ngrok", None, metavar="TOKEN")
     ngrok_options: str | None = value(SERVER, "options for ngrok, as JSON", None, metavar="JSON")
@@ -345,6 +368,8 @@ def _check_together(flags: Flags) -> None:
         raise UsageError(f"--precision half and {name} contradict each other: give only one of them")
     if (flags.tls_keyfile is None) != (flags.tls_certfile is None):
         raise UsageError("HTTPS needs both --tls-keyfile and --tls-certfile")
+    if flags.farm and not flags.workers:
+        raise UsageError("--farm needs --workers N: how many workers the cluster shall run for this server")
 
 
 def without_effect(flags: Flags) -> dict[str, str]:

@@ -20,7 +20,6 @@ NO_EFFECT: dict[str, str] = {
     "log_startup": "a detailed record of the start is not built yet",
     "dump_sysinfo": "the system report is not built yet",
     "textual_inversion_templates_dir": "training from the page is not built yet",
-    "localizations_dir": "translations are not built yet",
     "unload_gfpgan": _NOT_IN_REFERENCE,
     "ldsr_models_path": _NO_LDSR,
     "deepdanbooru": _NOT_IN_REFERENCE,

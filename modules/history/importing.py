@@ -7,6 +7,7 @@ contents are known under a path where no file is any more has been moved, and it
 import logging
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections import Counter, deque
@@ -63,7 +64,7 @@ class Importer:
             self._condition.notify_all()
 
     def take(self, path: Path) -> None:
-        """Take in one file now. Raises sqlite3.Error."""
+        """Take in one file now. Raises `OutputError`, `BusyError`."""
         file = self._look(path, Counter())
         if file is not None:
             self._history.add([file])
@@ -109,7 +110,13 @@ class Importer:
                 self._import(folder)
             except (OSError, sqlite3.Error, FeatherweightError) as error:
                 log.warning("The import of %s failed: %s", folder, error)
-                self._history.note_import(folder, FAILED, {}, str(error))
+                self._note_failure(folder, str(error))
+
+    def _note_failure(self, folder: Path, reason: str) -> None:
+        try:
+            self._history.note_import(folder, FAILED, {}, reason)
+        except FeatherweightError as error:  # the next start tries the folder again
+            log.warning("That could not be recorded: %s", error)
 
     def _import(self, folder: Path) -> None:
         counts: Counter[str] = Counter(files=0, added=0, known=0, moved=0, copies=0, skipped=0)
@@ -148,6 +155,8 @@ class Importer:
         """What there is to take in of a file; None for one that is known or no image."""
         try:
             facts = path.stat()
+            if not stat.S_ISREG(facts.st_mode):  # opening a pipe would wait for ever
+                raise ValueError("it is no file")
             if self._history.known(path) == (facts.st_size, facts.st_mtime):
                 counts["known"] += 1
                 return None

@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from PIL import Image
+
 from modules.atomic_files import fingerprint
 from modules.errors import FeatherweightError
 from modules.history.importing import Importer
@@ -15,7 +17,8 @@ from modules.processing.record.result import GeneratedImage
 
 log = logging.getLogger(__name__)
 
-MAX_PENDING = 64  # images that wait for their thumbnails; more are made when they are looked at
+MAX_HELD = 64  # images in memory that wait for their thumbnails; others are read again from their files
+MAX_PENDING = 10_000  # more are made when they are looked at
 
 
 @dataclass
@@ -25,7 +28,7 @@ class HistoryService:
     history: History
     thumbnails: Thumbnails
     importer: Importer
-    _pending: deque[GeneratedImage] = field(default_factory=deque)
+    _pending: deque[tuple[Path, Image.Image | None]] = field(default_factory=lambda: deque(maxlen=MAX_PENDING))
     _condition: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _closing: bool = False
@@ -43,8 +46,7 @@ class HistoryService:
         if image.path is None:
             return
         with self._condition:
-            if len(self._pending) < MAX_PENDING:
-                self._pending.append(image)
+            self._pending.append((image.path, image.image if len(self._pending) < MAX_HELD else None))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="featherweight-thumbnails", daemon=True)
                 self._thread.start()
@@ -69,9 +71,11 @@ class HistoryService:
                     self._condition.wait()
                 if self._closing:
                     return
-                image = self._pending.popleft()
-            assert image.path is not None
+                path, image = self._pending.popleft()
             try:
-                self.thumbnails.keep(fingerprint(image.path), small_copy(image.image))
+                if image is None:
+                    self.thumbnails.of(fingerprint(path), path)
+                else:
+                    self.thumbnails.keep(fingerprint(path), small_copy(image))
             except (OSError, ValueError, FeatherweightError) as error:
-                log.info("No thumbnail of %s: %s", image.path.name, error)
+                log.info("No thumbnail of %s: %s", path.name, error)

@@ -12,17 +12,28 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import fingerprint, keep_aside, output_error
+from modules.atomic_files import fingerprint, output_error
 from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
 from modules.history.facets import number_of, searchable
 from modules.history.query import Query, Value, Words, parse_query
 from modules.processing.record.result import GeneratedImage
+from modules.sqlite_files import (
+    check_version,
+    check_whole,
+    is_corrupt,
+    is_damage,
+    is_locked,
+    keep_database_aside,
+    reason_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +75,8 @@ MAX_FACETS = 2000  # of one term of a search, as tokens
 PAGE = 60
 MAX_PAGE = 500
 MAX_TAGS, MAX_TAG_CHARS = 32, 60
+LOCK_WAIT_S = 5.0
+MAX_LATE = 10_000  # images that wait because the file takes nothing
 MAX_ID = 2**53 - 1  # what a browser counts to
 
 
@@ -113,57 +126,72 @@ class History:
     """One connection behind a lock. `path` None keeps it in memory. `trash` is the folder that deleted files go to."""
 
     def __init__(self, path: Path | None, trash: Path) -> None:
-        """Open or begin the file; a damaged one is kept aside, and `notices` says so. Raises `OutputError`."""
+        """Open or begin the file; a damaged one is kept aside, and `notices` says so. Raises `OutputError` or
+        `BusyError` for a file that is fine but cannot be used, and for one of a newer version."""
         self.notices: tuple[str, ...] = ()
         self.trash = trash
         self._path = path
         self._lock = threading.RLock()
         self._facets: dict[tuple[str, str], int] = {}
+        self._late: deque[ImageFile] = deque(maxlen=MAX_LATE)
         try:
             self._db = self._connect()
-        except sqlite3.DatabaseError as error:
-            if path is None or not path.exists():
-                raise OutputError(f"The history ({path}) cannot be opened: {error}. Check its folder.") from error
+        except sqlite3.Error as error:
+            if path is None or not (is_damage(error) or path.is_dir()):
+                raise self._sentence(error) from error
             self._begin_anew(path, error)
 
     def close(self) -> None:
         """Close the file; the history cannot be used afterwards."""
         with self._lock:
+            if self._late:
+                self._take_late()
             self._db.close()
 
     # -- images come -------------------------------------------------------------------------------------------------
 
     def finished(self, task_id: str, user: str, image: GeneratedImage) -> None:
-        """Take in an image of a job. One without a file has no place here. Never raises; see `ImageListener`."""
+        """Take in an image of a job. One without a file has no place here. Never raises; see `ImageListener`. While the
+        file takes nothing, images wait for the next one, or for the end."""
         if image.path is None:
             return
         try:
             facts = image.path.stat()
-            self.add(
-                [
-                    ImageFile(
-                        path=image.path,
-                        fingerprint=fingerprint(image.path),
-                        width=image.image.width,
-                        height=image.image.height,
-                        size_bytes=facts.st_size,
-                        changed_at=facts.st_mtime,
-                        infotext=image.infotext,
-                        created_at=time.time(),
-                        task_id=task_id,
-                        user=user,
-                        role=image.kind.value,
-                    )
-                ]
+            file = ImageFile(
+                path=image.path,
+                fingerprint=fingerprint(image.path),
+                width=image.image.width,
+                height=image.image.height,
+                size_bytes=facts.st_size,
+                changed_at=facts.st_mtime,
+                infotext=image.infotext,
+                created_at=time.time(),
+                task_id=task_id,
+                user=user,
+                role=image.role.value,
             )
-        except (OSError, sqlite3.Error, OutputError, BusyError) as error:
+        except OSError as error:
             log.warning("%s is not in the history: %s", image.path.name, error)
+            return
+        with self._lock:
+            self._late.append(file)
+        self._take_late()
+
+    def _take_late(self) -> None:
+        with self._lock:
+            late = list(self._late)
+            try:
+                self.add(late)
+            except (OutputError, BusyError) as error:
+                log.warning("%d images are not in the history yet: %s", len(late), error)
+            else:
+                self._late.clear()
 
     def add(self, files: Sequence[ImageFile]) -> int:
         """Take in files in one transaction; those whose path is known already replace what was known of it. Returns how
-        many were new. Raises sqlite3.Error."""
+        many were new. Raises `OutputError`, `BusyError`."""
         new = 0
-        with self._lock, self._db:
+        with self._using(changes=True):
             for file in files:
                 known = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(file.path)),)).fetchone()
                 entry_id = int(known[0]) if known else self._free_id(file.created_at)
@@ -225,32 +253,32 @@ class History:
         """The newest that a search finds, older than the entry `before`; of one user or of all. Raises
         `InvalidValueError` for what is no search, see `modules.history.query`."""
         query = parse_query(text)
-        with self._lock:
+        with self._using():
             sql, values = self._sql(query, before, user)
             rows = self._db.execute(f"{sql} LIMIT ?", (*values, max(1, min(limit, MAX_PAGE)))).fetchall()
         return [_entry(row) for row in rows]
 
     def count(self, text: str = "", user: str | None = None) -> int:
         """How many a search finds."""
-        with self._lock:
+        with self._using():
             sql, values = self._sql(parse_query(text), None, user)
             inner = sql.replace("SELECT entries.*", "SELECT 1", 1).partition(" ORDER BY ")[0]
             return int(self._db.execute(f"SELECT count(*) FROM ({inner})", values).fetchone()[0])
 
     def entry(self, entry_id: int) -> HistoryEntry:
         """One entry. Raises `UnknownNameError`."""
-        with self._lock:
+        with self._using():
             return self._one(entry_id)
 
     def of_task(self, task_id: str) -> list[HistoryEntry]:
         """The images of a job, in the order in which they were made."""
-        with self._lock:
+        with self._using():
             rows = self._db.execute("SELECT * FROM entries WHERE task_id = ? ORDER BY id", (task_id,)).fetchall()
         return [_entry(row) for row in rows]
 
     def known(self, path: Path) -> tuple[int, float] | None:
         """Size and time of change that a path had when it was taken in; None for a new one."""
-        with self._lock:
+        with self._using():
             row = self._db.execute(
                 "SELECT size_bytes, changed_at FROM entries WHERE path = ?", (_text(str(path)),)
             ).fetchone()
@@ -258,7 +286,7 @@ class History:
 
     def same_contents(self, found: str) -> list[HistoryEntry]:
         """Entries whose files have this fingerprint."""
-        with self._lock:
+        with self._using():
             rows = self._db.execute("SELECT * FROM entries WHERE fingerprint = ?", (found,)).fetchall()
         return [_entry(row) for row in rows]
 
@@ -267,7 +295,7 @@ class History:
         prefix = _text(str(folder)) + os.sep
         before = MAX_ID + 1
         while True:
-            with self._lock:
+            with self._using():
                 rows = self._db.execute(
                     "SELECT * FROM entries WHERE id < ? AND substr(path, 1, ?) = ? ORDER BY id DESC LIMIT 200",
                     (before, len(prefix), prefix),
@@ -279,7 +307,7 @@ class History:
 
     def values_of(self, key: str, limit: int = 200, user: str | None = None) -> list[str]:
         """The values that images have for a key, for lists to choose from; of one user's images or of all."""
-        with self._lock:
+        with self._using():
             rows = self._db.execute("SELECT id, text FROM facets WHERE key = ? ORDER BY text LIMIT ?", (key, limit))
             found = [(int(row[0]), str(row[1])) for row in rows]
             if user is None:
@@ -294,7 +322,7 @@ class History:
 
     def users(self) -> list[str]:
         """Whose images there are; "" for those that nobody's job has made, as imported ones."""
-        with self._lock:
+        with self._using():
             return [str(row[0]) for row in self._db.execute("SELECT DISTINCT user FROM entries ORDER BY user")]
 
     # -- changes -----------------------------------------------------------------------------------------------------
@@ -324,7 +352,7 @@ class History:
         that somebody has taken away before. Raises `OutputError`."""
         if not path.is_file():
             return None
-        with self._lock:
+        with self._using():
             row = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(path)),)).fetchone()
         return _moved(path, self._trash_of_today) if row is None else self.delete(int(row[0])).path
 
@@ -346,7 +374,7 @@ class History:
 
     def file_moved(self, before: Path, after: Path) -> bool:
         """A file was moved by this program; whether it is one of the history."""
-        with self._lock:
+        with self._using():
             row = self._db.execute("SELECT id FROM entries WHERE path = ?", (_text(str(before)),)).fetchone()
         if row is not None:
             self.moved(int(row[0]), after)
@@ -354,14 +382,14 @@ class History:
 
     def missing(self, entry_id: int, is_missing: bool = True) -> None:
         """The file of an image is not where it was, or is again."""
-        with self._lock, self._db:
+        with self._using(changes=True):
             self._db.execute("UPDATE entries SET is_missing = ? WHERE id = ?", (is_missing, entry_id))
 
     # -- imports, for `modules.history.importing` ----------------------------------------------------------------------
 
     def note_import(self, folder: Path, state: str, counts: dict[str, int], error: str | None = None) -> None:
         """How far the import of a folder is."""
-        with self._lock, self._db:
+        with self._using(changes=True):
             self._db.execute(
                 "INSERT OR REPLACE INTO imports VALUES (?, ?, ?, ?)",
                 (_text(str(folder)), state, json.dumps(counts), error),
@@ -369,7 +397,7 @@ class History:
 
     def imports(self) -> list[dict[str, Any]]:
         """All imports: folder, state, counts, error."""
-        with self._lock:
+        with self._using():
             rows = self._db.execute("SELECT * FROM imports ORDER BY folder").fetchall()
         return [
             {"folder": row["folder"], "state": row["state"], "counts": json.loads(row["counts"]), "error": row["error"]}
@@ -381,21 +409,16 @@ class History:
     def _connect(self) -> sqlite3.Connection:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(str(self._path) if self._path else ":memory:", timeout=5.0, check_same_thread=False)
+        name = str(self._path) if self._path else ":memory:"
+        db = sqlite3.connect(name, timeout=LOCK_WAIT_S, check_same_thread=False)
         try:
             db.row_factory = sqlite3.Row
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version > VERSION:
-                raise OutputError(
-                    f"{self._path} was written by a newer version of this program. Use that version, or another "
-                    "--data-dir."
-                )
+            check_version(db, VERSION, name)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")  # the queue's record has what a loss of power takes
             db.execute("PRAGMA cache_size=-32000")
             db.executescript(SCHEMA)
-            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("its pages do not fit together")
+            check_whole(db)
             db.execute(f"PRAGMA user_version = {VERSION}")
             db.commit()
         except BaseException:
@@ -404,15 +427,48 @@ class History:
         return db
 
     def _begin_anew(self, path: Path, error: sqlite3.Error) -> None:
-        aside = keep_aside(path)
-        for ending in ("-wal", "-shm"):
-            path.with_name(path.name + ending).unlink(missing_ok=True)
-        self._db = self._connect()
+        try:
+            aside = keep_database_aside(path)
+            self._db = self._connect()
+        except (OSError, sqlite3.Error) as second:
+            raise OutputError(
+                f"{path} is damaged ({error}) and could not be kept aside ({second}). Move it away by hand."
+            ) from second
+        self._facets.clear()
         self.notices = (
+            *self.notices,
             f"The history, {path.name}, was damaged ({error}). It was kept as {aside.name}, and a new one was begun; "
             "images are not affected. Import the folder of outputs in the History tab to have them found again.",
         )
-        log.warning("%s", self.notices[0])
+        log.warning("%s", self.notices[-1])
+
+    @contextmanager
+    def _using(self, changes: bool = False) -> Iterator[None]:
+        """The file, for one question or, with `changes`, one transaction. A file that turns out to be damaged is kept
+        aside and a new one begun. Raises `OutputError` and `BusyError`."""
+        with self._lock:
+            try:
+                if changes:
+                    with self._db:
+                        yield
+                else:
+                    yield
+            except sqlite3.ProgrammingError:
+                raise
+            except sqlite3.Error as error:
+                if self._path is not None and is_corrupt(error):
+                    self._db.close()
+                    self._begin_anew(self._path, error)
+                    raise OutputError(self.notices[-1]) from error
+                raise self._sentence(error) from error
+
+    def _sentence(self, error: sqlite3.Error) -> OutputError | BusyError:
+        place = self._path or "memory"
+        if is_locked(error):
+            return BusyError(f"The history ({place}) is locked by another program. Close that, or try again.")
+        return OutputError(
+            f"The history ({place}) cannot be used: {reason_of(error)}. Free some space, or allow writing there."
+        )
 
     def _one(self, entry_id: int) -> HistoryEntry:
         row = self._db.execute("SELECT * FROM entries WHERE id = ?", (max(-(2**62), min(entry_id, 2**62)),)).fetchone()
@@ -422,7 +478,7 @@ class History:
 
     def _changed(self, entry: HistoryEntry) -> HistoryEntry:
         place = None if entry.trashed_from is None else _text(str(entry.trashed_from))
-        with self._lock, self._db:
+        with self._using(changes=True):
             self._db.execute("DELETE FROM entries WHERE path = ? AND id != ?", (_text(str(entry.path)), entry.id))
             self._db.execute(
                 "UPDATE entries SET path = ?, is_starred = ?, tags = ?, is_missing = ?, trashed_from = ? WHERE id = ?",

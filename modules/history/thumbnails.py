@@ -13,7 +13,8 @@ from modules.images.reading import read_image
 log = logging.getLogger(__name__)
 
 SIDE_PX = 256
-QUALITY = 80
+QUALITY = 85
+JPEG_START = b"\xff\xd8"
 
 
 class Thumbnails:
@@ -30,10 +31,11 @@ class Thumbnails:
             self._db = _connect(path)
 
     def of(self, fingerprint: str, path: Path) -> bytes:
-        """A WebP of at most 256 pixels a side. Raises `InvalidValueError` for a file that is missing or no image."""
+        """At most 256 pixels a side, see `small_copy`. Raises `InvalidValueError` for a file that is missing or no
+        image."""
         found = self.kept(fingerprint)
         if found is None:
-            found = small_copy(read_image(path, path.name))
+            found = small_copy(read_image(path, path.name, enough_px=2 * SIDE_PX))
             self.keep(fingerprint, found)
         return found
 
@@ -58,12 +60,21 @@ class Thumbnails:
 
 
 def small_copy(image: Image.Image) -> bytes:
-    """An image as a small WebP."""
-    small = image.convert("RGBA" if image.mode in ("RGBA", "LA") else "RGB")
-    small.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    """An image as a small JPEG, which takes a tenth of the time of a WebP; as a WebP where parts are transparent."""
+    has_alpha = image.mode in ("RGBA", "LA", "PA")
+    small = image.copy() if image.mode in ("RGB", "RGBA") else image.convert("RGBA" if has_alpha else "RGB")
+    small.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC, reducing_gap=1.5)
     data = BytesIO()
-    small.save(data, "WEBP", quality=QUALITY, method=2)
+    if has_alpha:
+        small.save(data, "WEBP", quality=QUALITY, method=0)
+    else:
+        small.save(data, "JPEG", quality=QUALITY)
     return data.getvalue()
+
+
+def media_type_of(thumbnail: bytes) -> str:
+    """What a small copy is; earlier versions made WebPs of all images."""
+    return "image/jpeg" if thumbnail.startswith(JPEG_START) else "image/webp"
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:

@@ -7,6 +7,7 @@ from modules.settings.definitions import SETTINGS
 from modules.settings.setting import Setting, SettingValue
 from modules.settings.values import Settings
 
+MODULES = "forge_additional_modules"
 log = logging.getLogger(__name__)
 
 
@@ -16,7 +17,7 @@ def override_settings_from(parsed: Mapping[str, object], current: Settings) -> d
     The checkpoint is left out unless "Disregard checkpoint information" is off. A field whose text is no value of
     its setting is left out and logged, because pasted text may come from anywhere.
     """
-    changes = _face_restoration(parsed, current)
+    changes = _face_restoration(parsed, current) | _modules(parsed, current)
     for key, setting in SETTINGS.items():
         if key == "sd_model_checkpoint" and current.infotext.disable_weights_auto_swap:
             continue
@@ -47,6 +48,14 @@ def _face_restoration(parsed: Mapping[str, object], current: Settings) -> dict[s
         log.warning("Infotext field 'Face restoration' is ignored: %s.", error)
         return {}
     return {key: value for key, value in wanted.items() if value != current[key]}
+
+
+def _modules(parsed: Mapping[str, object], current: Settings) -> dict[str, SettingValue]:
+    """Files with parts of the model are recorded one by one: "Module 1", "Module 2" ..."""
+    names: list[str] = []
+    while (name := parsed.get(f"Module {len(names) + 1}")) is not None:
+        names.append(str(name))
+    return {MODULES: tuple(names)} if names and tuple(names) != current[MODULES] else {}
 
 
 def _recorded(parsed: Mapping[str, object], setting: Setting) -> object | None:

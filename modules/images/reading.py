@@ -16,8 +16,11 @@ _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, Ty
 """What Pillow's decoders raise on damaged files."""
 
 
-def open_image(source: bytes | Path, what: str = "The image", max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Open and decode an image as it is stored, with its `info`.
+def open_image(
+    source: bytes | Path, what: str = "The image", max_pixels: int = MAX_PIXELS, enough_px: int | None = None
+) -> Image.Image:
+    """Open and decode an image as it is stored, with its `info`. With `enough_px` a JPEG may be decoded smaller, which
+    is quicker, as long as its shorter side has so many pixels.
 
     Raises InvalidValueError, beginning with `what`, for bytes that are no image, damaged, or larger than
     `max_pixels`; a missing file is one too.
@@ -29,6 +32,8 @@ def open_image(source: bytes | Path, what: str = "The image", max_pixels: int = 
         image = Image.open(BytesIO(data))
         if image.width * image.height > max_pixels:
             raise _too_large(what, f"{image.width}x{image.height}", max_pixels)
+        if enough_px is not None:
+            image.draft(None, (enough_px, enough_px))
         image.load()
     except UnidentifiedImageError as error:
         raise InvalidValueError(
@@ -42,9 +47,11 @@ def open_image(source: bytes | Path, what: str = "The image", max_pixels: int = 
     return image
 
 
-def read_image(source: bytes | Path, what: str = "The image", max_pixels: int = MAX_PIXELS) -> Image.Image:
+def read_image(
+    source: bytes | Path, what: str = "The image", max_pixels: int = MAX_PIXELS, enough_px: int | None = None
+) -> Image.Image:
     """`open_image`, turned upright as its EXIF orientation says, and palettes with transparency made RGBA."""
-    image = open_image(source, what, max_pixels)
+    image = open_image(source, what, max_pixels, enough_px)
     try:
         upright = ImageOps.exif_transpose(image)
     except _DAMAGED:

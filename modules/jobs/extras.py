@@ -9,18 +9,20 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from modules.atomic_files import fingerprint as fingerprint_of_file
 from modules.atomic_files import output_error, write_atomic
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, OutputError, UnknownNameError
 from modules.images.encode import decode_base64
 from modules.images.metadata import read_metadata, writable
 from modules.images.naming import NameContext
 from modules.images.reading import open_image, read_image
-from modules.images.saving import samples_folder, save_image
+from modules.images.saving import OnPath, samples_folder, save_image
 from modules.jobs.queue import JobQueue
 from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.postprocessing.operation import PostprocessedImage
@@ -31,8 +33,9 @@ from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
-EXTRAS_KIND = "extras"
+EXTRAS_TYPE = "extras"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".avif", ".gif", ".bmp")
+ALL_DONE = "all"
 POSTPROCESSING = "postprocessing"
 """The text chunk of a PNG that says what was done to it."""
 
@@ -189,7 +192,7 @@ class Extras:
             return self._work(task, run, settings)
 
         return run, TaskSpec(
-            EXTRAS_KIND, title, work, request.to_json(), makes_images=True, product=run, user=request.user
+            EXTRAS_TYPE, title, work, request.to_json(), makes_images=True, product=run, user=request.user
         )
 
     def images_in(self, folder: str) -> tuple[Source, ...]:
@@ -221,7 +224,7 @@ class Extras:
 
     def repeat_what_is_left(self) -> None:
         """Tell the queue how unfinished work is begun again from its record."""
-        self.queue.repeats(EXTRAS_KIND, lambda record: self._spec(ExtrasRequest.from_json(record))[1])
+        self.queue.repeats(EXTRAS_TYPE, lambda record: self._spec(ExtrasRequest.from_json(record))[1])
 
     # -- in the worker's thread --------------------------------------------------------------------------------------
 
@@ -231,9 +234,17 @@ class Extras:
         try:
             for index, source in enumerate(request.sources):
                 tell = _teller(task, index, count, source.name)
+                earlier = _earlier_results(task, index)
+                if ALL_DONE in earlier:
+                    run.images += earlier[ALL_DONE]
+                    continue
                 try:
-                    for found in self._done(source, request, settings, tell):
-                        self._finished(found, run, settings)
+                    for number, found in enumerate(self._done(source, request, settings, tell)):
+                        if str(number) in earlier:
+                            self._was_finished(found[0], earlier[str(number)][0], run, settings)
+                        else:
+                            self._finished(found, run, settings, partial(_note, task, index, number, found[0]))
+                    task.note(f"{index}/{ALL_DONE}", {})
                 except Interrupted:
                     raise
                 except Exception as error:
@@ -244,7 +255,7 @@ class Extras:
                     run.failures.append(Failure(source.name, _sentence(error)))
                 task.keep(run.outcome())
         finally:
-            self._save_failures(run, settings)
+            self._save_failures(task, run, settings)
         if request.is_batch and not run.images and run.failures:
             raise InvalidValueError(
                 f"None of {count} images could be done. The first, {run.failures[0].name}: {run.failures[0].error}"
@@ -267,11 +278,17 @@ class Extras:
                 suffix,
             )
 
-    def _finished(self, result: tuple[ExtrasImage, str], run: ExtrasRun, settings: Settings) -> None:
+    def _was_finished(self, found: ExtrasImage, saved: ExtrasImage, run: ExtrasRun, settings: Settings) -> None:
+        """A result that an earlier try has saved; its caption may not have been."""
+        if found.caption is not None and saved.path is not None:
+            _save_caption(found, saved.path, run.request, settings)
+        run.images.append(saved)
+
+    def _finished(self, result: tuple[ExtrasImage, str], run: ExtrasRun, settings: Settings, on_path: OnPath) -> None:
         found, suffix = result
         if run.request.save:
             try:
-                path = self._saved(found, suffix, run, settings)
+                path = self._saved(found, suffix, run, settings, on_path)
                 found = replace(found, path=path, image=None)
             except OutputError as error:
                 if run.request.is_batch:
@@ -285,7 +302,7 @@ class Extras:
     def _folder(self, request: ExtrasRequest, settings: Settings) -> Path:
         return request.output_dir or samples_folder(settings, self.data_dir, "extras")
 
-    def _saved(self, found: ExtrasImage, suffix: str, run: ExtrasRun, settings: Settings) -> Path:
+    def _saved(self, found: ExtrasImage, suffix: str, run: ExtrasRun, settings: Settings, on_path: OnPath) -> Path:
         assert found.image is not None
         folder = self._folder(run.request, settings)
         check_folder(folder, self.allowed)
@@ -299,17 +316,18 @@ class Extras:
             items={**found.items, **chunks_of(found), "extras": found.infotext},
             stem=Path(found.source).stem if keeps_name else "",
             suffix=suffix,
+            on_path=on_path,
         )
         if found.caption is not None:
             _save_caption(found, path, run.request, settings)
         return path
 
-    def _save_failures(self, run: ExtrasRun, settings: Settings) -> None:
-        """The list of failures next to the results, as text."""
+    def _save_failures(self, task: Task, run: ExtrasRun, settings: Settings) -> None:
+        """The list of failures next to the results, as text; one file, however often the task is begun."""
         if not (run.failures and run.request.save):
             return
         folder = self._folder(run.request, settings)
-        path = folder / f"failures-{datetime.now():%Y%m%d-%H%M%S}.txt"
+        path = folder / f"failures-{datetime.fromtimestamp(task.created_at):%Y%m%d-%H%M%S}.txt"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_atomic(path, "".join(f"{one.name}\t{one.error}\n" for one in run.failures).encode())
@@ -317,6 +335,34 @@ class Extras:
             log.error("%s", output_error("The list of failures", folder, error))
             return
         run.notices.append(f"The list of failures is saved as {path}.")
+
+
+def _note(task: Task, index: int, number: int, found: ExtrasImage, path: Path, fingerprint: str) -> None:
+    """Result `number` of a source is about to appear at a path."""
+    data = {"path": str(path), "fingerprint": fingerprint, "source": found.source, "size": list(found.size)}
+    data |= {"infotext": found.infotext, "parameters": found.parameters, "caption": found.caption}
+    task.note(f"{index}/{number}", data)
+
+
+def _earlier_results(task: Task, index: int) -> dict[str, list[ExtrasImage]]:
+    """What an earlier try has saved of a source, by number: files that are as they were announced. Under `ALL_DONE` all
+    of it, if it had come to the source's end."""
+    results: dict[str, list[ExtrasImage]] = {}
+    prefix = f"{index}/"
+    notes = {key.removeprefix(prefix): data for key, data in task.noted.items() if key.startswith(prefix)}
+    is_whole = ALL_DONE in notes
+    for number, data in sorted(notes.items(), key=lambda note: (len(note[0]), note[0])):
+        try:
+            path = Path(data["path"])
+            if is_whole or fingerprint_of_file(path) == data["fingerprint"]:
+                width, height = data["size"]
+                found = ExtrasImage(data["source"], (width, height), data["infotext"], data["parameters"], None)
+                results[number] = [replace(found, path=path, caption=data["caption"])]
+        except (OSError, KeyError, TypeError, ValueError):
+            continue
+    if is_whole:
+        results[ALL_DONE] = [one for found in results.values() for one in found]
+    return results
 
 
 def chunks_of(found: ExtrasImage) -> dict[str, str]:

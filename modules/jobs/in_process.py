@@ -31,7 +31,7 @@ class InProcessExecutor:
             import modules.processing.pipeline.generate  # noqa: F401
         if job.request.settings.system.enable_console_prompts:
             print(job.request.prompt, flush=True)
-        result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts, job.made)
+        result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts, job.made, job.task_id)
         if self._estimator is not None and job.request.script is None:
             self._estimator.learn_later(job.request, result)
         if job.request.settings.system.samples_log_stdout:

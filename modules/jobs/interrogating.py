@@ -9,7 +9,7 @@ from modules.jobs.queue import JobQueue
 from modules.jobs.tasks import Outcome, Task
 from modules.settings.values import Settings
 
-INTERROGATE_KIND = "interrogate"
+INTERROGATE_TYPE = "interrogate"
 
 
 def start_interrogation(
@@ -21,4 +21,4 @@ def start_interrogation(
         task.progress(0, 1, f"interrogating ({name})")
         return {"caption": captioners.caption(image, name, settings)}
 
-    return queue.submit_task(INTERROGATE_KIND, f"Interrogate ({name})", work, makes_images=True, user=user)
+    return queue.submit_task(INTERROGATE_TYPE, f"Interrogate ({name})", work, makes_images=True, user=user)

@@ -23,7 +23,7 @@ from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest, request_to_json
 from modules.processing.start import SourceImage
 
-IMAGE_KIND = "txt2img"
+IMAGE_TYPE = "txt2img"
 MAX_TITLE_CHARACTERS = 80
 
 
@@ -64,25 +64,39 @@ class Standing:
     is_bookmarked: bool = False
     attempts: int = 0  # tries since the last image was finished
     is_lasting: bool = True  # whether somebody comes back for it after a restart
+    avoids: frozenset[str] = frozenset()  # names of workers that could not do it
+
+
+class WorkerLostError(FeatherweightError):
+    """Who computed a job is no longer there: the job is tried again. The message says what happened, as a sentence.
+
+    `avoid` is the name of a worker that this job shall not be given to again; a try there does not count.
+    """
+
+    status = 503
+
+    def __init__(self, message: str, avoid: str = "") -> None:
+        super().__init__(message)
+        self.avoid = avoid
 
 
 class Executor(Protocol):
     """Runs one image job to its end in the calling thread: in this process, in a worker per device, or on a farm."""
 
     def run(self, job: Job) -> Result:
-        """The result; raises a `FeatherweightError` for the user."""
+        """The result; raises a `FeatherweightError` for the user, `WorkerLostError` where it is to be tried again."""
 
     def close(self) -> None:
         """Free what the executor holds."""
 
 
 class Entry(ABC):
-    """One piece of work in the queue. `kind` is a word for programs, `title` a few words for people."""
+    """One piece of work in the queue. `type` is a word for programs, `title` a few words for people."""
 
-    def __init__(self, task_id: str, kind: str, title: str, created_at: float | None = None) -> None:
+    def __init__(self, task_id: str, type: str, title: str, created_at: float | None = None) -> None:
         self.standing = Standing()
         self.task_id = task_id
-        self.kind = kind
+        self.type = type
         self.title = title
         self.created_at = time.time() if created_at is None else created_at
         self._lock = threading.Lock()
@@ -90,7 +104,8 @@ class Entry(ABC):
         self._interrupt = threading.Event()
         self._status = JobStatus.QUEUED
         self._started_at: float | None = None
-        self._ended_at: float | None = None
+        self._began: float | None = None  # this and the next by the clock that cannot be set
+        self._over: float | None = None
         self._error: FeatherweightError | None = None
         self._when_final: list[Callable[[], None]] = []
 
@@ -105,12 +120,17 @@ class Entry(ABC):
     def begin(self) -> None:
         """The worker took it."""
         with self._lock:
-            self._status, self._started_at = JobStatus.RUNNING, time.time()
+            self._status, self._started_at, self._began = JobStatus.RUNNING, time.time(), time.monotonic()
+
+    def put_back(self, notice: str) -> None:
+        """The worker is gone; it waits again. `notice` says so in its result."""
+        with self._lock:
+            self._status, self._started_at, self._began = JobStatus.QUEUED, None, None
 
     def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
         """It is final; whoever waits for it goes on."""
         with self._lock:
-            self._status, self._error, self._ended_at = status, error, time.time()
+            self._status, self._error, self._over = status, error, time.monotonic()
             callbacks, self._when_final = self._when_final, []
         self._finished.set()
         for callback in callbacks:
@@ -123,6 +143,11 @@ class Entry(ABC):
     @property
     def status(self) -> JobStatus:
         return self._status
+
+    @property
+    def started_at(self) -> float | None:
+        """When the worker took it, in seconds since the epoch."""
+        return self._started_at
 
     @property
     def error(self) -> FeatherweightError | None:
@@ -198,7 +223,7 @@ class Job(Entry):
         if title is None:
             assert isinstance(request, GenerationRequest), "a request that is read later comes with its title"
             title = title_of(request)
-        super().__init__(task_id, IMAGE_KIND, title, created_at)
+        super().__init__(task_id, IMAGE_TYPE, title, created_at)
         self._request = request
         self.made: Made = {image.key: image for image in made}
         self._preview_every = preview_every
@@ -208,6 +233,7 @@ class Job(Entry):
         self._total_steps = 0
         self._done_steps = 0
         self._first_step_at: float | None = None
+        self._first_step = 0  # which one was told first: a job that goes on begins in the middle
         self._preview: Image.Image | None = None
         self._preview_id = 0
         self._preview_step = 0
@@ -215,9 +241,20 @@ class Job(Entry):
         self._skip = threading.Event()
         self._stops_after_batch = False
         self._result: Result | None = None
+        self._notices: list[str] = []
         self.removed = 0  # how many of its images were deleted since it ended
 
     # -- the worker's side -------------------------------------------------------------------------------------------
+
+    @property
+    def total_steps(self) -> int:
+        """What `plan` said."""
+        return self._total_steps
+
+    @property
+    def preview_every(self) -> int:
+        """A preview after so many steps; 0: none."""
+        return self._preview_every
 
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         return request_to_json(self.request, text_of)
@@ -239,6 +276,8 @@ class Job(Entry):
         with self._lock:
             self._images = list(earlier)
         result = executor.run(self)
+        if self._notices:
+            result = replace(result, notices=(*self._notices, *result.notices))
         with self._lock:
             self._result = result
         outcome = {
@@ -253,6 +292,14 @@ class Job(Entry):
         super().begin()
         with self._lock:
             self._phase = "starting"
+
+    def put_back(self, notice: str) -> None:
+        super().put_back(notice)
+        with self._lock:
+            self._notices.append(notice)
+            self._phase, self._stage, self._preview, self._images = "waiting", None, None, []
+            self._done_steps = self._preview_step = 0
+            self._first_step_at = None
 
     def end(self, status: JobStatus, error: FeatherweightError | None = None) -> None:
         with self._lock:
@@ -277,7 +324,7 @@ class Job(Entry):
     def step(self, done: int, info: object = None) -> None:
         with self._lock:
             if self._first_step_at is None:
-                self._first_step_at = time.time()
+                self._first_step_at, self._first_step = time.monotonic(), done
             self._done_steps = done
 
     def wants_preview(self, done: int) -> bool:
@@ -369,12 +416,12 @@ class Job(Entry):
     def progress(self, position: int = 0) -> Progress:
         """Where the job stands now. `eta_s` follows from the steps so far; None before the first one."""
         with self._lock:
-            now = self._ended_at or time.time()
+            now = self._over or time.monotonic()
             total, done = self._total_steps, self._done_steps
             fraction = 1.0 if self._status.is_final else (done / total if total else 0.0)
             eta = None
-            if self._first_step_at is not None and not self._status.is_final and done > 1:
-                eta = (now - self._first_step_at) / (done - 1) * max(total - done, 0)
+            if self._first_step_at is not None and not self._status.is_final and done > self._first_step:
+                eta = (now - self._first_step_at) / (done - self._first_step) * max(total - done, 0)
             return Progress(
                 task_id=self.task_id,
                 status=self._status,
@@ -383,7 +430,7 @@ class Job(Entry):
                 step=done,
                 total_steps=total,
                 eta_s=eta,
-                elapsed_s=now - self._started_at if self._started_at else 0.0,
+                elapsed_s=now - self._began if self._began is not None else 0.0,
                 phase=self._phase,
                 stage=self._stage,
                 preview=self._preview,
@@ -399,7 +446,7 @@ def recorded_images(images: tuple[GeneratedImage, ...]) -> list[dict[str, Any]]:
     return [
         {
             "path": str(image.path) if image.path else None,
-            "kind": image.kind.value,
+            "role": image.role.value,
             "seed": image.seed,
             "subseed": image.subseed,
             "infotext": image.infotext,

@@ -19,7 +19,7 @@ from modules.processing.engine.precision import storage_rules
 if TYPE_CHECKING:
     from modules.models.merging.merge import MergeResult, Progress
 
-MERGE_KIND = "merge"
+MERGE_TYPE = "merge"
 NEEDED = "modules.models.loading"  # what imports diffusers and transformers
 
 
@@ -109,13 +109,13 @@ def merge_spec(merger: Merger, options: MergeOptions, skip: Sequence[str], text_
         }
 
     asked = {"options": asdict(options), "skip": list(skip), "text_encoders": text_encoders}
-    return TaskSpec(MERGE_KIND, f"Merging {request.target.name}", work, asked)
+    return TaskSpec(MERGE_TYPE, f"Merging {request.target.name}", work, asked)
 
 
 def repeat_merges(queue: JobQueue, merger: Merger) -> None:
     """Tell the queue how an unfinished merge is begun again from its record."""
     queue.repeats(
-        MERGE_KIND,
+        MERGE_TYPE,
         lambda asked: merge_spec(
             merger, MergeOptions(**asked["options"]), tuple(asked["skip"]), bool(asked["text_encoders"])
         ),

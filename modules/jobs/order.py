@@ -4,6 +4,7 @@ Pure functions over facts; the queue keeps the numbers. Counting by turns and no
 jumps changes nothing.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,3 +71,74 @@ def turns_of_newcomer(user: str, line: Sequence[Waiting], turns: Mapping[str, in
     without jobs is no claim to be served first for long."""
     others = [turns.get(item.user, 0) for item in line]
     return max(turns.get(user, 0), min(others, default=0))
+
+
+def in_order(
+    line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], limit: int, groups: bool = True
+) -> list[int]:
+    """The indexes of what runs first, at most `limit`: what `choose` gives, asked again and again, but looking at each
+    piece of work a few times only. What is held is not among them."""
+    return _Foretold(line, loaded, turns, groups).first(limit)
+
+
+class _Foretold:
+    """A line that is worked off in thought."""
+
+    def __init__(self, line: Sequence[Waiting], loaded: str, turns: Mapping[str, int], groups: bool) -> None:
+        self._line = line
+        self._loaded = loaded if groups else ""
+        self._groups = groups
+        self._turns = dict(turns)
+        self._overtaken = [item.overtaken for item in line]
+        self._is_taken = [item.is_held for item in line]
+        self._pinned = deque[int]()
+        self._of_user: dict[str, deque[int]] = {}
+        self._fitting: dict[tuple[str, str], deque[int]] = {}
+        for index, item in enumerate(line):
+            if item.is_held:
+                continue
+            if item.is_pinned:
+                self._pinned.append(index)
+            self._of_user.setdefault(item.user, deque()).append(index)
+            self._fitting.setdefault((item.user, item.model), deque()).append(index)
+
+    def first(self, limit: int) -> list[int]:
+        """See `in_order`."""
+        order: list[int] = []
+        while len(order) < limit and (index := self._next()) is not None:
+            self._is_taken[index] = True
+            item = self._line[index]
+            self._turns[item.user] = self._turns.get(item.user, 0) + 1
+            if self._groups:
+                self._loaded = item.model or self._loaded
+            order.append(index)
+        return order
+
+    def _next(self) -> int | None:
+        pinned = self._head(self._pinned)
+        if pinned is not None:
+            return pinned
+        heads = {user: head for user, queue in self._of_user.items() if (head := self._head(queue)) is not None}
+        if not heads:
+            return None
+        fewest = min(self._turns.get(user, 0) for user in heads)
+        served = [user for user in sorted(heads, key=heads.__getitem__) if self._turns.get(user, 0) == fewest]
+        old = next((heads[user] for user in served if self._overtaken[heads[user]] >= MAX_OVERTAKEN), None)
+        if old is not None:
+            return old
+        queues = [self._fitting.get((user, self._loaded)) for user in served] if self._loaded else []
+        candidates = [head for queue in queues if queue and (head := self._head(queue)) is not None]
+        if not candidates:
+            return heads[served[0]]
+        index = min(candidates)
+        for passed in self._of_user[self._line[index].user]:
+            if passed >= index:
+                break
+            self._overtaken[passed] += not self._is_taken[passed]
+        return index
+
+    def _head(self, queue: deque[int]) -> int | None:
+        """The first that is not taken."""
+        while queue and self._is_taken[queue[0]]:
+            queue.popleft()
+        return queue[0] if queue else None

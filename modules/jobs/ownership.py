@@ -105,22 +105,26 @@ class OwnQueue:
         self._check(entry if entry is not None else self.queue.record(task_id))
 
     @property
+    def running_entries(self) -> tuple[Entry, ...]:
+        """As `JobQueue.running_entries`."""
+        return tuple(entry for entry in self.queue.running_entries if self.owns(entry))
+
+    @property
     def running(self) -> Job | None:
         """As `JobQueue.running`."""
-        job = self.queue.running
-        return job if job is not None and self.owns(job) else None
+        return next((entry for entry in self.running_entries if isinstance(entry, Job)), None)
 
     @property
     def running_task(self) -> Task | None:
         """As `JobQueue.running_task`."""
-        task = self.queue.running_task
-        return task if task is not None and self.owns(task) else None
+        entries = self.running_entries
+        return next((entry for entry in entries if isinstance(entry, Task) and entry.makes_images), None)
 
     @property
-    def running_entry(self) -> Entry | None:
-        """As `JobQueue.running_entry`."""
-        entry = self.queue.running_entry
-        return entry if entry is not None and self.owns(entry) else None
+    def waiting(self) -> tuple[Entry, ...]:
+        """This user's work that waits."""
+        running = self.queue.running_entries
+        return tuple(entry for entry in self.pending if entry not in running)
 
     @property
     def pending(self) -> tuple[Entry, ...]:
@@ -132,7 +136,7 @@ class OwnQueue:
         """As `JobQueue.waiting_count`."""
         if self.identity.is_admin:
             return self.queue.waiting_count
-        return sum(entry is not self.queue.running_entry for entry in self.pending)
+        return len(self.waiting)
 
     @property
     def user(self) -> str | None:
@@ -148,21 +152,28 @@ class OwnQueue:
 
     def interrupt(self, task_id: str | None = None, after_batch: bool = False, why: str = "interrupted") -> None:
         """As `JobQueue.interrupt`; nothing happens to the work of others."""
-        entry = self.find_entry(task_id) if task_id else self.running or self.running_task
-        if entry is not None:
-            self.queue.interrupt(entry.task_id, after_batch, why)
+        if self.identity.is_admin:
+            self.queue.interrupt(task_id, after_batch, why)
+            return
+        task = self.running_task
+        jobs = [entry for entry in self.running_entries if isinstance(entry, Job)]
+        found = self.find_entry(task_id) if task_id else None
+        chosen = [found] if task_id else [*jobs] or [task]
+        for entry in chosen:
+            if entry is not None:
+                self.queue.interrupt(entry.task_id, after_batch, why)
 
     def skip(self) -> None:
         """As `JobQueue.skip`."""
-        job = self.running
-        if job is not None:
-            job.skip()
+        for entry in self.running_entries:
+            if isinstance(entry, Job):
+                entry.skip()
 
     def clear(self) -> int:
         """As `JobQueue.clear`, for this user's work."""
         if self.identity.is_admin:
             return self.queue.clear()
-        waiting = [entry for entry in self.pending if entry is not self.queue.running_entry]
+        waiting = self.waiting
         for entry in waiting:
             self.queue.interrupt(entry.task_id, why="taken out of the line")
         return len(waiting)

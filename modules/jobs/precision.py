@@ -13,13 +13,17 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import JobQueue, fix_seeds
 from modules.jobs.reports import Reports
 from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.models.merging.request import FORMAT_NAMES
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
+from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import check_patterns, storage_rules
 from modules.processing.pipeline.events import Silent
+from modules.processing.pipeline.stages import Stage
 from modules.processing.record.output import Output
+from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest
 from modules.settings.sections.optimizations import OptimizationSettings
 from modules.settings.store import SettingsStore
@@ -29,10 +33,12 @@ if TYPE_CHECKING:
 
 UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
 EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in OptimizationSettings.fp8_format.setting.choices or ())
+WRITTEN = tuple(name for name in EIGHT_BIT if name in FORMAT_NAMES)  # what files can be saved in
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 COMPARED = (UNSTORED, *EIGHT_BIT)
-REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND = "precision-report", "precision-comparison", "conversion"
-KINDS = (REPORT_KIND, COMPARISON_KIND, CONVERSION_KIND)
+REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE = "precision-report", "precision-comparison", "conversion"
+GRID_REPORT = "precision-grid"  # reports of grids; not a type of tasks
+PRECISION_TYPES = (REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE)
 WORST_SHOWN = 10
 MAX_PROMPTS = 16
 NEEDED = "modules.models.loading"  # what imports diffusers and transformers
@@ -89,12 +95,12 @@ class PrecisionWork:
             from modules.models.merging.conversion import report_precision
 
             found = report_precision(info, self.configs_dir, _rules(options), options.text_encoders, _tensors(task))
-            stem = self.reports.new_stem(REPORT_KIND)
+            stem = self.reports.new_stem(REPORT_TYPE)
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
         title = f"Precision report of {info.name} as {options.storage}"
-        return TaskSpec(REPORT_KIND, title, work, asdict(options))
+        return TaskSpec(REPORT_TYPE, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
         """Save the checkpoint in another precision as `name` in the folder of checkpoints; nothing is replaced."""
@@ -102,7 +108,7 @@ class PrecisionWork:
 
     def convert_spec(self, options: StorageOptions, name: str) -> TaskSpec:
         """See `convert`; not yet in line."""
-        info = self._check(options, (*SIXTEEN_BIT, *EIGHT_BIT))
+        info = self._check(options, (*SIXTEEN_BIT, *WRITTEN))
         target = self._target(name)
 
         def work(task: Task) -> Outcome:
@@ -114,7 +120,7 @@ class PrecisionWork:
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
         asked = {"options": asdict(options), "name": name}
-        return TaskSpec(CONVERSION_KIND, f"Saving {info.name} as {target.name}", work, asked)
+        return TaskSpec(CONVERSION_TYPE, f"Saving {info.name} as {target.name}", work, asked)
 
     def compare(self, options: ComparisonRequest) -> Task:
         """Make the images; a page and numbers go into the reports."""
@@ -143,21 +149,21 @@ class PrecisionWork:
                 self.engine.request_load(stored_checkpoint(self.settings.current, self.catalogue).name)
             made_with = described(sized)
             numbers = {**as_json(rows, options.prompts, info.title), "made_with": made_with, "verdict": verdict(rows)}
-            stem = self.reports.new_stem(COMPARISON_KIND)
+            stem = self.reports.new_stem(COMPARISON_TYPE)
             self.reports.write(f"{stem}.html", as_html(rows, options.prompts, info.title, made_with))
             self.reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
             return {**numbers, "page": f"{stem}.html", "json": f"{stem}.json"}
 
-        return TaskSpec(COMPARISON_KIND, f"Comparing precisions of {info.name}", work, asdict(options))
+        return TaskSpec(COMPARISON_TYPE, f"Comparing precisions of {info.name}", work, asdict(options))
 
     def repeat_what_is_left(self) -> None:
-        """Tell the queue how unfinished work of these kinds is begun again from its record."""
-        self.queue.repeats(REPORT_KIND, lambda asked: self.report_spec(_storage_options(asked)))
+        """Tell the queue how unfinished work of these types is begun again from its record."""
+        self.queue.repeats(REPORT_TYPE, lambda asked: self.report_spec(_storage_options(asked)))
         self.queue.repeats(
-            CONVERSION_KIND, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
+            CONVERSION_TYPE, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
         )
         self.queue.repeats(
-            COMPARISON_KIND,
+            COMPARISON_TYPE,
             lambda asked: self.compare_spec(
                 ComparisonRequest(**{**asked, "prompts": tuple(asked["prompts"]), "storages": tuple(asked["storages"])})
             ),
@@ -224,6 +230,34 @@ class PrecisionWork:
             return
         with self.engine.lock:
             import modules.processing.pipeline.generate  # noqa: F401
+
+
+def write_series(reports: Reports, report: SeriesReport) -> str:
+    """A page and numbers of images that were made elsewhere; gives the page's name. Raises `OutputError`."""
+    from modules.processing.comparison.compare import as_json, rows_of
+    from modules.processing.comparison.report_page import as_html, verdict
+
+    rows = rows_of(report.series)
+    numbers = as_json(rows, report.captions, report.model)
+    numbers |= {"made_with": report.made_with, "verdict": verdict(rows)}
+    stem = reports.new_stem(GRID_REPORT)
+    reports.write(f"{stem}.html", as_html(rows, report.captions, report.model, report.made_with))
+    reports.write(f"{stem}.json", json.dumps(numbers, indent=1))
+    return f"{stem}.html"
+
+
+def measured(engine: Engine, result: Result) -> Measured:
+    """What a job that has just ended took."""
+    model, info = engine.status.model, result.info
+    sampled = len(result.samples) // max(info.batch_size, 1) * info.steps
+    seconds = result.timings_s.get(Stage.SAMPLE, 0.0)
+    return Measured(
+        storage=model.storage if model else "",
+        weight_bytes=model.stored_bytes + model.streamed_bytes if model else 0,
+        fp16_bytes=model.fp16_bytes if model else 0,
+        seconds_per_step=seconds / sampled if sampled else 0.0,
+        peak_memory_bytes=result.peak_memory_bytes,
+    )
 
 
 def facts_of(found: PrecisionReport) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The one queue in front of the engine: work outlives tabs and servers, waits its turn, and is recorded before it runs.
 
-Image jobs and tasks stand in the same line, run in the same thread, and are recorded, forgotten and interrupted alike.
+Image jobs and tasks stand in the same line, run in the same lanes (one, unless there are workers), and are recorded,
+forgotten and interrupted alike.
 What a server leaves behind, the next one goes on with: see `JobQueue.restore`.
 """
 
@@ -12,16 +13,29 @@ import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
-from modules.jobs.job import IMAGE_KIND, Ending, Entry, Executor, Job, JobStatus, Progress, recorded_images
-from modules.jobs.order import Choice, Waiting, choose, turns_of_newcomer
+from modules.jobs.job import (
+    IMAGE_TYPE,
+    Ending,
+    Entry,
+    Executor,
+    Job,
+    JobStatus,
+    Progress,
+    WorkerLostError,
+    recorded_images,
+)
+from modules.jobs.lanes import Lane
+from modules.jobs.order import Choice, Waiting, choose, in_order, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
 from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, request_from_json
 
@@ -41,7 +55,7 @@ UNREADABLE = (FeatherweightError, ValueError, TypeError, KeyError, AttributeErro
 """What reading a request raises that somebody has edited."""
 
 Starter = Callable[[dict[str, Any]], TaskSpec]
-"""The work of a kind, from the request that its record holds."""
+"""The work of a type, from the request that its record holds."""
 
 
 class WhenDone(StrEnum):
@@ -82,26 +96,27 @@ class Models:
 
 
 class JobQueue:
-    """One line, one worker thread. Build it once; `restore()` takes up what an earlier server left, `start()` begins to
-    work, `close()` ends."""
+    """One line, and a thread for each lane. Build it once; `restore()` takes up what an earlier server left, `start()`
+    begins to work, `close()` ends."""
 
     def __init__(
         self,
-        executor: Executor,
+        executor: Executor | Sequence[Lane],
         store: JobStore,
         options: Callable[[], QueueOptions] = QueueOptions,
         models: Models | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
-        self._executor = executor
+        """`recordings`: what is kept of images that are being made; the queue deletes it with their jobs."""
+        self._recordings = recordings
+        self._lanes = tuple(executor) if isinstance(executor, Sequence) else (Lane(executor),)
         self.store = store
         self._options = options
         self._models = models or Models()
         self._condition = threading.Condition()
         self._waiting: list[Entry] = []
-        self._running: Entry | None = None
         self._known: OrderedDict[str, Entry] = OrderedDict()
         self._turns: dict[str, int] = {}  # by user
-        self._loaded = ""  # the model of the last job
         self._next_position = 1.0
         self._ended = 0
         self._paused = store.remembered("paused") == "1"
@@ -109,15 +124,23 @@ class JobQueue:
         self._on_done: Callable[[WhenDone], None] = lambda action: None
         self._has_worked = False  # since the line was empty
         self._closing = False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._starters: dict[str, Starter] = {}
         self._images: list[ImageListener] = []
 
     def start(self) -> None:
-        """Start the worker thread; what was submitted earlier begins now."""
-        assert self._thread is None, "the queue is started twice"
-        self._thread = threading.Thread(target=self._work, name="featherweight-worker", daemon=True)
-        self._thread.start()
+        """Start the lanes' threads; what was submitted earlier begins now."""
+        assert not self._threads, "the queue is started twice"
+        for lane in self._lanes:
+            name = f"featherweight-lane-{lane.name}"
+            self._threads.append(threading.Thread(target=self._work, args=(lane,), name=name, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self) -> None:
+        """A lane can take work, or no longer can."""
+        with self._condition:
+            self._condition.notify_all()
 
     def listen(self, listener: ImageListener) -> None:
         """Have every finished image told."""
@@ -125,9 +148,9 @@ class JobQueue:
 
     # -- after a restart ---------------------------------------------------------------------------------------------
 
-    def repeats(self, kind: str, starter: Starter) -> None:
-        """Say how work of this kind is begun again from its record."""
-        self._starters[kind] = starter
+    def repeats(self, type: str, starter: Starter) -> None:
+        """Say how work of this type is begun again from its record."""
+        self._starters[type] = starter
 
     def restore(self) -> int:
         """Put what an earlier server left unfinished back in line, in its order; returns how much that is.
@@ -155,16 +178,13 @@ class JobQueue:
             self._condition.notify_all()
         self.store.clean_inputs()
         self.store.prune(options.kept_records)
+        if self._recordings is not None:
+            self._recordings.keep_only([entry.task_id for entry in restored])
         return len(restored)
 
     def _restored(self, record: JobRecord, images: list[ImageRecord], options: QueueOptions) -> Entry | None:
         """The entry of a record, or None for one that is over."""
-        made = [item for item in images if item.exists()]
-        for item in made:
-            if not item.is_done and (found := item.image.read()) is not None:
-                self.store.image_done(record.task_id, found)
-                if found.kind is ImageRole.SAMPLE:
-                    self._tell(record.task_id, record.standing.user, found)
+        made = self._made(record.task_id, record.standing.user, images)
         has_progress = any(not item.is_done for item in made)
         if record.status is JobStatus.RUNNING and not has_progress and record.standing.attempts > options.retries:
             reason = f"The server ended {record.standing.attempts} times while this job ran; it is not tried again."
@@ -177,7 +197,7 @@ class JobQueue:
         if record.status is JobStatus.RUNNING:
             log.warning("The server ended while %s ran (%s); it is tried again.", record.task_id, record.title)
         entry: Entry
-        if record.kind == IMAGE_KIND:
+        if record.type == IMAGE_TYPE:
             entry = Job(
                 record.task_id,
                 self._reading(record),
@@ -189,14 +209,25 @@ class JobQueue:
         else:
             entry = Task(
                 record.task_id,
-                record.kind,
+                record.type,
                 record.title,
                 self._work_of(record),
                 record.request,
                 created_at=record.created_at,
             )
+            entry.noted, entry.on_note = self.store.notes(record.task_id), self.store.note
         entry.standing = record.standing
         return entry
+
+    def _made(self, task_id: str, user: str, images: list[ImageRecord]) -> list[ImageRecord]:
+        """The images that are there, also those whose file appeared in the last moment, which are told now."""
+        made = [item for item in images if item.exists()]
+        for item in made:
+            if not item.is_done and (found := item.image.read()) is not None:
+                self.store.image_done(task_id, found)
+                if found.role is ImageRole.SAMPLE:
+                    self._tell(task_id, user, found)
+        return made
 
     def _reading(self, record: JobRecord) -> Callable[[], GenerationRequest]:
         def read() -> GenerationRequest:
@@ -210,9 +241,9 @@ class JobQueue:
         return read
 
     def _work_of(self, record: JobRecord) -> Callable[[Task], Outcome]:
-        starter = self._starters.get(record.kind)
+        starter = self._starters.get(record.type)
         if starter is None:
-            raise InvalidValueError(f"Work of the kind {record.kind!r} cannot be repeated; begin it from its tab.")
+            raise InvalidValueError(f"Work of the type {record.type!r} cannot be repeated; begin it from its tab.")
 
         def work(task: Task) -> Outcome:
             spec = starter(record.request)
@@ -248,7 +279,7 @@ class JobQueue:
 
     def submit_task(
         self,
-        kind: str,
+        type: str,
         title: str,
         work: Callable[[Task], Outcome],
         request: Mapping[str, Any] | None = None,
@@ -258,12 +289,13 @@ class JobQueue:
         user: str = "",
     ) -> Task:
         """Put other work in line, see `TaskSpec`. Raises as `submit`."""
-        return self.submit_spec(TaskSpec(kind, title, work, request or {}, makes_images, product, user))
+        return self.submit_spec(TaskSpec(type, title, work, request or {}, makes_images, product, user))
 
     def submit_spec(self, spec: TaskSpec) -> Task:
-        """Put other work in line; a starter of its kind (see `repeats`) begins it again after a restart. Raises as
+        """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
-        task = Task(_new_id(), spec.kind, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
+        task = Task(_new_id(), spec.type, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
+        task.on_note = self.store.note
         task.standing.user = spec.user
         self._enter(task)
         return task
@@ -272,10 +304,10 @@ class JobQueue:
         """Put recorded work in line once more under a new task id: with the seeds it had, or with `seed` (-1: a new
         one). Raises as `submit`, and `UnknownNameError`."""
         record = self.record(task_id)
-        if record.kind != IMAGE_KIND:
+        if record.type != IMAGE_TYPE:
             work = self._work_of(record)
             return self.submit_spec(
-                TaskSpec(record.kind, record.title, work, record.request, user=record.standing.user)
+                TaskSpec(record.type, record.title, work, record.request, user=record.standing.user)
             )
         request = self._reading(record)()
         if seed is not None:
@@ -342,11 +374,11 @@ class JobQueue:
             raise UnknownNameError(f"No task has the id {task_id!r}; it may have ended long ago.")
         return entry
 
-    def tasks(self, kind: str | None = None) -> tuple[Task, ...]:
-        """The tasks that are remembered, the newest first; of one kind, or all."""
+    def tasks(self, type: str | None = None) -> tuple[Task, ...]:
+        """The tasks that are remembered, the newest first; of one type, or all."""
         with self._condition:
             entries = tuple(reversed(self._known.values()))
-        return tuple(entry for entry in entries if isinstance(entry, Task) and kind in (None, entry.kind))
+        return tuple(entry for entry in entries if isinstance(entry, Task) and type in (None, entry.type))
 
     def last_done(self) -> Job | None:
         """The image job that ended last with a result, of those that are remembered; None where there is none."""
@@ -357,26 +389,31 @@ class JobQueue:
 
     @property
     def running(self) -> Job | None:
-        """The image job that computes now."""
-        running = self._running
-        return running if isinstance(running, Job) else None
+        """The image job that computes now; of several the one that began first."""
+        return next((entry for entry in self.running_entries if isinstance(entry, Job)), None)
 
     @property
     def running_task(self) -> Task | None:
         """The task that makes images and computes now."""
-        running = self._running
-        return running if isinstance(running, Task) and running.makes_images else None
+        entries = self.running_entries
+        return next((entry for entry in entries if isinstance(entry, Task) and entry.makes_images), None)
 
     @property
     def pending(self) -> tuple[Entry, ...]:
         """What runs and what waits, in order."""
         with self._condition:
-            return ((self._running,) if self._running else ()) + tuple(self._waiting)
+            return (*self.running_entries, *self._waiting)
 
     @property
     def running_entry(self) -> Entry | None:
-        """What runs now, image job or not."""
-        return self._running
+        """What runs now, image job or not; of several what began first."""
+        return next(iter(self.running_entries), None)
+
+    @property
+    def running_entries(self) -> tuple[Entry, ...]:
+        """All that runs now, what began first comes first."""
+        entries = [entry for lane in self._lanes if (entry := lane.entry) is not None]
+        return tuple(sorted(entries, key=lambda entry: entry.started_at or 0.0))
 
     @property
     def waiting_count(self) -> int:
@@ -396,21 +433,13 @@ class JobQueue:
     def line(self, limit: int = MAX_SHOWN) -> tuple[Entry, ...]:
         """The first of what waits, in the order in which it will run as things stand now; what cannot run is last."""
         with self._condition:
-            left, turns, loaded = list(self._waiting), dict(self._turns), self._loaded
-        groups = self._options().groups
-        facts = [replace(_facts(item), is_held=bool(item.standing.waits_for)) for item in left]
-        order: list[Entry] = []
-        while left and len(order) < limit:
-            choice = choose(facts, loaded, turns, groups)
-            if choice is None:
-                break
-            for index in choice.overtaken:
-                facts[index] = replace(facts[index], overtaken=facts[index].overtaken + 1)
-            taken, fact = left.pop(choice.index), facts.pop(choice.index)
-            turns[fact.user] = turns.get(fact.user, 0) + 1
-            loaded = fact.model or loaded
-            order.append(taken)
-        return (*order, *left)[:limit]
+            waiting, turns, loaded = list(self._waiting), dict(self._turns), self._lanes[0].loaded
+        facts = [_facts(item, bool(item.standing.waits_for)) for item in waiting]
+        order = in_order(facts, loaded, turns, limit, self._options().groups)
+        if len(order) < limit:
+            known = set(order)
+            order += [index for index in range(len(waiting)) if index not in known]
+        return tuple(waiting[index] for index in order[:limit])
 
     def record(self, task_id: str) -> JobRecord:
         """The record of any work, waiting, running or ended. Raises `UnknownNameError`."""
@@ -535,7 +564,7 @@ class JobQueue:
         """Choose what happens once when the line has been worked off."""
         with self._condition:
             self._when_done = action
-            self._has_worked = bool(self._waiting) or self._running is not None
+            self._has_worked = bool(self._waiting) or self._is_working
 
     def on_done(self, act: Callable[[WhenDone], None]) -> None:
         """Who does what was chosen; called in a thread of its own."""
@@ -550,20 +579,26 @@ class JobQueue:
     # -- out of the line ---------------------------------------------------------------------------------------------
 
     def interrupt(self, task_id: str | None = None, after_batch: bool = False, why: str = "interrupted") -> None:
-        """Stop work within one step, or take it out of the line; without an id, the image job that runs, or the task
+        """Stop work within one step, or take it out of the line; without an id, every image job that runs, or the task
         that makes images.
 
         `after_batch`: see `Job.interrupt`. `why` is a word for people, should it not have started.
         """
         with self._condition:
-            entry = self._known.get(task_id) if task_id else self.running or self.running_task
+            if not task_id:
+                jobs: list[Entry] = [job for job in self.running_entries if isinstance(job, Job)]
+                task = self.running_task
+                for running in jobs or ([task] if task is not None else []):
+                    running.interrupt(after_batch)
+                return
+            entry = self._known.get(task_id)
             is_waiting = entry is not None and entry in self._waiting
             if entry is not None and is_waiting:
                 self._waiting.remove(entry)
         if entry is None:
             return
         if is_waiting:
-            self._withdraw(entry, why)
+            self._withdraw([entry], why)
         else:
             entry.interrupt(after_batch)
 
@@ -572,20 +607,25 @@ class JobQueue:
         with self._condition:
             waiting = tuple(self._waiting)
             self._waiting.clear()
-        for entry in waiting:
-            self._withdraw(entry, "taken out of the line")
+        self._withdraw(waiting, "taken out of the line")
         return len(waiting)
 
-    def _withdraw(self, entry: Entry, why: str) -> None:
+    def _withdraw(self, entries: Sequence[Entry], why: str) -> None:
         text = f"The job was {why} before it started; nothing was made."
-        self.store.ended(entry.task_id, JobStatus.INTERRUPTED, text)
-        entry.end(JobStatus.INTERRUPTED, Interrupted(text))
+        self.store.withdrawn([entry.task_id for entry in entries], text)
+        for entry in entries:
+            self._forget_recordings(entry)
+            entry.end(JobStatus.INTERRUPTED, Interrupted(text))
+
+    def _forget_recordings(self, entry: Entry) -> None:
+        if self._recordings is not None:
+            self._recordings.forget(entry.task_id)
 
     def skip(self) -> None:
-        """The running image job leaves its present batch."""
-        job = self.running
-        if job is not None:
-            job.skip()
+        """Every running image job leaves its present batch."""
+        for job in self.running_entries:
+            if isinstance(job, Job):
+                job.skip()
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Interrupt what runs, leave both recorded on disk for the next start, and end the worker. May be called
@@ -594,22 +634,27 @@ class JobQueue:
             if self._closing:
                 return
             self._closing = True
-            waiting, running = list(self._waiting), self._running
+            waiting, running = list(self._waiting), self.running_entries
             self._waiting.clear()
             self._condition.notify_all()
         for entry in waiting:
             entry.end(JobStatus.INTERRUPTED, Interrupted(STOPPED))
-        if running is not None:
-            running.interrupt()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
-                log.warning("What runs did not stop within %.0f s; it is tried again at the next start.", timeout_s)
-                if running is not None:
-                    self.store.put_back(running.task_id)
-                return
-        self._executor.close()
-        self.store.close()
+        for entry in running:
+            entry.interrupt()
+        until = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(until - time.monotonic(), 0.0))
+        left = [lane for lane in self._lanes if lane.entry is not None]
+        if left:
+            log.warning("What runs did not stop within %.0f s; it is tried again at the next start.", timeout_s)
+        for lane in left:
+            if lane.entry is not None:
+                self.store.put_back(lane.entry.task_id)
+        for lane in self._lanes:
+            if lane not in left or lane.is_endable:
+                lane.executor.close()
+        if not left:
+            self.store.close()
 
     def remove_image(self, job: Job, image: GeneratedImage) -> None:
         """Forget an image of a final job, in the record too."""
@@ -622,30 +667,36 @@ class JobQueue:
 
     # -- the worker --------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, lane: Lane) -> None:
         while True:
-            entry = self._next()
+            entry = self._next(lane)
             if entry is None:
                 return
             try:
-                self._run(entry)
+                self._run(lane, entry)
             except BaseException as error:  # without this thread every later job would wait for ever
                 log.exception("%s could not be brought to its end", entry.task_id)
                 entry.end(JobStatus.FAILED, _ours(error))
             finally:
                 with self._condition:
-                    self._running = None
+                    lane.entry = None
+                    if len(self._lanes) > 1:  # another lane may wait for what this one has put back
+                        self._condition.notify_all()
 
-    def _next(self) -> Entry | None:
+    @property
+    def _is_working(self) -> bool:
+        return any(lane.entry is not None for lane in self._lanes)
+
+    def _next(self, lane: Lane) -> Entry | None:
         """What to do next; None when the queue closes. While nothing can be begun, changes of the record that could not
         be written are tried again, and so are jobs whose model was missing."""
         while True:
             with self._condition:
                 if self._closing:
                     return None
-                entry = None if self._paused else self._take()
+                entry = self._take(lane) if not self._paused and lane.is_ready() else None
                 if entry is not None:
-                    self._running, self._has_worked = entry, True
+                    lane.entry, self._has_worked = entry, True
                     return entry
                 action = self._action_when_done()
                 if action is WhenDone.NOTHING:
@@ -657,53 +708,96 @@ class JobQueue:
             if self.store.is_behind:
                 self.store.flush()
 
-    def _take(self) -> Entry | None:
-        """Take the next entry that can run out of the line."""
+    def _take(self, lane: Lane) -> Entry | None:
+        """Take the next entry that this lane can do out of the line."""
         facts = [_facts(item) for item in self._waiting]
+        if len(self._lanes) > 1:
+            for index, item in enumerate(self._waiting):
+                if lane.name in item.standing.avoids or not lane.takes(item):
+                    facts[index] = replace(facts[index], is_held=True)
         groups = self._options().groups
-        while (choice := choose(facts, self._loaded, self._turns, groups)) is not None:
+        while (choice := choose(facts, lane.loaded, self._turns, groups)) is not None:
             entry = self._waiting[choice.index]
             entry.standing.waits_for = self._models.missing(entry.standing.needs)
             if not entry.standing.waits_for:
-                self._count(choice, entry)
+                self._count(lane, choice, entry)
                 return self._waiting.pop(choice.index)
             facts[choice.index] = replace(facts[choice.index], is_held=True)
         return None
 
-    def _count(self, choice: Choice, entry: Entry) -> None:
+    def _count(self, lane: Lane, choice: Choice, entry: Entry) -> None:
         for index in choice.overtaken:
             self._waiting[index].standing.overtaken += 1
         user = entry.standing.user
         self._turns[user] = self._turns.get(user, 0) + 1
-        self._loaded = entry.standing.model or self._loaded
+        lane.loaded = entry.standing.model or lane.loaded
 
     def _action_when_done(self) -> WhenDone:
         """What to do now that nothing can be begun, once."""
-        if self._waiting or self._paused or not self._has_worked:
+        if self._waiting or self._paused or self._is_working or not self._has_worked:
             return WhenDone.NOTHING
         action, self._when_done, self._has_worked = self._when_done, WhenDone.NOTHING, False
         return action
 
-    def _run(self, entry: Entry) -> None:
+    def _run(self, lane: Lane, entry: Entry) -> None:
         self.store.started(entry.task_id)
+        entry.standing.attempts += 1
         entry.begin()
         began = time.monotonic()
-        ending, error = self._computed(entry)
+        try:
+            ending, error = self._computed(lane, entry)
+        except WorkerLostError as lost:
+            found = self._after_loss(lane, entry, lost)
+            if found is None:
+                return
+            ending, error = found
         if self._closing and ending.status is JobStatus.INTERRUPTED:
             self.store.put_back(entry.task_id)
             error = error or Interrupted(STOPPED) if isinstance(entry, Task) else error
         else:
             text = str(error) if error is not None else None
             self.store.ended(entry.task_id, ending.status, text, ending.outcome or None)
+            self._forget_recordings(entry)
         entry.end(ending.status, error)
         self._ended += 1
         if self._ended % PRUNED_EVERY == 0:
             self.store.prune(self._options().kept_records)
         log.info("%s: %s in %.1f s", entry.task_id, ending.status.value, time.monotonic() - began)
 
-    def _computed(self, entry: Entry) -> tuple[Ending, FeatherweightError | None]:
+    def _after_loss(
+        self, lane: Lane, entry: Entry, lost: WorkerLostError
+    ) -> tuple[Ending, FeatherweightError | None] | None:
+        """Its worker is gone: put it back in line, with the images that it has, and return None; or how it ended."""
+        if entry.is_interrupt_requested:  # the user's, or the server's that ends
+            return Ending(JobStatus.INTERRUPTED, {}), Interrupted(str(lost))
+        if lost.avoid:
+            entry.standing.avoids |= {lost.avoid}
+            entry.standing.attempts = max(entry.standing.attempts - 1, 0)
+            self.store.put_back(entry.task_id)
+        elif entry.standing.attempts > self._options().retries:
+            tries = entry.standing.attempts
+            text = f"{lost} That happened {tries} times while this job ran; it is not tried again."
+            return Ending(JobStatus.FAILED, {}), FeatherweightError(text)
+        if isinstance(entry, Job):
+            records = self.store.images(entry.task_id).get(entry.task_id, [])
+            entry.made = {
+                item.image.key: item.image for item in self._made(entry.task_id, entry.standing.user, records)
+            }
+        entry.put_back(f"{lost} The job was tried again.")
+        log.warning("%s (%s): %s It is tried again.", entry.task_id, entry.title, lost)
+        with self._condition:
+            lane.entry = None
+            self._waiting.insert(0, entry)
+            self._condition.notify_all()
+        return None
+
+    def _computed(self, lane: Lane, entry: Entry) -> tuple[Ending, FeatherweightError | None]:
+        around = lane.around_task if isinstance(entry, Task) else nullcontext
         try:
-            return entry.compute(self._executor), None
+            with around():
+                return entry.compute(lane.executor), None
+        except WorkerLostError:
+            raise
         except Interrupted as stop:
             return Ending(JobStatus.INTERRUPTED, {}), stop
         except FeatherweightError as error:
@@ -726,12 +820,15 @@ class JobQueue:
             return
         self._tell(job.task_id, job.standing.user, image)  # first: what is not yet done is told again after a kill
         self.store.image_done(job.task_id, image)
+        job.standing.attempts = 0
 
     def _tell(self, task_id: str, user: str, image: GeneratedImage) -> None:
         for listener in self._images:
             listener.finished(task_id, user, image)
 
     def _forget(self) -> None:
+        if len(self._known) - len(self._waiting) <= KEPT_ENTRIES:
+            return  # thousands may wait: they are not looked through for each that comes
         final = [task_id for task_id, entry in self._known.items() if entry.status.is_final]
         for task_id in final[: max(len(final) - KEPT_ENTRIES, 0)]:
             del self._known[task_id]
@@ -747,9 +844,9 @@ def fix_seeds(request: GenerationRequest) -> GenerationRequest:
     )
 
 
-def _facts(entry: Entry) -> Waiting:
+def _facts(entry: Entry, is_held: bool = False) -> Waiting:
     standing = entry.standing
-    return Waiting(standing.user, standing.model, standing.overtaken, standing.is_pinned)
+    return Waiting(standing.user, standing.model, standing.overtaken, standing.is_pinned, is_held)
 
 
 def _new_id() -> str:

@@ -17,9 +17,9 @@ class Reports:
 
     folder: Path
 
-    def new_stem(self, kind: str) -> str:
-        """A name without ending that is not taken: the kind and the time."""
-        base = f"{kind}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    def new_stem(self, type: str) -> str:
+        """A name without ending that is not taken: the type and the time."""
+        base = f"{type}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         stem, number = base, 1
         while any(self.folder.glob(f"{stem}.*")):
             number += 1

@@ -15,16 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.atomic_files import fingerprint, keep_aside
+from modules.atomic_files import fingerprint
 from modules.errors import BusyError, FeatherweightError, OutputError
 from modules.jobs.input_files import InputFiles, names_in
 from modules.jobs.job import Entry, JobStatus, Standing
 from modules.processing.record.made import MadeImage
 from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.sqlite_files import check_version, check_whole, is_damage, is_locked, keep_database_aside, reason_of
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 4
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     task_id TEXT PRIMARY KEY,
@@ -53,6 +54,9 @@ CREATE TABLE IF NOT EXISTS job_images (
 CREATE TABLE IF NOT EXISTS job_inputs (
     name TEXT NOT NULL, task_id TEXT NOT NULL, PRIMARY KEY (name, task_id)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS task_notes (
+    task_id TEXT NOT NULL, key TEXT NOT NULL, data TEXT NOT NULL, PRIMARY KEY (task_id, key)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS queue_state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 ADDED_COLUMNS = {  # since version 2, and since version 3
@@ -72,12 +76,10 @@ CREATE INDEX IF NOT EXISTS jobs_by_status ON jobs (status, position);
 CREATE INDEX IF NOT EXISTS jobs_by_end ON jobs (ended_at);
 """
 LOCK_WAIT_S = 2.0
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 FINAL = (JobStatus.DONE, JobStatus.FAILED, JobStatus.INTERRUPTED)
 IMAGES_SO_FAR = """(
     SELECT json_object('images', json_group_array(json_object(
-        'path', path, 'kind', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
+        'path', path, 'role', kind, 'seed', seed, 'subseed', subseed, 'infotext', infotext, 'key', key)))
     FROM (SELECT * FROM job_images WHERE task_id = ? AND is_done ORDER BY rowid) HAVING count(*) > 0)"""
 
 
@@ -96,7 +98,7 @@ class JobRecord:
     others see `modules.jobs.job.Standing`."""
 
     task_id: str
-    kind: str
+    type: str
     title: str
     status: JobStatus
     request: dict[str, Any]
@@ -143,7 +145,7 @@ class JobStore:
         try:
             self._db = self._connect()
         except sqlite3.Error as error:
-            if path is None or not (_is_damage(error) or path.is_dir()):
+            if path is None or not (is_damage(error) or path.is_dir()):
                 raise self._sentence(error) from error
             self._begin_anew(error)
 
@@ -158,7 +160,7 @@ class JobStore:
         standing = entry.standing
         row = {
             "task_id": entry.task_id,
-            "kind": entry.kind,
+            "kind": entry.type,
             "title": _text(entry.title),
             "status": JobStatus.QUEUED,
             "request": json.dumps(recorded),
@@ -175,6 +177,7 @@ class JobStore:
             Write(f"UPDATE job_inputs SET task_id = ({older}) WHERE task_id = ?", (entry.task_id,) * 2),
             Write("UPDATE jobs SET task_id = task_id || '~' || rowid WHERE task_id = ?", (entry.task_id,)),
             Write("DELETE FROM job_images WHERE task_id = ?", (entry.task_id,)),
+            Write("DELETE FROM task_notes WHERE task_id = ?", (entry.task_id,)),
             Write(f"INSERT INTO jobs ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values())),
             *self._input_rows(entry.task_id, recorded),
         ]
@@ -267,19 +270,30 @@ class JobStore:
         outcome: dict[str, Any] | None = None,
     ) -> None:
         """It is final. Without `outcome`, the images that were finished stand in the record."""
-        values = (status, time.time(), None if error is None else _text(error))
+        self._put(*_ending(task_id, status, error, outcome))
+
+    def withdrawn(self, task_ids: Sequence[str], error: str) -> None:
+        """Waiting work was taken out of the line: all of it in one transaction."""
+        self._put(*(write for task_id in task_ids for write in _ending(task_id, JobStatus.INTERRUPTED, error, None)))
+
+    def note(self, task_id: str, key: str, data: Mapping[str, Any]) -> None:
+        """A task does something that a later try must know of, see `Task.note`; tries are counted anew."""
         self._put(
-            Write(
-                "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
-                "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
-                f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
-                (
-                    *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
-                    *(None if outcome is None else json.dumps(outcome), task_id, task_id),
-                ),
-            ),
-            Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
+            Write("INSERT OR REPLACE INTO task_notes VALUES (?, ?, ?)", (task_id, key, json.dumps(data))),
+            Write("UPDATE jobs SET attempts = 0 WHERE task_id = ?", (task_id,)),
         )
+
+    def notes(self, task_id: str) -> dict[str, dict[str, Any]]:
+        """What a task has noted, by key; what somebody has edited into nonsense is left out."""
+        notes = {}
+        for key, text in self._rows("SELECT key, data FROM task_notes WHERE task_id = ?", (task_id,)):
+            try:
+                data = json.loads(text)
+            except (ValueError, TypeError):
+                continue
+            if isinstance(data, dict):
+                notes[str(key)] = data
+        return notes
 
     def put_back(self, task_id: str) -> None:
         """The server ends in order while this runs: it waits again, and the try does not count."""
@@ -379,10 +393,11 @@ class JobStore:
         sql = f"SELECT count(*) FROM jobs WHERE status IN ({marks}) AND user = coalesce(?, user)"
         return int(self._rows(sql, (*statuses, user))[0][0])
 
-    def images(self) -> dict[str, list[ImageRecord]]:
-        """The images of work that has not ended, by task ids: finished or about to be."""
+    def images(self, task_id: str | None = None) -> dict[str, list[ImageRecord]]:
+        """The images of work that has not ended, by task ids: finished or about to be. Of one, or of all."""
         images: dict[str, list[ImageRecord]] = {}
-        for row in self._rows("SELECT * FROM job_images WHERE path IS NOT NULL ORDER BY rowid", ()):
+        chosen = "SELECT * FROM job_images WHERE path IS NOT NULL AND task_id = coalesce(?, task_id) ORDER BY rowid"
+        for row in self._rows(chosen, (task_id,)):
             found = _image_record(row)
             if found is not None:
                 images.setdefault(row["task_id"], []).append(found)
@@ -400,22 +415,16 @@ class JobStore:
         db = sqlite3.connect(name, timeout=LOCK_WAIT_S, check_same_thread=False)
         try:
             db.row_factory = sqlite3.Row
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version > VERSION:
-                raise OutputError(
-                    f"{name} was written by a newer version of this program. Use that version, or another --data-dir."
-                )
+            check_version(db, VERSION, name)
             db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=FULL")
-            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if found != "ok":
-                raise _Damage(found)
+            check_whole(db)
             with db:
                 db.executescript(SCHEMA)
                 have = {row["name"] for row in db.execute("PRAGMA table_info(jobs)")}
-                for column, kind in ADDED_COLUMNS.items():
+                for column, declaration in ADDED_COLUMNS.items():
                     if column not in have:
-                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
+                        db.execute(f"ALTER TABLE jobs ADD COLUMN {column} {declaration}")
                 db.executescript(LATER_INDEXES)
                 db.execute(f"PRAGMA user_version = {VERSION}")
         except BaseException:
@@ -427,11 +436,7 @@ class JobStore:
         """Keep the damaged file aside and begin an empty one."""
         assert self._path is not None
         try:
-            aside = keep_aside(self._path)
-            for ending in ("-wal", "-shm"):
-                beside = self._path.with_name(self._path.name + ending)
-                if beside.exists():
-                    beside.replace(aside.with_name(aside.name + ending))
+            aside = keep_database_aside(self._path)
             self._db = self._connect()
         except (OSError, sqlite3.Error) as second:
             raise OutputError(
@@ -450,7 +455,7 @@ class JobStore:
             try:
                 self._execute(writes)
             except sqlite3.Error as error:
-                if self._path is None or not _is_damage(error):
+                if self._path is None or not is_damage(error):
                     raise
                 self._db.close()
                 self._begin_anew(error)
@@ -483,21 +488,15 @@ class JobStore:
         self.inputs.remove(name for name in names if not self._rows("SELECT 1 FROM job_inputs WHERE name = ?", (name,)))
 
     def _sentence(self, error: sqlite3.Error) -> FeatherweightError:
-        code = _code(error)
         place = self._path or "memory"
-        if code in LOCKED:
+        if is_locked(error):
             return BusyError(
                 f"The record of jobs ({place}) is locked by another program, so nothing was put in line. Close that "
                 "program, or try again in a moment."
             )
-        reason = {
-            sqlite3.SQLITE_FULL: "the disk is full",
-            sqlite3.SQLITE_READONLY: "the file or its folder is read-only",
-            sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
-        }.get(code, str(error))
         return OutputError(
-            f"The record of jobs ({place}) cannot be written: {reason}. Nothing was put in line. Free some space or "
-            "allow writing there, then try again."
+            f"The record of jobs ({place}) cannot be written: {reason_of(error)}. Nothing was put in line. Free some "
+            "space or allow writing there, then try again."
         )
 
     def _query(self, sql: str, values: Sequence[object]) -> list[JobRecord]:
@@ -510,25 +509,11 @@ class JobStore:
             except sqlite3.ProgrammingError:
                 raise
             except sqlite3.Error as error:
-                if self._path is None or not _is_damage(error):
+                if self._path is None or not is_damage(error):
                     raise self._sentence(error) from error
                 self._db.close()
                 self._begin_anew(error)
                 return self._db.execute(sql, values).fetchall()
-
-
-class _Damage(sqlite3.DatabaseError):
-    """What a check of the file found."""
-
-
-def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary result code; the bits above say more than is asked."""
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is no database of ours: spoilt, something else, or a table with other columns."""
-    return isinstance(error, _Damage) or _code(error) in (*DAMAGED, sqlite3.SQLITE_ERROR)
 
 
 def _text(text: str) -> str:
@@ -536,8 +521,25 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def _ending(task_id: str, status: JobStatus, error: str | None, outcome: dict[str, Any] | None) -> tuple[Write, ...]:
+    values = (status, time.time(), None if error is None else _text(error))
+    return (
+        Write(
+            "UPDATE jobs SET status = ?, ended_at = ?, error = ?, is_pinned = 0, "
+            "request = CASE WHEN ? AND kind != 'txt2img' THEN json_remove(request, '$.start') ELSE request END, "
+            f"outcome = coalesce(?, {IMAGES_SO_FAR}, outcome) WHERE task_id = ?",
+            (
+                *(*values, status is JobStatus.DONE),  # images of tasks stand in the record itself
+                *(None if outcome is None else json.dumps(outcome), task_id, task_id),
+            ),
+        ),
+        Write("DELETE FROM job_images WHERE task_id = ?", (task_id,)),
+        Write("DELETE FROM task_notes WHERE task_id = ?", (task_id,)),
+    )
+
+
 def _forgetting(where: str, values: tuple[object, ...]) -> tuple[Write, ...]:
-    tables = ("job_inputs", "job_images", "jobs")  # the last one last: the others may be chosen by it
+    tables = ("job_inputs", "job_images", "task_notes", "jobs")  # the last one last: the others may be chosen by it
     return tuple(Write(f"DELETE FROM {table} WHERE {where}", values) for table in tables)
 
 
@@ -545,7 +547,7 @@ def _image_row(
     task_id: str, image: GeneratedImage, path: Path | None, found: str | None, is_done: bool
 ) -> tuple[str, tuple[object, ...]]:
     place = None if path is None else _text(str(path))
-    values = (image.kind, image.seed, image.subseed, _text(image.infotext), is_done)
+    values = (image.role, image.seed, image.subseed, _text(image.infotext), is_done)
     return "INSERT OR REPLACE INTO job_images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (
         *(task_id, image.key, place, found),
         *values,
@@ -560,7 +562,7 @@ def _image_record(row: sqlite3.Row) -> ImageRecord | None:
             infotext=row["infotext"],
             seed=int(row["seed"]),
             subseed=int(row["subseed"]),
-            kind=ImageRole(row["kind"]),
+            role=ImageRole(row["kind"]),
         )
         return ImageRecord(image, row["fingerprint"], bool(row["is_done"]))
     except (ValueError, TypeError) as error:
@@ -576,7 +578,7 @@ def _record(row: sqlite3.Row) -> JobRecord | None:
             raise TypeError("its request is no object")
         return JobRecord(
             task_id=row["task_id"],
-            kind=row["kind"],
+            type=row["kind"],
             title=row["title"],
             status=JobStatus(row["status"]),
             request=request,

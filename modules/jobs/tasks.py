@@ -20,10 +20,10 @@ Outcome = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """Work before it is in line. `kind` is a word for programs, `title` a few words for people, `request` what the
+    """Work before it is in line. `type` is a word for programs, `title` a few words for people, `request` what the
     record keeps, ready for JSON: enough to begin the work again."""
 
-    kind: str
+    type: str
     title: str
     work: Callable[[Task], Outcome]
     request: Mapping[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class TaskState:
     """A moment in a task's life. `fraction` is 0 to 1, times are seconds, `eta_s` is None before it can be said."""
 
     id: str
-    kind: str
+    type: str
     title: str
     status: JobStatus
     fraction: float
@@ -53,13 +53,14 @@ class Task(Entry):
 
     `request` is what the record keeps, ready for JSON: enough to begin the work again. `makes_images`: whoever
     interrupts the images that are being made means this task too, and the routes of progress show it. `product`: what
-    the work fills that is no JSON, such as images; kept as long as the task is remembered.
+    the work fills that is no JSON, such as images; kept as long as the task is remembered. `noted`: what an earlier try
+    of the same work has done, see `note`.
     """
 
     def __init__(
         self,
         task_id: str,
-        kind: str,
+        type: str,
         title: str,
         work: Callable[[Task], Outcome],
         request: Mapping[str, Any] | None = None,
@@ -67,7 +68,7 @@ class Task(Entry):
         product: object | None = None,
         created_at: float | None = None,
     ) -> None:
-        super().__init__(task_id, kind, title, created_at)
+        super().__init__(task_id, type, title, created_at)
         self.makes_images = makes_images
         self.product = product
         self._work = work
@@ -75,6 +76,13 @@ class Task(Entry):
         self._fraction = 0.0
         self._phase = "waiting"
         self._outcome: Outcome | None = None
+        self.noted: Mapping[str, Mapping[str, Any]] = {}
+        self.on_note: Callable[[str, str, Mapping[str, Any]], None] = lambda task_id, key, data: None
+
+    def note(self, key: str, data: Mapping[str, Any]) -> None:
+        """Put on record what a later try of this work shall not do again, before it is done; after a restart it stands
+        in `noted`."""
+        self.on_note(self.task_id, key, data)
 
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         return self._request
@@ -128,12 +136,11 @@ class Task(Entry):
     def state(self) -> TaskState:
         """Where the task stands now."""
         with self._lock:
-            now = self._ended_at or time.time()
-            elapsed = now - self._started_at if self._started_at is not None else 0.0
+            elapsed = (self._over or time.monotonic()) - self._began if self._began is not None else 0.0
             runs = self._status is JobStatus.RUNNING and self._fraction > 0
             return TaskState(
                 id=self.task_id,
-                kind=self.kind,
+                type=self.type,
                 title=self.title,
                 status=self._status,
                 fraction=1.0 if self._status is JobStatus.DONE else self._fraction,

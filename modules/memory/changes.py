@@ -31,7 +31,7 @@ class LayerChange(Protocol):
     """What one adapter does to one layer, at one strength."""
 
     def branch(self) -> SideBranch | None:
-        """The change as a branch, or None for kinds that do not factor."""
+        """The change as a branch, or None for algorithms that do not factor."""
 
     def weight_delta(self, weight: Tensor) -> Tensor | None:
         """What is added to `weight` (float32), in its shape; None if the weight stays."""

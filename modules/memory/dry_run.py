@@ -51,7 +51,7 @@ class DryRun:
                         layer._buffers[name] = _empty(buffer, device, dtype)
 
     def measure(self, run: Callable[[], object]) -> Mapping[str, int]:
-        """The most bytes, by kind of device ("cpu", "cuda"), of tensors that `run` makes and that live at one time.
+        """The most bytes, by type of device ("cpu", "cuda"), of tensors that `run` makes and that live at one time.
 
         Tensors that were there before, weights among them, do not count. A test of a value (`bool(tensor)`) is taken
         for true.
@@ -126,9 +126,9 @@ class _Counter(TorchDispatchMode):
         for value in tree_leaves(result):
             if isinstance(value, Tensor):
                 self._know(value, counted=True)
-        inside = _inside_bytes(func, args, result, self._kind)
-        for kind, size in self.live.items():
-            self.peak[kind] = max(self.peak.get(kind, 0), size + (inside if kind == "cpu" else 0))
+        inside = _inside_bytes(func, args, result, self._device_type)
+        for device_type, size in self.live.items():
+            self.peak[device_type] = max(self.peak.get(device_type, 0), size + (inside if device_type == "cpu" else 0))
         return result
 
     def _know(self, tensor: Tensor, counted: bool) -> None:
@@ -136,28 +136,28 @@ class _Counter(TorchDispatchMode):
         key = storage._cdata
         if key in self._known:
             return
-        kind, size = self._kind(tensor), storage.nbytes() if counted else 0
+        device_type, size = self._device_type(tensor), storage.nbytes() if counted else 0
 
         def forget(_: object) -> None:
-            self.live[kind] -= size
+            self.live[device_type] -= size
             self._known.pop(key, None)
 
-        self.live[kind] = self.live.get(kind, 0) + size
+        self.live[device_type] = self.live.get(device_type, 0) + size
         self._known[key] = weakref.ref(storage, forget)
 
-    def _kind(self, tensor: Tensor) -> str:
-        kind = tensor.device.type
-        return self._meta_is if kind == "meta" else kind
+    def _device_type(self, tensor: Tensor) -> str:
+        device_type = tensor.device.type
+        return self._meta_is if device_type == "meta" else device_type
 
 
 CHANNEL_BLOCK = 16  # channels that lie side by side in the layout that convolutions on the CPU work in
 
 
-def _inside_bytes(func: Any, args: tuple[Any, ...], result: Any, kind_of: Callable[[Tensor], str]) -> int:
+def _inside_bytes(func: Any, args: tuple[Any, ...], result: Any, device_of: Callable[[Tensor], str]) -> int:
     """What a convolution on the CPU takes in addition to its output: it copies its input into a layout of its own,
     computes in that, and copies the result out when the input's copy is missing (as measured with PyTorch 2.13).
     Products of one pixel at a time (kernels of size 1) need neither."""
-    if func is not torch.ops.aten.convolution.default or kind_of(result) != "cpu":
+    if func is not torch.ops.aten.convolution.default or device_of(result) != "cpu":
         return 0
     inputs, weight = args[0], args[1]
     if weight.shape[2:].numel() == 1:

@@ -1,7 +1,10 @@
 """Putting something around, or instead of, one module's `forward`, and removing it again, in any order.
 
-All techniques that do so are registered in one chain per module. The chain is sorted by `HookOrder`, so the order in
-which they are registered does not matter, and removing one leaves the others working. The module's own forward is
+What a technique changes beside the forward (a layer's attention processor, how a convolution pads) is an attribute that
+`replace_attribute` changes and restores; both give a handle with `remove`.
+
+All techniques around a forward are registered in one chain per module. The chain is sorted by `HookOrder`, so the order
+in which they are registered does not matter, and removing one leaves the others working. The module's own forward is
 looked up at each call: its class may change meanwhile (a layer gets stored), and a deep copy has a chain of its own.
 """
 
@@ -20,6 +23,7 @@ CHAIN = "_hook_chain"
 class HookOrder(IntEnum):
     """Where in the chain a hook belongs; higher is further outside."""
 
+    PART = -1  # computes for parts of its input, one after the other or as a batch: attention in tiles
     ADAPTER = 0  # changes a layer's input or adds to its output: hypernetworks, factors in training
     COMPUTE = 1  # computes the same in another way: split feed-forward
     RECOMPUTE = 2  # runs what lies inside again in the backward pass: gradient checkpointing
@@ -64,6 +68,30 @@ def register_hook(module: nn.Module, hook: ModuleHook, order: HookOrder) -> Hook
         module.__dict__["forward"] = hook_chain
     handle = HookHandle(module, hook, order)
     hook_chain.handles = sorted([*hook_chain.handles, handle], key=lambda each: each.order)
+    return handle
+
+
+@dataclass
+class AttributeHandle:
+    """An attribute that was replaced; `remove` puts back what was there. Safe to call twice; handles of one attribute
+    are removed in the opposite order."""
+
+    holder: Any
+    name: str
+    before: Any
+    _is_removed: bool = False
+
+    def remove(self) -> None:
+        """The attribute is the same object as before."""
+        if not self._is_removed:
+            self._is_removed = True
+            setattr(self.holder, self.name, self.before)
+
+
+def replace_attribute(holder: Any, name: str, value: Any) -> AttributeHandle:
+    """Set an attribute that `holder` has, until the handle is removed. Raises AttributeError where it has none."""
+    handle = AttributeHandle(holder, name, getattr(holder, name))
+    setattr(holder, name, value)
     return handle
 
 

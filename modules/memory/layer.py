@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from modules.memory.formats import StorageFormat
+from modules.memory.formats.blocks import is_packed, weight_shape
+from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.frozen import frozen_convolution, frozen_linear, has_plain_padding
 from modules.memory.scratch import scratch
 
@@ -97,10 +99,10 @@ class Fetch(Protocol):
 
 
 class Product(Protocol):
-    """Multiplies with a stored weight without decoding it; see `modules.memory.matmul`."""
+    """Multiplies with a stored weight without decoding it; see `modules.memory.matmul` and `int8_matmul` there."""
 
-    def __call__(self, layer: nn.Module, state: Stored, x: Tensor) -> Tensor | None:
-        """The product without bias, or None: decode the weight and multiply as usual."""
+    def __call__(self, layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The layer's output, made just now, with its bias; or None: decode the weight and multiply as usual."""
 
 
 @dataclass
@@ -192,6 +194,13 @@ def stored_tensors(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     return data.detach(), layer._buffers.get(name + SCALE_SUFFIX)
 
 
+def shape_of(layer: nn.Module, name: str) -> torch.Size | None:
+    """The shape of a parameter as the layer uses it, however it is stored; None: the layer has none."""
+    data = layer._parameters.get(name)
+    state = stored_state(layer)
+    return None if data is None else weight_shape(state.formats.get(name) if state else None, data)
+
+
 def read_weight(layer: nn.Module, name: str, out: Tensor | None = None) -> Tensor:
     """A parameter of a managed layer, usable: on the compute device, in the compute dtype, with all changes.
 
@@ -214,7 +223,7 @@ def fetch_parts(parts: Sequence[Part]) -> dict[Part, Kept]:
     asked: dict[int, tuple[Fetch, list[Part]]] = {}
     for part in parts:
         state = stored_state(part.layer)
-        if state is None or state.fetch is None or part.name not in state.formats:
+        if state is None or state.fetch is None or part.name not in state.formats or _cuts_blocks(part, state):
             continue
         if not state.changes:  # changes are made to the whole weight
             asked.setdefault(id(state.fetch), (state.fetch, []))[1].append(part)
@@ -231,7 +240,7 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
     """
     layer, name = part.layer, part.name
     state = stored_state(layer)
-    if state is None or name not in state.formats or state.changes:
+    if state is None or name not in state.formats or state.changes or _cuts_blocks(part, state):
         whole: Tensor = getattr(layer, name)
         return part.of(whole)
     if brought is None:
@@ -239,6 +248,17 @@ def read_part(part: Part, brought: Kept | None = None) -> Tensor:
         brought = part.of(data), part.of_scale(scale)
     data, scale = brought
     return decode(state, name, data if data.dtype == state.compute_dtype else data.contiguous(), scale)
+
+
+def _cuts_blocks(part: Part, state: Stored) -> bool:
+    """Whether a part is columns of a weight that cannot be had without the rest: one packed along its rows, or one that
+    is rotated in groups of columns of which the part does not hold whole ones."""
+    storage = state.formats[part.name]
+    if part.dimension != 1:
+        return False
+    if isinstance(storage, RotatedRowFormat):
+        return bool(part.start % storage.group or part.stop % storage.group)
+    return is_packed(storage)
 
 
 def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Tensor | None = None) -> Tensor:
@@ -249,11 +269,11 @@ def decode(state: Stored, name: str, data: Tensor, scale: Tensor | None, out: Te
         scale = scale.to(device, non_blocking=True) if scale is not None else None
     if data.dtype == state.compute_dtype:
         return data
-    if not data.is_floating_point() and scale is None:
+    storage = state.formats[name]
+    if not data.is_floating_point() and scale is None and not is_packed(storage):
         return data
     if out is None or out.device != device:
-        out = torch.empty(data.shape, dtype=state.compute_dtype, device=device)
-    storage = state.formats[name]
+        out = torch.empty(weight_shape(storage, data), dtype=state.compute_dtype, device=device)
     if data.dtype != storage.dtype:  # somebody assigned another parameter, or moved the layer to another dtype
         return out.copy_(data)
     return storage.decode(data, scale, out)
@@ -274,7 +294,8 @@ def _short_lived(layer: nn.Module, name: str) -> Tensor | None:
     state: Stored = layer.__dict__[STATE]
     if data is None or name not in state.formats:
         return data
-    out = scratch(tuple(data.shape), state.compute_dtype) if _is_decoded_here(layer, name, data) else None
+    shape = tuple(weight_shape(state.formats[name], data))
+    out = scratch(shape, state.compute_dtype) if _is_decoded_here(layer, name, data) else None
     return read_weight(layer, name, out)
 
 
@@ -316,8 +337,8 @@ def _linear(layer: Any, x: Tensor) -> Tensor:
     if _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_linear(layer, x, _decoded_weight))
     bias = layer.bias
-    if state.product is not None and (product := state.product(layer, state, x)) is not None:
-        return _beside(layer, state.branches, x, product if bias is None else product + bias)
+    if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
+        return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
     return F.linear(x, weight, bias) if branches is None else branches.linear(layer, x, weight, bias)
 
@@ -327,6 +348,8 @@ def _convolution(layer: Any, x: Tensor) -> Tensor:
     if has_plain_padding(layer) and _would_be_kept(layer, x):
         return _beside(layer, state.branches, x, frozen_convolution(layer, x, _decoded_weight))
     bias = layer.bias
+    if state.product is not None and (product := state.product(layer, state, x, bias)) is not None:
+        return _beside(layer, state.branches, x, product)
     weight, branches = _weight_for(layer, x)
     if branches is not None:
         return branches.convolution(layer, x, weight, bias)

@@ -29,8 +29,8 @@ def multiply_in_8_bits(layer: nn.Module) -> bool:
     return True
 
 
-def fp8_product(layer: nn.Module, state: Stored, x: Tensor) -> Tensor | None:
-    """`x` [..., in] times the layer's weight, [..., out] in the compute dtype, without bias.
+def fp8_product(layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
+    """`x` [..., in] times the layer's weight plus its bias, [..., out] in the compute dtype.
 
     None where the weight must be decoded: while something is trained, and where an adapter changes the weight itself.
     """
@@ -47,7 +47,8 @@ def fp8_product(layer: nn.Module, state: Stored, x: Tensor) -> Tensor | None:
     sums *= row_scale
     if scale is not None:
         sums *= scale.to(device, torch.float32).reshape(1, -1)
-    return sums.to(state.compute_dtype).reshape(*x.shape[:-1], data.shape[0])
+    product = sums.to(state.compute_dtype).reshape(*x.shape[:-1], data.shape[0])
+    return product if bias is None else product + bias
 
 
 def scaled_product(rows: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

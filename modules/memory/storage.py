@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
+from modules.memory.formats.blocks import for_weight
 from modules.memory.layer import SCALE_SUFFIX, manage, put, stored_state
 from modules.memory.skip import SkipRules
 
@@ -55,7 +56,7 @@ class StorageRules:
             return None
         if storage.scaled and (len(shape) < 2 or torch.Size(shape).numel() < SMALLEST_SCALED_ELEMENTS):
             return None
-        return storage
+        return for_weight(storage, shape)
 
 
 class StoredLayers:
@@ -70,7 +71,8 @@ class StoredLayers:
         self._layers: dict[int, tuple[nn.Module, dict[str, StorageFormat]]] = {}
 
     def put(self, layer: nn.Module, name: str, storage: StorageFormat, encoded: Encoded, label: str) -> None:
-        """Place a weight, encoded in `storage`, as the parameter `name` of `layer`."""
+        """Place a weight, encoded in `storage` (or in what that chose for it), as the parameter `name` of `layer`."""
+        storage = encoded.storage or storage
         put(layer, name, encoded.data, encoded.scale)
         self._layers.setdefault(id(layer), (layer, {}))[1][name] = storage
         if encoded.saturated:

@@ -47,7 +47,7 @@ def _shows_all(settings: Settings) -> OtherVersions:
 
 @dataclass(frozen=True)
 class CardPage:
-    """One kind of cards: where its files lie, how to list them, and the tag that uses one.
+    """One page of cards: where its files lie, how to list them, and the tag that uses one.
 
     `id` stands in element ids: letters, digits and underscores.
     """
@@ -58,7 +58,7 @@ class CardPage:
     list_files: Callable[[Listing, Settings], list[ModelFile]]
     suffixes: tuple[str, ...]
     tag: str = ""  # "lora": a click puts <lora:reference:weight> into the prompt; "": the reference alone
-    tag_aliases: tuple[str, ...] = ()  # other kinds of tags that use the same files
+    tag_aliases: tuple[str, ...] = ()  # other types of tags that use the same files
     is_for_prompt: bool = True
     notes: tuple[str, ...] = ("description", "notes")  # the keys that the editor shows
     is_of_files_only: bool = True  # whether the list stays the same while the files do
@@ -185,7 +185,7 @@ def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
         "description": notes.get("description", ""),
         "prompt": prompt_of(page, card, settings),
         "tag": f"<{page.tag}:{file.reference}:" if page.tag else "",
-        "kinds": [page.tag, *page.tag_aliases] if page.tag else [],
+        "tag_types": [page.tag, *page.tag_aliases] if page.tag else [],
         "activation": notes.get("activation text", "") if page.tag else "",
         "negative": notes.get("negative text", "") if page.is_for_prompt else "",
         "version": card.version,

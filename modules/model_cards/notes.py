@@ -64,7 +64,7 @@ class NoteBook:
 def write_notes(path: Path, changes: Mapping[str, Any]) -> Path:
     """Change the notes next to a model file: null and empty values remove their key, other keys stay as they are.
 
-    The file is replaced in one step. Raises `InvalidValueError` for unknown keys and values of a wrong kind, and for
+    The file is replaced in one step. Raises `InvalidValueError` for unknown keys and values of a wrong type, and for
     a NAME.json that holds something else; `OutputError` if it cannot be written.
     """
     checked = {key: _checked(key, value) for key, value in changes.items()}

@@ -1,4 +1,4 @@
-"""What a file's metadata says about its training: for which kind of model, with which words, on how many images.
+"""What a file's metadata says about its training: for which models, with which words, on how many images.
 
 Keys are those that kohya's trainer (`ss_...`) and the modelspec standard write.
 """
@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-VERSIONS = ("SD1", "SD2", "SDXL")
+from modules.models.families.registry import adapter_versions, version_of_metadata
+
 MAX_TAGS = 2000
 
 _FACTS = {
@@ -26,24 +27,8 @@ _FACTS = {
 
 
 def version_of(metadata: Mapping[str, str], noted: str = "") -> str:
-    """One of `VERSIONS`, or "" where nothing is known. What the user noted goes before what the file says."""
-    if noted in VERSIONS:
-        return noted
-    base = metadata.get("ss_base_model_version", "").lower()
-    architecture = metadata.get("modelspec.architecture", "").lower()
-    if base.startswith("sdxl") or "stable-diffusion-xl" in architecture:
-        return "SDXL"
-    if metadata.get("ss_v2") == "True" or base.startswith("sd_v2") or "stable-diffusion-v2" in architecture:
-        return "SD2"
-    if base.startswith("sd_v1") or "stable-diffusion-v1" in architecture or (not base and "ss_v2" in metadata):
-        return "SD1"
-    return ""
-
-
-def version_of_family(label: str) -> str:
-    """The same word for the loaded model's family; "" for families that are none of these."""
-    plain = label.replace(" ", "").upper()
-    return next((version for version in reversed(VERSIONS) if plain.startswith(version)), "")
+    """One of `adapter_versions`, or "" where nothing is known. What the user noted goes before what the file says."""
+    return noted if noted in adapter_versions() else version_of_metadata(metadata)
 
 
 def training_tags(metadata: Mapping[str, str]) -> list[tuple[str, int]]:

@@ -15,12 +15,11 @@ from torch import Tensor
 from modules.errors import CheckpointError
 from modules.memory.formats import FORMATS, StorageFormat
 from modules.memory.formats.rowwise import E5M2_ROW
+from modules.models.reading.coded_file import ATTENTION_HINT, COMFY, DECLARATIONS_KEY, MARKER
 from modules.models.reading.tensor_source import TensorSource
 
 SCALE_NAMES = ("scale_weight", "weight_scale")  # next to "weight", in files that others and we write
-MARKER = ".comfy_quant"
-DECLARATIONS_KEY = "_quantization_metadata"
-LEFT_OVER = ("scale_input", "input_scale", "scaled_fp8", MARKER)  # for fp8 multiplication; markers
+LEFT_OVER = ("scale_input", "input_scale", "scaled_fp8", MARKER, ATTENTION_HINT)  # for fp8 multiplication; markers
 STORED_AS: Mapping[tuple[torch.dtype, bool], StorageFormat] = {
     (torch.float8_e4m3fn, False): FORMATS.get("fp8_e4m3fn"),
     (torch.float8_e5m2, False): FORMATS.get("fp8_e5m2"),
@@ -63,8 +62,8 @@ def check_declarations(file: TensorSource) -> None:
     if unknown:
         listed = "; ".join(f"{name} ({len(layers)} layers: {_some(layers)})" for name, layers in unknown.items())
         raise CheckpointError(
-            f"{file.path.name}: stored in a format that is not understood: {listed}. Known are {', '.join(DECLARED)}. "
-            "Use a 16-bit copy, or one in a known format."
+            f"{file.path.name}: stored in a format that is not understood: {listed}. "
+            f"Known are {', '.join((*DECLARED, *COMFY))}. Use a 16-bit copy, or one in a known format."
         )
 
 

@@ -35,7 +35,7 @@ class FullPrecisionFile:
         """Whether encoding what `read` gives makes the loaded weight again: it was not in 8 bits in the file."""
         assignment = self._sources[component, key]
         entry = self._open().entries[assignment.original_key]
-        return (entry.dtype, assignment.scale_key is not None) not in STORED_AS
+        return entry.packed is None and (entry.dtype, assignment.scale_key is not None) not in STORED_AS
 
     def close(self) -> None:
         """Close the file; the next read opens it again."""
@@ -51,5 +51,5 @@ class FullPrecisionFile:
                 "precision for a LoRA. Load the checkpoint again, or choose LoRA mode exact."
             )
         if self._file is None:
-            self._file = open_checkpoint(self._info.path, self._with_optional)
+            self._file = open_checkpoint(self._info.path, self._with_optional, modules=self._info.modules)
         return self._file

@@ -11,6 +11,7 @@ from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
+from modules.memory.layer import shape_of
 from modules.memory.recovery import Recovery
 from modules.memory.storage import stored_bytes
 from modules.memory.streaming.streaming import StreamHandle
@@ -42,6 +43,7 @@ class LoadedModel:
     vae: AutoencoderKL
     plan: PrecisionPlan
     saturated: dict[str, int] = field(default_factory=dict)
+    stored_note: str = ""  # what of the file is kept in few bits, and what is re-encoded, in one line
     components: tuple[Component, ...] = ()
     sources: dict[tuple[str, str], Assignment] = field(default_factory=dict)  # by component and our key
     switch_seconds: float = 0.0  # until it was ready the last time
@@ -86,7 +88,16 @@ class LoadedModel:
     @property
     def parameters(self) -> int:
         """Number of weights in all components."""
-        return sum(p.numel() for module in self.modules for p in module.parameters())
+        return sum(
+            (shape_of(layer, name) or torch.Size()).numel()
+            for layer, name in {
+                id(parameter): (layer, name)
+                for module in self.modules
+                for layer in module.modules()
+                for name, parameter in layer._parameters.items()
+                if parameter is not None
+            }.values()
+        )
 
     @property
     def stored_bytes(self) -> int:
@@ -146,7 +157,11 @@ class LoadedModel:
         """
         if isinstance(context, Tensor):
             context = DenoiserContext(context)
-        return self.recovery.run("denoise", lambda: self.unet_runner.run(self._predict, x, timesteps, context))
+        return self.recovery.run("denoise", lambda: self.predict_once(x, timesteps, context))
+
+    def predict_once(self, x: Tensor, timesteps: Tensor, context: DenoiserContext) -> Tensor:
+        """`predict` for callers with a recovery of their own: memory that runs out is their error."""
+        return self.unet_runner.run(self._predict, x, timesteps, context)
 
     def _predict(self, x: Tensor, timesteps: Tensor, context: DenoiserContext) -> Tensor:
         device, dtype = self.unet_runner.device or x.device, self.unet_runner.dtype or self.plan.offload_dtype

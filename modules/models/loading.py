@@ -10,6 +10,9 @@ from pathlib import Path
 import torch
 
 from modules.errors import CheckpointError
+from modules.memory.formats.expected import expected_error
+from modules.memory.int8_matmul import multiply_in_int8
+from modules.memory.matmul import multiply_in_8_bits
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.families.family import Component, ModelFamily
 from modules.models.families.registry import detect_family
@@ -29,6 +32,8 @@ from modules.models.vae.source import VaeSource
 log = logging.getLogger(__name__)
 
 LISTED_TENSORS = 3
+PRODUCTS = {ComputeMode.FP8_MATMUL: multiply_in_8_bits, ComputeMode.INT8_MATMUL: multiply_in_int8}
+"""What has layers multiply without decoding their weights."""
 PROBE = "probe"
 """The prediction type of a file that does not tell."""
 PREDICTION = "prediction_type"  # as a remembered fact
@@ -57,11 +62,11 @@ def load_model(
     """
     began = time.monotonic()
     with ExitStack() as files:
-        file = files.enter_context(open_checkpoint(info.path))
+        file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
         family = detect_family(file)
         plan = choose_plan(family)
         if plan.with_optional:
-            file = files.enter_context(open_checkpoint(info.path, with_optional=True))
+            file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         known = facts.fact(info.path, PREDICTION) if facts and architecture.prediction_type == PROBE else None
         if known is not None:
@@ -91,7 +96,7 @@ def load_model(
                 plan.compute_dtype,
                 rules,
                 casts,
-                fp8_matmul=plan.mode is ComputeMode.FP8_MATMUL,
+                multiply=PRODUCTS.get(plan.mode),
                 tables_in_file=tables_in_file,
                 rest=rest,
                 map_files=plan.map_files,
@@ -105,6 +110,9 @@ def load_model(
     streaming = rest.start(parts, plan.streaming, plan.device) if rest is not None and plan.streaming else None
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s, %s) in %.1f s", info.name, family.label, plan.label, seconds)
+    stored_note = storage_note(report)
+    if stored_note:
+        log.info("%s: %s", info.name, stored_note)
     if report.saturated:
         log.warning(
             "%s: %d weights in %d tensors were beyond the range of %s and became its largest number: %s. "
@@ -125,6 +133,7 @@ def load_model(
         family=family,
         plan=plan,
         saturated=report.saturated,
+        stored_note=stored_note,
         components=tuple(components),
         sources={(item.component.name, item.key): item for item in assignments},
         streaming=streaming,
@@ -136,6 +145,22 @@ def load_model(
         if facts is not None:
             facts.remember(info.path, PREDICTION, found)
     return model
+
+
+def storage_note(report: FillReport) -> str:
+    """What a file has in fewer than 16 bits, in one line: what is kept so, what is stored in another format now and
+    with which error. Empty for a file in 16 bits."""
+    if not report.kept and not report.encoded:
+        return ""
+    kept = ", ".join(f"{count} in {name}" for name, count in report.kept.most_common())
+    parts = [f"kept as the file has them: {kept}" if kept else "nothing is kept as the file has it"]
+    for (before, after), count in report.encoded.most_common():
+        error = expected_error(after)
+        size = f"expected error of the weights {error:.1%}" if error else "no further error but rounding to 16 bits"
+        parts.append(f"{count} from {before} to {after}, {size}")
+    if not report.encoded:
+        parts.append("no further error")
+    return f"Weights in few bits: {'; '.join(parts)}."
 
 
 @torch.inference_mode()

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modules.memory.formats.blocks import kept_bytes
+from modules.memory.storage import CASTABLE
 from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level, make_groups
 from modules.memory.streaming.offload_storage import SMALL_BYTES
 from modules.memory.streaming.source import RamSource, Source
@@ -26,7 +28,6 @@ from modules.models.reading.filling import SMALLEST_TABLE_BYTES
 from modules.models.reading.tensor_file import TensorEntry
 from modules.models.stream_layout import StreamLayout
 
-SCALE_BYTES = 4
 FEW_BLOCKS = 2
 """Of equal blocks one after the other so many tell what all take: the second works while the first output is there."""
 
@@ -87,9 +88,10 @@ class MetaModel:
             if tables_stay and isinstance(layer, nn.Embedding) and entry and entry.size_bytes >= SMALLEST_TABLE_BYTES:
                 continue
             storage = rules.format_of(path, layer, name, shape) if rules is not None else None
-            if storage is not None:
-                found[key] = tensor.numel() * storage.dtype.itemsize
-                found[key] += SCALE_BYTES * shape[0] if storage.scaled and len(shape) > 1 else 0
+            if entry is not None and entry.packed is not None and isinstance(layer, CASTABLE):
+                found[key] = entry.size_bytes  # blocks stay as they are in the file
+            elif storage is not None:
+                found[key] = kept_bytes(storage, shape)
             elif entry is not None and entry.dtype.itemsize == 1 and component.name != "vae":
                 found[key] = tensor.numel()  # what is in 8 bits in the file stays so
             else:
@@ -178,10 +180,10 @@ def build_meta_model(
     """Read a checkpoint's header; a text encoder that its family can do without only where its setting is among
     `optional`. Raises `CheckpointError` as loading does, but for what only the data would show."""
     with ExitStack() as files:
-        file = files.enter_context(open_checkpoint(info.path))
+        file = files.enter_context(open_checkpoint(info.path, modules=info.modules))
         family = detect_family(file)
         if family.optional_encoder is not None and family.optional_encoder.setting in optional:
-            file = files.enter_context(open_checkpoint(info.path, with_optional=True))
+            file = files.enter_context(open_checkpoint(info.path, with_optional=True, modules=info.modules))
         architecture = architecture_of(file, info, family, configs_dir, default_yaml)
         folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
         components = tuple(family.components(file.entries, architecture, folders))

@@ -18,6 +18,7 @@ class ComputeMode(StrEnum):
     MANUAL = "manual cast"  # each stored layer casts its input and its weight
     AUTOCAST = "autocast"  # PyTorch's autocast chooses a dtype for each operation
     FP8_MATMUL = "fp8 matmul"  # as by hand, but linear layers multiply in 8 bits where they can
+    INT8_MATMUL = "int8 matmul"  # as by hand, but linear layers and convolutions multiply in int8 where they can
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from modules.faces.kinds import CODEFORMER, GFPGAN
+from modules.faces.restorer_types import CODEFORMER, GFPGAN
 from modules.faces.restorers import FaceRestorers
 from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
 
@@ -24,6 +24,7 @@ class GfpganOperation(ScriptPostprocessing):
         _enable(GFPGAN.name),
         Field(
             name="gfpgan_visibility",
+            infotext="GFPGAN visibility",
             label="Visibility",
             default=1.0,
             elem_id="extras_gfpgan_visibility",
@@ -56,6 +57,7 @@ class CodeFormerOperation(ScriptPostprocessing):
         _enable(CODEFORMER.name),
         Field(
             name="codeformer_visibility",
+            infotext="CodeFormer visibility",
             label="Visibility",
             default=1.0,
             elem_id="extras_codeformer_visibility",
@@ -65,6 +67,7 @@ class CodeFormerOperation(ScriptPostprocessing):
         ),
         Field(
             name="codeformer_weight",
+            infotext="CodeFormer weight",
             label="Weight",
             default=0.0,
             elem_id="extras_codeformer_weight",

@@ -29,7 +29,8 @@ class Field:
     """One value that an operation takes: its name as an argument of `process`, its range, and its control.
 
     The type is that of `default`. `low` and `high` are allowed values, `slider_low` and `slider_high` what the slider
-    shows of them. `is_switch`: the checkbox in the head of the operation, without which nothing is done.
+    shows of them. `is_switch`: the checkbox in the head of the operation, without which nothing is done. `infotext`:
+    the name under which it is recorded, by which it is pasted into a form that has the operation.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Field:
     choices: tuple[str, ...] | str | None = None
     hint: str = ""
     is_switch: bool = False
+    infotext: str = ""
 
     def check(self, value: object) -> bool | int | float | str:
         """The value in the field's type; raises `InvalidValueError`."""

@@ -43,22 +43,36 @@ class Operations:
 
     def in_order(self, settings: Settings) -> list[ScriptPostprocessing]:
         """Those of the Extras tab: the names that the setting lists first, then the others by their own order."""
+        off = settings.postprocessing.postprocessing_disable_in_extras
+        return [operation for operation in self._ordered(settings) if operation.name not in off]
+
+    def in_form(self, settings: Settings) -> list[ScriptPostprocessing]:
+        """Those that the settings put below the form of txt2img and img2img, in the same order."""
+        on = settings.postprocessing.postprocessing_enable_in_main_ui
+        return [operation for operation in self._ordered(settings) if operation.name in on]
+
+    def _ordered(self, settings: Settings) -> list[ScriptPostprocessing]:
         chosen = settings.postprocessing.postprocessing_operation_order
-        off = set(settings.postprocessing.postprocessing_disable_in_extras)
         ranks = {name: rank for rank, name in enumerate(chosen)}
-        return sorted(
-            (operation for operation in self._by_name.values() if operation.name not in off),
-            key=lambda one: (ranks.get(one.name, len(ranks)), one.order, one.name),
-        )
+        return sorted(self._by_name.values(), key=lambda one: (ranks.get(one.name, len(ranks)), one.order, one.name))
+
+    def run_in_form(self, image: PostprocessedImage, arguments: Arguments) -> list[PostprocessedImage]:
+        """As `run`, whatever the settings say of the Extras tab."""
+        return self._run(image, arguments, self._ordered(image.settings))
 
     def run(self, image: PostprocessedImage, arguments: Arguments) -> list[PostprocessedImage]:
         """The image after all operations that `arguments` names, and those that came of it on the way.
 
         Raises the error of an operation; `Interrupted` when the user stopped it.
         """
+        return self._run(image, arguments, self.in_order(image.settings))
+
+    def _run(
+        self, image: PostprocessedImage, arguments: Arguments, operations: Iterable[ScriptPostprocessing]
+    ) -> list[PostprocessedImage]:
         work = [
             (operation, operation.checked(dict(arguments[operation.name])))
-            for operation in self.in_order(image.settings)
+            for operation in operations
             if operation.name in arguments
         ]
         for operation, args in work:

@@ -33,6 +33,7 @@ class UpscaleOperation(ScriptPostprocessing):
         Field(name="upscale_mode", label="Mode", default=BY, elem_id="extras_upscale_mode", low=BY, high=TO),
         Field(
             name="upscale_by",
+            infotext="Postprocess upscale by",
             label="Resize",
             default=4.0,
             elem_id="extras_upscaling_resize",
@@ -44,6 +45,7 @@ class UpscaleOperation(ScriptPostprocessing):
         ),
         Field(
             name="max_side_length",
+            infotext="Max side length",
             label="Max side length",
             default=0,
             elem_id="extras_upscale_max_side_length",
@@ -74,8 +76,22 @@ class UpscaleOperation(ScriptPostprocessing):
             step=8,
         ),
         Field(name="upscale_crop", label="Crop to fit", default=True, elem_id="extras_upscaling_crop"),
-        Field(name="upscaler_1_name", label="Upscaler 1", default=NONE, elem_id="extras_upscaler_1", choices=UPSCALERS),
-        Field(name="upscaler_2_name", label="Upscaler 2", default=NONE, elem_id="extras_upscaler_2", choices=UPSCALERS),
+        Field(
+            name="upscaler_1_name",
+            label="Upscaler 1",
+            default=NONE,
+            elem_id="extras_upscaler_1",
+            choices=UPSCALERS,
+            infotext="Postprocess upscaler",
+        ),
+        Field(
+            name="upscaler_2_name",
+            label="Upscaler 2",
+            default=NONE,
+            elem_id="extras_upscaler_2",
+            choices=UPSCALERS,
+            infotext="Postprocess upscaler 2",
+        ),
         Field(
             name="upscaler_2_visibility",
             label="Upscaler 2 visibility",
@@ -168,7 +184,7 @@ class UpscaleOperation(ScriptPostprocessing):
         info = self._upscalers.catalogue.find(name)
         file: tuple[object, ...] = ()
         if info is not None and info.path.is_file():
-            file = (info.path, info.path.stat().st_mtime_ns, info.kind.tiling(pp.settings))
+            file = (info.path, info.path.stat().st_mtime_ns, info.type.tiling(pp.settings))
         digest = hashlib.sha256(pp.image.tobytes()).hexdigest()
         key = (digest, pp.image.size, name, factor, file)
         kept = pp.settings.postprocessing.upscaling_max_images_in_cache

@@ -78,7 +78,8 @@ class Control:
     `line` of a section stand alongside each other.
 
     `labels` are the words for the members of an enum in their order, or for False and True; the choice is shown as
-    radio buttons then. `value` is what the form begins with, where that is not the default.
+    radio buttons then. `value` is what the form begins with, where that is not the default. `hint` is always shown;
+    `help` says in plain words what it is for and what a larger or smaller value does, where the pointer rests.
     """
 
     elem_id: str
@@ -86,6 +87,7 @@ class Control:
     section: Section
     line: int = 0
     hint: str = ""
+    help: str = ""
     slider: Slider | None = None
     text_lines: int = 1
     placeholder: str = ""
@@ -261,8 +263,8 @@ def _rows_of(owner: type, prefix: str) -> tuple[Parameter, ...]:
         hint = hints[field.name]
         row = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Parameter)), None)
         if row is not None:
-            kind, is_optional = _kind_of(get_args(hint)[0])
-            row = replace(row, name=field.name, prefix=prefix, type=kind, is_optional=is_optional)
+            type_, is_optional = _type_of(get_args(hint)[0])
+            row = replace(row, name=field.name, prefix=prefix, type=type_, is_optional=is_optional)
             rows.append(_with_default(row, field.default))
     return tuple(rows)
 
@@ -309,13 +311,13 @@ def pasted_fields(parsed: Mapping[str, InfotextValue], rows: Iterable[Parameter]
     return values
 
 
-def _kind_of(hint: Any) -> tuple[type, bool]:
+def _type_of(hint: Any) -> tuple[type, bool]:
     """`str | None` as (str, True); `tuple[str, ...]` as (tuple, False)."""
     if get_origin(hint) in (Union, types.UnionType):
         parts = [part for part in get_args(hint) if part is not type(None)]
-        return _kind_of(parts[0])[0], len(parts) < len(get_args(hint))
+        return _type_of(parts[0])[0], len(parts) < len(get_args(hint))
     if get_origin(hint) is Annotated:
-        return _kind_of(get_args(hint)[0])
+        return _type_of(get_args(hint)[0])
     return get_origin(hint) or hint, False
 
 

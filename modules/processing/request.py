@@ -52,7 +52,13 @@ class HiresRequest:
         Parameter(
             nothing="Use same checkpoint",
             choices=Choices.CHECKPOINTS,
-            control=Control(elem_id="hr_checkpoint", label="Hires checkpoint", section=Section.HIRES, line=3),
+            control=Control(
+                elem_id="hr_checkpoint",
+                help="Another model for the second pass.",
+                label="Hires checkpoint",
+                section=Section.HIRES,
+                line=3,
+            ),
             api="hr_checkpoint_name",
             infotext=Infotext(key="Hires checkpoint"),
             tabs=Tab.TXT2IMG,
@@ -63,7 +69,13 @@ class HiresRequest:
         Parameter(
             nothing="Use same sampler",
             choices=Choices.SAMPLERS,
-            control=Control(elem_id="hr_sampler", label="Hires sampling method", section=Section.HIRES, line=3),
+            control=Control(
+                elem_id="hr_sampler",
+                help="Another sampling method for the second pass.",
+                label="Hires sampling method",
+                section=Section.HIRES,
+                line=3,
+            ),
             api="hr_sampler_name",
             infotext=Infotext(key="Hires sampler"),
             axis=ParameterAxis(label="Hires sampler"),
@@ -75,6 +87,7 @@ class HiresRequest:
         Parameter(
             control=Control(
                 elem_id="hires_prompt",
+                help="Another prompt for the second pass.",
                 label="Hires prompt",
                 section=Section.HIRES,
                 line=4,
@@ -91,6 +104,7 @@ class HiresRequest:
         Parameter(
             control=Control(
                 elem_id="hires_neg_prompt",
+                help="Another negative prompt for the second pass.",
                 label="Hires negative prompt",
                 section=Section.HIRES,
                 line=5,
@@ -107,7 +121,13 @@ class HiresRequest:
         Parameter(
             nothing="Use same scheduler",
             choices=Choices.SCHEDULES,
-            control=Control(elem_id="hr_scheduler", label="Hires schedule type", section=Section.HIRES, line=3),
+            control=Control(
+                elem_id="hr_scheduler",
+                help="Another schedule type for the second pass.",
+                label="Hires schedule type",
+                section=Section.HIRES,
+                line=3,
+            ),
             api="hr_scheduler",
             infotext=Infotext(key="Hires schedule type"),
             tabs=Tab.TXT2IMG,
@@ -120,6 +140,7 @@ class HiresRequest:
             high=MAX_SIDE_PX,
             control=Control(
                 elem_id="{tab}_hr_resize_x",
+                help="The width of the result. 0: it follows from the height, or from Upscale by.",
                 label="Resize width to",
                 section=Section.HIRES,
                 line=2,
@@ -138,6 +159,7 @@ class HiresRequest:
             high=MAX_SIDE_PX,
             control=Control(
                 elem_id="{tab}_hr_resize_y",
+                help="The height of the result. 0: it follows from the width, or from Upscale by.",
                 label="Resize height to",
                 section=Section.HIRES,
                 line=2,
@@ -157,6 +179,7 @@ class HiresRequest:
             title="denoising strength",
             control=Control(
                 elem_id="{tab}_denoising_strength",
+                help="How much is made anew. 0: nothing changes; 1: nothing of the image is left. 0.3 to 0.7 is usual.",
                 label="Denoising strength",
                 section=Section.HIRES,
                 line=1,
@@ -178,6 +201,7 @@ class HiresRequest:
             high=16.0,
             control=Control(
                 elem_id="{tab}_hr_scale",
+                help="How many times larger the result is. Larger: much more memory and time.",
                 label="Upscale by",
                 section=Section.HIRES,
                 line=1,
@@ -197,6 +221,7 @@ class HiresRequest:
             high=MAX_STEPS,
             control=Control(
                 elem_id="{tab}_hires_steps",
+                help="Steps of the second pass. More: finer and slower. 0: as many as the first pass.",
                 label="Hires steps",
                 section=Section.HIRES,
                 hint="0: as many as above",
@@ -213,7 +238,12 @@ class HiresRequest:
         str,
         Parameter(
             choices=Choices.UPSCALERS,
-            control=Control(elem_id="{tab}_hr_upscaler", label="Upscaler", section=Section.HIRES),
+            control=Control(
+                elem_id="{tab}_hr_upscaler",
+                help="What enlarges the image between the passes. Latent ones need a denoising strength above 0.5; the others keep more.",
+                label="Upscaler",
+                section=Section.HIRES,
+            ),
             api="hr_upscaler",
             api_default=None,
             infotext=Infotext(key="Hires upscaler", written=_always),
@@ -243,6 +273,7 @@ class GenerationRequest:
         Parameter(
             control=Control(
                 elem_id="{tab}_prompt",
+                help="What the image shows, in English words. (word:1.2) counts more, (word:0.8) less.",
                 label="Prompt",
                 section=Section.PROMPTS,
                 text_lines=3,
@@ -258,6 +289,7 @@ class GenerationRequest:
         Parameter(
             control=Control(
                 elem_id="{tab}_neg_prompt",
+                help="What to keep out of the image. It needs a CFG scale above 1.",
                 label="Negative prompt",
                 section=Section.PROMPTS,
                 text_lines=2,
@@ -272,7 +304,12 @@ class GenerationRequest:
         tuple[str, ...],
         Parameter(
             choices=Choices.STYLES,
-            control=Control(elem_id="{tab}_styles", label="Styles", section=Section.PROMPTS),
+            control=Control(
+                elem_id="{tab}_styles",
+                help="Texts saved under a name; they are added to the prompts when the image is made.",
+                label="Styles",
+                section=Section.PROMPTS,
+            ),
             api="styles",
             api_default=None,
         ),
@@ -281,7 +318,12 @@ class GenerationRequest:
         str,  # a name or alias in SAMPLERS
         Parameter(
             choices=Choices.SAMPLERS,
-            control=Control(elem_id="{tab}_sampling", label="Sampling method", section=Section.SAMPLING),
+            control=Control(
+                elem_id="{tab}_sampling",
+                help="How noise becomes an image step by step. DPM++ 2M and Euler are good beginnings; those with an a never settle on one image.",
+                label="Sampling method",
+                section=Section.SAMPLING,
+            ),
             api="sampler_name",
             api_default=None,
             infotext=Infotext(key="Sampler"),
@@ -293,7 +335,12 @@ class GenerationRequest:
         str,  # a label, name or alias in SCHEDULES
         Parameter(
             choices=Choices.SCHEDULES,
-            control=Control(elem_id="{tab}_scheduler", label="Schedule type", section=Section.SAMPLING),
+            control=Control(
+                elem_id="{tab}_scheduler",
+                help="How the noise is spread over the steps. Automatic: what suits the sampling method.",
+                label="Schedule type",
+                section=Section.SAMPLING,
+            ),
             api="scheduler",
             api_default=None,
             infotext=Infotext(key="Schedule type"),
@@ -308,6 +355,7 @@ class GenerationRequest:
             high=MAX_STEPS,
             control=Control(
                 elem_id="{tab}_steps",
+                help="More steps: more time, finer detail; beyond about 30 little changes. Fewer: faster and rougher.",
                 label="Sampling steps",
                 section=Section.SAMPLING,
                 line=1,
@@ -327,6 +375,7 @@ class GenerationRequest:
             high=MAX_SIDE_PX,
             control=Control(
                 elem_id="{tab}_width",
+                help="Wider needs more memory and time. Far from the size of the model's training, motifs repeat.",
                 label="Width",
                 section=Section.SAMPLING,
                 line=2,
@@ -345,6 +394,7 @@ class GenerationRequest:
             high=MAX_SIDE_PX,
             control=Control(
                 elem_id="{tab}_height",
+                help="Higher needs more memory and time. Far from the size of the model's training, motifs repeat.",
                 label="Height",
                 section=Section.SAMPLING,
                 line=2,
@@ -363,6 +413,7 @@ class GenerationRequest:
             high=MAX_BATCH_COUNT,
             control=Control(
                 elem_id="{tab}_batch_count",
+                help="How many batches are made one after the other. More: more images in the same memory, longer.",
                 label="Batch count",
                 section=Section.SAMPLING,
                 line=2,
@@ -380,6 +431,7 @@ class GenerationRequest:
             high=MAX_BATCH_SIZE,
             control=Control(
                 elem_id="{tab}_batch_size",
+                help="How many images are made at once. More: more memory, a little less time per image.",
                 label="Batch size",
                 section=Section.SAMPLING,
                 line=2,
@@ -398,6 +450,7 @@ class GenerationRequest:
             title="CFG scale",
             control=Control(
                 elem_id="{tab}_cfg_scale",
+                help="How closely the image follows the prompt. Higher: more literal, harsh colors from about 12; lower: freer. 5 to 8 is usual.",
                 label="CFG Scale",
                 section=Section.SAMPLING,
                 line=3,
@@ -414,7 +467,13 @@ class GenerationRequest:
         Parameter(
             low=-1,
             high=MAX_SEED,
-            control=Control(elem_id="{tab}_seed", label="Seed", section=Section.SEED, hint="-1: a new one each time"),
+            control=Control(
+                elem_id="{tab}_seed",
+                help="The number that the noise begins with: the same seed and parameters give the same image again.",
+                label="Seed",
+                section=Section.SEED,
+                hint="-1: a new one each time",
+            ),
             api="seed",
             is_clamped=True,
             infotext=Infotext(key="Seed", written=_always),
@@ -428,7 +487,12 @@ class GenerationRequest:
             low=-1,
             high=MAX_SEED,
             title="variation seed",
-            control=Control(elem_id="{tab}_subseed", label="Variation seed", section=Section.SEED_EXTRAS),
+            control=Control(
+                elem_id="{tab}_subseed",
+                help="A second seed that is mixed into the first, for slightly different images.",
+                label="Variation seed",
+                section=Section.SEED_EXTRAS,
+            ),
             api="subseed",
             is_clamped=True,
             infotext=Infotext(key="Variation seed", written=lambda request: request.subseed_strength > 0),
@@ -443,6 +507,7 @@ class GenerationRequest:
             title="variation strength",
             control=Control(
                 elem_id="{tab}_subseed_strength",
+                help="How much of the second seed is mixed in. 0: only the first seed; 1: only the second.",
                 label="Variation strength",
                 section=Section.SEED_EXTRAS,
                 slider=Slider(lowest=0, highest=1, step=0.01),
@@ -460,6 +525,7 @@ class GenerationRequest:
             title="seed resize width",
             control=Control(
                 elem_id="{tab}_seed_resize_from_w",
+                help="The width that the seed was found at: keeps the composition at another width. 0: off.",
                 label="Resize seed from width",
                 section=Section.SEED_EXTRAS,
                 line=1,
@@ -479,6 +545,7 @@ class GenerationRequest:
             title="seed resize height",
             control=Control(
                 elem_id="{tab}_seed_resize_from_h",
+                help="The height that the seed was found at: keeps the composition at another height. 0: off.",
                 label="Resize seed from height",
                 section=Section.SEED_EXTRAS,
                 line=1,
@@ -507,6 +574,7 @@ class GenerationRequest:
             choices=Choices.CHECKPOINTS,
             control=Control(
                 elem_id="{tab}_checkpoint",
+                help="A second model that makes the last steps, such as SDXL's refiner.",
                 label="Checkpoint",
                 section=Section.REFINER,
                 hint="This checkpoint finishes the image",
@@ -524,6 +592,7 @@ class GenerationRequest:
             high=1.0,
             control=Control(
                 elem_id="{tab}_switch_at",
+                help="Larger: the second model makes fewer of the last steps; at 1 it makes none. Smaller: it makes more.",
                 label="Switch at",
                 section=Section.REFINER,
                 hint="Fraction of steps after which it takes over (0.8: the last 20 %)",

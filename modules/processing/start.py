@@ -102,6 +102,7 @@ class Mask:
         Parameter(
             control=Control(
                 elem_id="{tab}_mask_mode",
+                help="Whether what you painted is made anew, or everything else.",
                 label="Mask mode",
                 section=Section.MASK,
                 line=1,
@@ -121,6 +122,7 @@ class Mask:
             high=MAX_BLUR_PX,
             control=Control(
                 elem_id="{tab}_mask_blur",
+                help="How soft the border of the mask is, in pixels. Larger: smoother joins; smaller: sharper.",
                 label="Mask blur",
                 section=Section.MASK,
                 slider=Slider(lowest=0, highest=64, step=1),
@@ -145,6 +147,7 @@ class Mask:
         Parameter(
             control=Control(
                 elem_id="{tab}_inpaint_full_res",
+                help="Only masked: the painted part is made at full size and put back, for fine detail.",
                 label="Inpaint area",
                 section=Section.MASK,
                 line=3,
@@ -165,6 +168,7 @@ class Mask:
             title="only masked padding",
             control=Control(
                 elem_id="{tab}_inpaint_full_res_padding",
+                help="How much around the mask is seen too. Larger: fits better; smaller: more detail.",
                 label="Only masked padding, pixels",
                 section=Section.MASK,
                 line=3,
@@ -182,6 +186,7 @@ class Mask:
         Parameter(
             control=Control(
                 elem_id="{tab}_inpainting_fill",
+                help="What lies below the mask at the start. Original keeps shapes; noise and nothing invent new ones.",
                 label="Masked content",
                 section=Section.MASK,
                 line=2,
@@ -237,6 +242,7 @@ class FromImage:
             title="denoising strength",
             control=Control(
                 elem_id="{tab}_denoising_strength",
+                help="How much is made anew. 0: nothing changes; 1: nothing of the image is left. 0.3 to 0.7 is usual.",
                 label="Denoising strength",
                 section=Section.IMAGE,
                 line=1,
@@ -253,6 +259,7 @@ class FromImage:
         Parameter(
             control=Control(
                 elem_id="resize_mode",
+                help="What happens when the image has another shape: stretch it, cut it, or fill what is missing.",
                 label="Resize mode",
                 section=Section.IMAGE,
                 labels=("Just resize", "Crop and resize", "Resize and fill", "Just resize (latent upscale)"),
@@ -272,6 +279,7 @@ class FromImage:
             title="image CFG scale",
             control=Control(
                 elem_id="{tab}_image_cfg_scale",
+                help="How closely the result follows the image. Higher: closer to the image; lower: freer.",
                 label="Image CFG Scale",
                 section=Section.IMAGE,
                 line=1,
@@ -305,6 +313,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_left",
+                help="How many pixels are added on the left. More: more that is invented.",
                 label="Outpaint left",
                 section=Section.OUTPAINT,
                 slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
@@ -323,6 +332,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_right",
+                help="How many pixels are added on the right. More: more that is invented.",
                 label="Outpaint right",
                 section=Section.OUTPAINT,
                 slider=Slider(lowest=0, highest=512, step=OUTPAINT_STEP_PX),
@@ -341,6 +351,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_up",
+                help="How many pixels are added at the top. More: more that is invented.",
                 label="Outpaint up",
                 section=Section.OUTPAINT,
                 line=1,
@@ -360,6 +371,7 @@ class FromImage:
             high=MAX_OUTPAINT_PX,
             control=Control(
                 elem_id="{tab}_outpaint_down",
+                help="How many pixels are added at the bottom. More: more that is invented.",
                 label="Outpaint down",
                 section=Section.OUTPAINT,
                 line=1,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.errors import InvalidValueError
+from modules.memory.hook_chain import HookOrder, register_hook
 from modules.prompting.encode import Encoded, Injection
 
 
@@ -16,7 +17,8 @@ class ClipTextEncoder:
 
     With `use_pooled` the result carries the pooled output of the end token, through `project` if one is given (the
     encoder's text projection). `fixed_layer` takes the hidden states of that layer, counted from the
-    end, whatever the clip skip; `final_norm` applies the final layer norm to them.
+    end, whatever the clip skip; `final_norm` applies the final layer norm to them. Only with `has_gradients` autograd
+    follows the encoding.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class ClipTextEncoder:
         project: Callable[[Tensor], Tensor] | None = None,
         fixed_layer: int | None = None,
         final_norm: bool = True,
+        has_gradients: bool = False,
     ) -> None:
         self._model: Any = model
         self._device = torch.device(device)
@@ -34,10 +37,14 @@ class ClipTextEncoder:
         self._project = project
         self._fixed_layer = fixed_layer
         self._final_norm = final_norm
+        self._has_gradients = has_gradients
 
-    @torch.no_grad()
     def encode(self, tokens: Tensor, clip_skip: int, injections: Sequence[Injection]) -> Encoded:
         """Encode `tokens` [B, 77]; raises `InvalidValueError` if `clip_skip` is beyond the model's layers."""
+        with torch.set_grad_enabled(self._has_gradients and torch.is_grad_enabled()):
+            return self._encode(tokens, clip_skip, injections)
+
+    def _encode(self, tokens: Tensor, clip_skip: int, injections: Sequence[Injection]) -> Encoded:
         layers = int(self._model.config.num_hidden_layers)
         clip_skip = self._fixed_layer or clip_skip
         if not 1 <= clip_skip <= layers + 1:
@@ -65,18 +72,18 @@ class ClipTextEncoder:
 def inject(token_embedding: nn.Module, injections: Sequence[Injection]) -> Iterator[None]:
     """While open, the module's output [B, tokens, D] carries the injected vectors; afterwards it is as before."""
 
-    def put_in(module: nn.Module, args: object, output: Tensor) -> Tensor:
-        del module, args
-        changed = output.clone()
+    def put_in(module: nn.Module, inner: Callable[..., Tensor], /, *args: object, **kwargs: object) -> Tensor:
+        del module
+        changed = inner(*args, **kwargs).clone()
         for injection in injections:
             end = injection.start + injection.vectors.shape[0]
-            changed[injection.row, injection.start : end] = injection.vectors.to(output)
+            changed[injection.row, injection.start : end] = injection.vectors.to(changed)
         return changed
 
     if not injections:
         yield
         return
-    handle = token_embedding.register_forward_hook(put_in)
+    handle = register_hook(token_embedding, put_in, HookOrder.ADAPTER)
     try:
         yield
     finally:

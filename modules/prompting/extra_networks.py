@@ -1,4 +1,4 @@
-"""`<lora:name:0.8>` and its like: taken out of the prompt, kept as tags for whoever knows that kind of adapter."""
+"""`<lora:name:0.8>` and its like: taken out of the prompt, kept as tags for whoever knows that type of adapter."""
 
 import re
 from dataclasses import dataclass, field
@@ -24,9 +24,9 @@ PromptTags = dict[str, list[PromptTag]]
 
 
 def extract_tags(prompt: str) -> tuple[str, PromptTags]:
-    """The prompt without its tags, and the tags by kind ("lora", "hypernet", "lyco" ...) in order of appearance.
+    """The prompt without its tags, and the tags by type ("lora", "hypernet", "lyco" ...) in order of appearance.
 
-    Every tag of the form `<kind:arguments>` is taken out, known or not; whether the kind and the name exist is for
+    Every tag of the form `<type:arguments>` is taken out, known or not; whether the type and the name exist is for
     the caller to find out. Linear in the length of the prompt.
     """
     tags: PromptTags = {}

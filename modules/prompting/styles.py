@@ -1,14 +1,13 @@
 """Styles: named pieces of prompt from styles.csv, registered what the user types and taken off again."""
 
 import csv
-import os
+import io
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.atomic_files import keep_aside
+from modules.atomic_files import keep_aside, write_atomic
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
 
 PLACEHOLDER = "{prompt}"
@@ -189,22 +188,18 @@ def _read_file(path: Path) -> list[Style]:
 
 
 def _write_file(path: Path, styles: Sequence[Style], is_damaged: bool) -> None:
-    handle, name = -1, ""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(_COLUMNS)
+    writer.writerows((style.name, style.prompt, style.negative_prompt) for style in styles)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
-        with os.fdopen(handle, "w", encoding="utf-8-sig", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(_COLUMNS)
-            writer.writerows((style.name, style.prompt, style.negative_prompt) for style in styles)
         if is_damaged and path.exists():
             keep_aside(path)
         elif path.exists():
             shutil.copy2(path, path.with_name(path.name + ".bak"))
-        Path(name).replace(path)
+        write_atomic(path, text.getvalue().encode("utf-8-sig", "replace"))
     except OSError as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
         raise OutputError(
             f"{path.name} could not be written ({error}). The old file is unchanged; free some space or allow writing "
             "to its folder, then save again."

@@ -1,4 +1,4 @@
-"""What extensions add to extra networks: kinds of tags in prompts, and pages of cards.
+"""What extensions add to extra networks: types of tags in prompts, and pages of cards.
 
 Both carry the names that authors of extensions for the reference UI know; `modules.extra_networks` has the functions.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from modules.prompting.extra_networks import PromptTag
 
 log = logging.getLogger(__name__)
-OURS = ("hypernet",)  # kinds that no extension can take
+OURS = ("hypernet",)  # types that no extension can take
 _WORD = re.compile(r"\w+")
 
 MakePage = Callable[[Program], CardPage]
@@ -27,10 +27,10 @@ MakePage = Callable[[Program], CardPage]
 
 
 class ExtraNetwork:
-    """A kind of tags `<name:...>` in the prompt. Subclass it, and give an instance to `register_extra_network`."""
+    """A type of tags `<name:...>` in the prompt. Subclass it, and give an instance to `register_extra_network`."""
 
     def __init__(self, name: str, aliases: Sequence[str] = ()) -> None:
-        """Names are letters, digits and underscores; `aliases` are other names for the same kind."""
+        """Names are letters, digits and underscores; `aliases` are other names for the same type."""
         self.name = name
         self.aliases = tuple(aliases)
 
@@ -47,27 +47,27 @@ class ExtraNetwork:
 
 
 class ExtraNetworks:
-    """The kinds and the pages of all extensions, in the order in which they were registered."""
+    """The types and the pages of all extensions, in the order in which they were registered."""
 
     def __init__(self) -> None:
-        self._kinds: list[tuple[str, ExtraNetwork]] = []
+        self._types: list[tuple[str, ExtraNetwork]] = []
         self._pages: list[tuple[str, MakePage]] = []
 
     @property
-    def kinds(self) -> tuple[ExtraNetwork, ...]:
+    def types(self) -> tuple[ExtraNetwork, ...]:
         """What is done with which tags."""
-        return tuple(kind for _, kind in self._kinds)
+        return tuple(tag_type for _, tag_type in self._types)
 
-    def add_kind(self, kind: ExtraNetwork, extension: str) -> None:
+    def add_type(self, tag_type: ExtraNetwork, extension: str) -> None:
         """Raises `InvalidValueError` for a name that is taken or cannot stand in a tag."""
-        for name in (kind.name, *kind.aliases):
+        for name in (tag_type.name, *tag_type.aliases):
             if not _WORD.fullmatch(name):
                 raise InvalidValueError(f"A tag cannot be called {name!r}: use letters, digits and underscores.")
-            owner = next((by for by, other in self._kinds if name in (other.name, *other.aliases)), None)
+            owner = next((by for by, other in self._types if name in (other.name, *other.aliases)), None)
             owner = "the program" if name in OURS else owner
             if owner is not None:
                 raise InvalidValueError(f"The tag <{name}:...> is taken by {owner}. Choose another name.")
-        self._kinds.append((extension, kind))
+        self._types.append((extension, tag_type))
 
     def add_page(self, make: MakePage, extension: str) -> None:
         """A page that is built when the program is there."""
@@ -75,7 +75,7 @@ class ExtraNetworks:
 
     def forget(self, extension: str) -> None:
         """Take away all that a file registered (it could not be loaded to its end)."""
-        self._kinds = [item for item in self._kinds if item[0] != extension]
+        self._types = [item for item in self._types if item[0] != extension]
         self._pages = [item for item in self._pages if item[0] != extension]
 
     def pages(self, program: Program, ours: Iterable[CardPage] = ()) -> tuple[CardPage, ...]:

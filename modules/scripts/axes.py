@@ -12,7 +12,7 @@ from io import StringIO
 from typing import Any
 
 from modules.errors import InvalidValueError
-from modules.faces.kinds import NAMES as RESTORER_NAMES
+from modules.faces.restorer_types import NAMES as RESTORER_NAMES
 from modules.processing.parameters import Choices, Parameter, Tab
 from modules.processing.request import PARAMETERS
 from modules.processing.start import IMAGE_PARAMETERS
@@ -35,7 +35,7 @@ Apply = Callable[[Job, Any, Sequence[Any]], None]
 class Axis:
     """`read` turns a written value into one (raises `InvalidValueError`), `cost` decides which axis is the outer loop,
     `choices` are what a user can pick from, `check` turns a value into the one that the program knows by this name, or
-    says that there is none."""
+    says that there is none; a grid of an axis that `compares_precision` gets a comparison page."""
 
     label: str
     read: Callable[[str], Any]
@@ -46,6 +46,7 @@ class Axis:
     show: Callable[[Any], str] = str
     shows_label: bool = True
     check: Callable[[Any, Program], Any] | None = None
+    compares_precision: bool = False
     extension: str = ""  # whose it is; set by the program
 
     def values(self, text: str) -> list[Any]:
@@ -129,8 +130,8 @@ def _number(text: str) -> float:
         raise InvalidValueError(f"{text!r} is no number. Write 0.5, 1, or a range like 0-1 [5].") from error
 
 
-def _one_of(kind: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
-    return lambda text: one_of(kind, text, names())
+def _one_of(what: str, names: Callable[[], list[str]]) -> Callable[[str], str]:
+    return lambda text: one_of(what, text, names())
 
 
 def _field(name: str) -> Apply:
@@ -158,16 +159,16 @@ def override(key: str) -> Apply:
     return apply
 
 
-def setting_axis(label: str, key: str, cost: float = 0.0) -> Axis:
+def setting_axis(label: str, key: str, cost: float = 0.0, compares_precision: bool = False) -> Axis:
     """An axis over a setting: its choices where it has some, else numbers or switches by its default."""
     setting = SETTINGS.get(key)
+    made = Axis(label, _number, override(key), cost, compares_precision=compares_precision)
     if isinstance(setting.choices, tuple):
         choices = [str(choice) for choice in setting.choices]
-        return Axis(label, _one_of(label, lambda: choices), override(key), cost, lambda program: choices)
+        return replace(made, read=_one_of(label, lambda: choices), choices=lambda program: choices)
     if isinstance(setting.default, bool):
-        return Axis(label, _switch, override(key), cost, lambda program: ["True", "False"])
-    read = _whole if isinstance(setting.default, int) else _number
-    return Axis(label, read, override(key), cost, is_number=True)
+        return replace(made, read=_switch, choices=lambda program: ["True", "False"])
+    return replace(made, read=_whole if isinstance(setting.default, int) else _number, is_number=True)
 
 
 def _face_restorer(text: str) -> str:
@@ -328,11 +329,11 @@ def _register() -> None:
         setting_axis("SGM noise multiplier", "sgm_noise_multiplier"),
         setting_axis("RNG source", "randn_source"),
         setting_axis("Emphasis", "emphasis"),
-        setting_axis("FP8 mode", "fp8_storage", cost=0.9),
-        setting_axis("FP8 format", "fp8_format", cost=0.9),
-        setting_axis("FP8 text encoder", "fp8_text_encoder", cost=0.9),
-        setting_axis("Compute dtype", "compute_dtype", cost=0.9),
-        setting_axis("Compute mode", "compute_mode", cost=0.9),
+        setting_axis("FP8 mode", "fp8_storage", cost=0.9, compares_precision=True),
+        setting_axis("FP8 format", "fp8_format", cost=0.9, compares_precision=True),
+        setting_axis("FP8 text encoder", "fp8_text_encoder", cost=0.9, compares_precision=True),
+        setting_axis("Compute dtype", "compute_dtype", cost=0.9, compares_precision=True),
+        setting_axis("Compute mode", "compute_mode", cost=0.9, compares_precision=True),
         setting_axis("Cross attention optimization", "cross_attention_optimization"),
         setting_axis("VAE type for encode", "sd_vae_encode_method"),
         setting_axis("VAE type for decode", "sd_vae_decode_method"),
@@ -360,7 +361,7 @@ def _register() -> None:
             show=lambda names: ", ".join(names) or "None",
             check=_known_styles,
         ),
-        Axis("FP8 skip", str, override("fp8_skip"), cost=0.9),
+        Axis("FP8 skip", str, override("fp8_skip"), cost=0.9, compares_precision=True),
         Axis("Size", _size, _resize, show=lambda size: f"{size[0]}x{size[1]}"),
     ]
     found = {axis.label: axis for axis in (*of_parameters, *of_settings, *others)}

@@ -71,6 +71,8 @@ class ScriptRunner:
         for title, (script, args) in list(self._scripts.items()):
             if getattr(type(script), hook) is getattr(Script, hook) or title in self._working:
                 continue
+            if self._working and not script.takes_part_inside:
+                continue
             method: Callable[..., None] = getattr(script, hook)
             self._working.append(title)
             try:
@@ -158,9 +160,10 @@ class JobHooks:
 
     def before_sampling(self, start: PassStart) -> None:
         self._p.is_hr_pass = start.is_hires
-        self._script_runner.call(
-            "process_before_every_sampling", self._p, x=start.x, noise=start.noise, c=start.cond, uc=start.uncond
-        )
+        facts = {"x": start.x, "noise": start.noise, "c": start.cond, "uc": start.uncond, "computing": start.computing}
+        self._script_runner.call("process_before_every_sampling", self._p, **facts)
+        if self._p.before_sampling is not None:
+            self._p.before_sampling(start)
 
     def masked(self, start: MaskedStart) -> None:
         p = cast(StableDiffusionProcessingImg2Img, self._p)

@@ -18,6 +18,7 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.postprocessing.operation import ScriptPostprocessing
 from modules.scripts.adapters import ExtraNetworks
 from modules.scripts.callbacks import Callbacks, Moment
+from modules.scripts.form_operations import FormOperation
 from modules.scripts.loading import Loading, while_loading
 from modules.scripts.pasting import PastedFields
 from modules.scripts.program import Program
@@ -36,6 +37,7 @@ class ScriptLibrary:
 
     scripts: list[Script] = field(default_factory=list)
     operations: list[ScriptPostprocessing] = field(default_factory=list)
+    form_operations: list[FormOperation] = field(default_factory=list)  # of all operations; set by the program
     faults: list[str] = field(default_factory=list)
     callbacks: Callbacks = field(default_factory=Callbacks)
     program: Program = field(default_factory=Program)
@@ -77,7 +79,17 @@ class ScriptLibrary:
 
     def alwayson_of(self, is_img2img: bool) -> list[Script]:
         """Those that take part in every job of img2img, or of txt2img."""
-        return [script for script in self.scripts if script.takes_part(is_img2img)]
+        shown = [script for script in self.form_operations if script.takes_part(is_img2img)]
+        found = [script for script in self.scripts if script.takes_part(is_img2img)]
+        return [*found, *sorted(shown, key=FormOperation.rank)]
+
+    def taking_part(self, is_img2img: bool, given: Iterable[str]) -> list[Script]:
+        """Those of a job with arguments for the scripts `given`: also operations that have been taken off the form
+        since it was sent."""
+        titles = {title.lower() for title in given}
+        here = self.alwayson_of(is_img2img)
+        late = [one for one in self.form_operations if one not in here and one.title().lower() in titles]
+        return [*here, *late]
 
     def find(self, title: str, is_img2img: bool = False) -> Script:
         """The selectable script of this title, in any case; raises `UnknownNameError`, and `InvalidValueError` for one

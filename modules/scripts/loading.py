@@ -1,4 +1,4 @@
-"""What an extension's file may do while it is loaded: register callbacks, kinds of tags and pages of cards, and ask for
+"""What an extension's file may do while it is loaded: register callbacks, types of tags and pages of cards, and ask for
 the program. While it runs for the first time, what it registers goes to its library."""
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def register_extra_network(extra_network: ExtraNetwork) -> None:
     """Have this object called for its tags. At the top level of a script's file; raises `InvalidValueError` at any
     other time, and for a name that is taken."""
     loading = loading_now("register_extra_network")
-    loading.adapters.add_kind(extra_network, loading.extension)
+    loading.adapters.add_type(extra_network, loading.extension)
 
 
 def register_page(make: MakePage) -> None:

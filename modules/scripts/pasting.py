@@ -41,7 +41,7 @@ class PastedFields:
         """By its place among the components, what the infotext gives to a component; without those that it says nothing
         of.
 
-        A field's text becomes a value of the kind that the component has at first. What does not convert is left out
+        A field's text becomes a value of the type that the component has at first. What does not convert is left out
         and logged, and so is what a function of the script raises.
         """
         places = {id(self.components[place]): place for place in self.places}
@@ -60,7 +60,7 @@ class PastedFields:
 
 
 def _converted(component: Any, text: Any) -> Any:
-    """An infotext's value as the component's kind; raises ValueError for a number that is none."""
+    """An infotext's value as the component's type; raises ValueError for a number that is none."""
     known = getattr(component, "value", None)
     if text is None:
         return None

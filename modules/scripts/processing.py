@@ -10,6 +10,8 @@ from typing import Any, Self, TypeVar
 from PIL import Image
 
 from modules.processing.parameters import Parameter, rows_of
+from modules.processing.pipeline.hooks import PassComputing as PassComputing
+from modules.processing.pipeline.hooks import PassStart as PassStart
 from modules.processing.record.result import GeneratedImage, GenerationInfo, ImageRole, Result
 from modules.processing.request import HIRES_ROWS, GenerationRequest, HiresRequest
 from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, Mask, RequestStart, SourceImage
@@ -58,6 +60,8 @@ class StableDiffusionProcessing:
         self._save_grid = save_grid
         self._read_styles = read_styles
         self._listed: tuple[list[Any], ...] = ([], [], [], [])
+        self.before_sampling: Callable[[PassStart], None] | None = None
+        """Called before each pass, after the hooks of scripts: for a selected script, which has no hooks of its own."""
         self.is_hr_pass = False
         self.iteration = 0
         self.prompts: list[str] = []
@@ -139,7 +143,7 @@ class StableDiffusionProcessing:
         if not (self._request.save_images and self.settings.saving.samples_save) or self._save_grid is None:
             return
         for index, image in enumerate(processed.generated):
-            if image.path is None and image.kind is ImageRole.SAMPLE:
+            if image.path is None and image.role is ImageRole.SAMPLE:
                 processed.generated[index] = self._save_grid(image, self.to_request(), processed.result)
 
     @property
@@ -268,7 +272,7 @@ class Processed:
     def put_grid(self, grid: Image.Image) -> None:
         """Put a grid of the images in front of them; it has the infotext of the first."""
         first = self.generated[0]
-        self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, kind=ImageRole.GRID))
+        self.generated.insert(0, GeneratedImage(grid, first.infotext, first.seed, first.subseed, role=ImageRole.GRID))
 
     @property
     def images(self) -> list[Image.Image]:
@@ -287,7 +291,7 @@ class Processed:
 
     def to_result(self) -> Result:
         """The frozen result; its facts follow the images."""
-        samples = [image for image in self.generated if image.kind is ImageRole.SAMPLE]
+        samples = [image for image in self.generated if image.role is ImageRole.SAMPLE]
         info = _info_of(self.result.info, samples, [image.infotext for image in self.generated])
         return replace(self.result, images=tuple(self.generated), info=info)
 

@@ -9,8 +9,10 @@ from PIL import Image
 from modules.detection.detection import Detection
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.faces.face import Face
+from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, upscale_image
+from modules.processing.record.result import Result
 from modules.prompting.styles import StyleBook
 from modules.settings.values import Settings
 
@@ -51,9 +53,9 @@ class Program:
     loras: Names = _none
     styles: Callable[[], StyleBook] = lambda: StyleBook(())
     adapters: Callable[[], AdapterFiles] = AdapterFiles  # what finds, reads and applies LoRA files and their like
-    folders: Callable[[str], tuple[Path, ...]] = lambda kind: ()  # of a kind of models, as below models/: "Lora"
+    folders: Callable[[str], tuple[Path, ...]] = lambda name: ()  # of a folder of models, as below models/: "Lora"
     settings: Callable[[], Settings] = Settings  # as they now are; those of a job are `p.settings`
-    caption: Callable[[Image.Image, str, Settings], str] = lambda image, kind, settings: ""
+    caption: Callable[[Image.Image, str, Settings], str] = lambda image, name, settings: ""
     """What an image shows, by "clip" (a sentence) or "deepbooru" (tags)."""
     find_faces: Callable[[Image.Image], list[Face]] = lambda image: []
     """The faces of an image, the largest first."""
@@ -63,11 +65,16 @@ class Program:
     says what to put where."""
     detect: Callable[[Image.Image, str, float], list[Detection]] = _nothing_found
     """(image, name of a detector, least score 0 to 1) -> what it finds, the best first. Raises as `detector` does."""
+    measured: Callable[[Result], Measured] = lambda result: Measured()
+    """What a job took, to be asked when it has just ended."""
+    report: Callable[[SeriesReport], str] = lambda report: ""
+    """Write a comparison of images among the reports; its page's name, empty where there are no reports. Raises
+    `OutputError`."""
 
 
-def one_of(kind: str, text: str, names: list[str]) -> str:
+def one_of(what: str, text: str, names: list[str]) -> str:
     """The name that is meant, in its own case; raises `InvalidValueError` that lists what there is."""
     for name in names:
         if name.lower() == text.lower():
             return name
-    raise InvalidValueError(f"{kind}: {text!r} is none of: {', '.join(names)}.")
+    raise InvalidValueError(f"{what}: {text!r} is none of: {', '.join(names)}.")

@@ -37,14 +37,16 @@ def run_with_scripts(
     events: Events,
     library: ScriptLibrary,
     made: Made = MappingProxyType({}),
+    task_id: str = "",
 ) -> Result:
     """Make a request's images. An always-on script that fails is left out with a notice; a selected one fails the
-    job. `made`: images of an earlier try, by keys `RUN/KEY`. Raises what `generate` raises."""
+    job. `made`: images of an earlier try, by keys `RUN/KEY`. `task_id`: of the job whose recordings in `output` are
+    used, "" for none. Raises what `generate` raises."""
     from modules.processing.pipeline.generate import generate
 
     is_img2img = isinstance(request.start, FromImage)
     cells = _Cells(events)
-    script_runner = ScriptRunner(library.alwayson_of(is_img2img), library.callbacks, request)
+    script_runner = ScriptRunner(library.taking_part(is_img2img, request.alwayson_args), library.callbacks, request)
     notices = script_runner.notices
     depth = 0
 
@@ -61,7 +63,9 @@ def run_with_scripts(
                 result = generate(job.to_request(), engine, output, _Inside(events), hooks)
             else:
                 cell = cells.next()
-                result = generate(job.to_request(), engine, output, cell, hooks, made_in(made, cell.prefix))
+                recording = output.recordings.of(task_id, cell.prefix) if output.recordings and task_id else None
+                earlier = made_in(made, cell.prefix)
+                result = generate(job.to_request(), engine, output, cell, hooks, earlier, recording)
         finally:
             depth -= 1
         processed = Processed(result)

@@ -39,6 +39,9 @@ class Script:
     paste_field_names: list[str] | None = None
     """Names of the script's infotext fields, for scripts that keep them here. All fields are pasted, named or not."""
 
+    takes_part_inside: bool = True
+    """Whether an always-on script takes part in jobs that other scripts make in their hooks, such as `redrawing`."""
+
     def title(self) -> str:
         """The name on the page and in the API."""
         raise NotImplementedError(f"{type(self).__name__} has no title()")
@@ -97,7 +100,7 @@ class Script:
         """Before a batch: `batch_number`, `prompts`, `seeds`, `subseeds`. The lists may be changed."""
 
     def after_extra_networks_activate(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
-        """The networks of the prompts are on the model; facts as above and `extra_network_data`, by kind."""
+        """The networks of the prompts are on the model; facts as above and `extra_network_data`, by type."""
 
     def process_batch(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
         """Before the prompts of a batch are encoded; facts as above."""

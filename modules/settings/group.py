@@ -18,7 +18,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Extras(TypedDict, total=False):
-    """The fields of `Setting` that any kind may carry."""
+    """The fields of `Setting` that any type may carry."""
 
     hint: str
     infotext: str

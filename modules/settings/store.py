@@ -11,6 +11,10 @@ from modules.errors import OutputError
 from modules.settings.setting import LONE_SURROGATE, SettingValue
 from modules.settings.values import Settings, as_json, exact_setting
 
+VERSION = 1  # of the file; raise it together with a step in `migrate`
+VERSION_KEY = "featherweight_config_version"
+"""Not a setting: the reference UI keeps it as a key that it does not know."""
+
 OnChange = Callable[[Settings, frozenset[str]], None]
 """Called after a change was stored, with the new settings and the keys whose values changed."""
 
@@ -23,9 +27,11 @@ class SettingsStore:
     the like).
     """
 
-    def __init__(self, path: Path, locked: Collection[str] = ()) -> None:
-        """Reads `path` if it exists. Raises OutputError if a damaged file cannot be kept aside."""
+    def __init__(self, path: Path, locked: Collection[str] = (), is_mirror: bool = False) -> None:
+        """Reads `path` if it exists. Raises OutputError if a damaged file cannot be kept aside. `is_mirror`: the file
+        belongs to another process, which says what changes; it is never written."""
         self.path = path
+        self._is_mirror = is_mirror
         self.locked = frozenset(locked)
         self._lock = threading.RLock()
         self._callbacks: list[OnChange] = []
@@ -57,6 +63,14 @@ class SettingsStore:
                 raise
             return after
 
+    def mirror(self, settings: Settings) -> None:
+        """Take over settings that the owner of the file has changed, and announce them; see `is_mirror`."""
+        with self._lock:
+            before, self._current = self._current, settings
+            changed = frozenset(key for key in settings if before[key] != settings[key])
+            for callback in tuple(self._callbacks) if changed else ():
+                callback(settings, changed)
+
     def adopt(self) -> None:
         """Take over what the file holds for settings that became known after it was read (those of extensions)."""
         with self._lock:
@@ -77,7 +91,11 @@ class SettingsStore:
 
     def _replace(self, settings: Settings) -> None:
         """Write first, then take over: memory and file never differ by a failed write."""
-        data = json.dumps(settings.to_stored(), indent=4, ensure_ascii=False).encode("utf-8")
+        if self._is_mirror:
+            self._current = settings
+            return
+        stored = {**settings.to_stored(), VERSION_KEY: VERSION}
+        data = json.dumps(stored, indent=4, ensure_ascii=False).encode("utf-8")
         try:
             write_atomic(self.path, data)
         except OSError as error:
@@ -102,6 +120,12 @@ class SettingsStore:
             return Settings(), (self._keep_aside(f"it is not valid JSON ({error})"),)
         if not isinstance(stored, dict):
             return Settings(), (self._keep_aside("it holds no JSON object"),)
+        version = stored.pop(VERSION_KEY, VERSION)
+        if isinstance(version, int) and version > VERSION:
+            raise OutputError(
+                f"{self.path.name} was written by a newer version of this program. Use that version, or start with "
+                "another --ui-settings-file."
+            )
         whole = {whole_text(key): whole_texts(value) for key, value in stored.items()}
         settings, notices = read_stored(migrate(whole))
         if whole != stored:

@@ -32,6 +32,10 @@ class Settings(SettingsGroups):
         self._values = dict(values or {})
         self.foreign: Mapping[str, object] = MappingProxyType(dict(foreign or {}))
 
+    def __reduce__(self) -> tuple[type["Settings"], tuple[dict[str, SettingValue], dict[str, object]]]:
+        """For a worker in another process."""
+        return Settings, (self._values, dict(self.foreign))
+
     def __getitem__(self, key: str) -> SettingValue:
         if key in self._values:
             return self._values[key]

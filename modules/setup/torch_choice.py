@@ -17,15 +17,15 @@ CUDA_13_CAPABILITY = (7, 5)  # ... and dropped Maxwell, Pascal and Volta cards
 
 @dataclass(frozen=True)
 class TorchRequest:
-    """What was asked for: --torch, TORCH_COMMAND, TORCH_INDEX_URL. The command beats the index, both beat the kind."""
+    """What was asked for: --torch, TORCH_COMMAND, TORCH_INDEX_URL. The command beats the index, both beat the build."""
 
-    kind: str = "auto"
+    build: str = "auto"
     command: str = ""
     index_url: str = ""
 
     @classmethod
-    def of(cls, kind: str, environ: Mapping[str, str]) -> "TorchRequest":
-        return cls(kind, environ.get("TORCH_COMMAND", "").strip(), environ.get("TORCH_INDEX_URL", "").strip())
+    def of(cls, build: str, environ: Mapping[str, str]) -> "TorchRequest":
+        return cls(build, environ.get("TORCH_COMMAND", "").strip(), environ.get("TORCH_INDEX_URL", "").strip())
 
     @property
     def is_auto(self) -> bool:
@@ -36,13 +36,13 @@ class TorchRequest:
         base, _, local = (version or "").partition("+")
         if base != TORCH_VERSION or self.command or self.index_url:
             return False
-        return self.kind == "auto" or (bool(local) and local.startswith(_LOCAL_VERSIONS[self.kind]))
+        return self.build == "auto" or (bool(local) and local.startswith(_LOCAL_VERSIONS[self.build]))
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
 
 
-# How the versions of a kind's builds begin after the plus sign; Apple's have none, so they are never recognized.
+# How the versions of a build's builds begin after the plus sign; Apple's have none, so they are never recognized.
 _LOCAL_VERSIONS = {"cpu": "cpu", "cuda": "cu", "rocm": "rocm", "xpu": "xpu", "mps": "mps"}
 
 
@@ -57,14 +57,14 @@ class TorchChoice:
 def choose_torch(request: TorchRequest, machine: Machine) -> TorchChoice:
     """Apply the rules in order: TORCH_COMMAND, TORCH_INDEX_URL, --torch, then what the machine has.
 
-    Raises `SetupError` for a command that is not pip's and for kinds that do not exist for this system.
+    Raises `SetupError` for a command that is not pip's and for builds that do not exist for this system.
     """
     if request.command:
         return TorchChoice(_command_words(request.command), "TORCH_COMMAND")
     if request.index_url:
         return TorchChoice((PIN, "--index-url", request.index_url), f"TORCH_INDEX_URL {request.index_url}")
-    if request.kind != "auto":
-        return _KINDS[request.kind](machine)
+    if request.build != "auto":
+        return _BUILDS[request.build](machine)
     return _choose_for(machine)
 
 
@@ -132,7 +132,7 @@ def _from_index(name: str, reason: str) -> TorchChoice:
     return TorchChoice((PIN, "--index-url", WHEELS + name), reason)
 
 
-_KINDS: dict[str, Callable[[Machine], TorchChoice]] = {
+_BUILDS: dict[str, Callable[[Machine], TorchChoice]] = {
     "cuda": _cuda,
     "rocm": _rocm,
     "xpu": _xpu,

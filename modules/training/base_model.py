@@ -1,4 +1,5 @@
-"""The frozen model that a LoRA is trained on: loaded as the program loads it, in 8 bits on request."""
+"""The frozen model that an adapter is trained on: loaded as the program loads it, in any storage format, on request
+streamed from its file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import torch
 
 from modules.errors import CheckpointError
+from modules.memory.streaming.groups import Level
 from modules.models.families.family import ModelFamily
 from modules.models.families.registry import FAMILIES
 from modules.models.layouts.diffusers_folder import stamp
@@ -13,7 +15,12 @@ from modules.models.loaded import LoadedModel
 from modules.models.loading import load_model
 from modules.models.precision import ComputeMode, PrecisionPlan
 from modules.models.reading.catalogue import CheckpointInfo, old_hash, sha256_of
+from modules.models.stream_layout import StreamLayout
+from modules.models.vae.files import VaeInfo
 from modules.processing.engine.precision import storage_rules
+
+PLAIN = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+LEVELS = {"blocks": Level.BLOCK, "layers": Level.LAYER}
 
 
 @dataclass(frozen=True)
@@ -24,17 +31,30 @@ class FileHashes:
     old: str  # 8 hex digits
 
 
-def load_base(path: Path, configs_dir: Path, storage: str | None, device: torch.device) -> LoadedModel:
+def load_base(
+    path: Path,
+    configs_dir: Path,
+    storage: str | None,
+    device: torch.device,
+    stream: str = "off",
+    compute: torch.dtype | None = None,
+    vae: VaeInfo | None = None,
+    offload_dir: Path | None = None,
+) -> LoadedModel:
     """Load a checkpoint for training, its VAE in fp32, computing in fp32 on the CPU and in bf16 elsewhere.
 
-    `storage` is a name of `modules.memory.formats.FORMATS` for UNet and text encoder, or None for the compute dtype.
+    `storage` is a name of `modules.memory.formats.FORMATS` for UNet and text encoders, or None for the compute dtype;
+    with `stream` ("blocks", "layers") weights are read from the file while they are used. Those that the file does not
+    hold in this format are written to `offload_dir` once (None: they stay in main memory).
     Raises `CheckpointError` for a missing file and for all that cannot be loaded.
     """
     try:
         size, mtime_ns = stamp(path)
     except OSError as error:
         raise CheckpointError(f"{path} does not exist. Name the checkpoint that the LoRA is for.") from error
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype = compute or (torch.float32 if device.type == "cpu" else torch.bfloat16)
+    if storage in PLAIN and (PLAIN[storage] == dtype or stream in LEVELS):
+        storage = None  # streamed weights are read as the file has them
     rules = storage_rules(storage) if storage else None
 
     def plan(family: ModelFamily) -> PrecisionPlan:
@@ -52,10 +72,13 @@ def load_base(path: Path, configs_dir: Path, storage: str | None, device: torch.
             unet_storage=rules.storage if rules else None,
             text_storage=rules.storage if rules else None,
             skip=rules.skip.texts if rules else (),
+            streaming=StreamLayout(level=LEVELS[stream], on_disk=True, folder=offload_dir)
+            if stream in LEVELS
+            else None,
         )
 
     info = CheckpointInfo(path=path, name=path.name, size_bytes=size, mtime_ns=mtime_ns, is_folder=path.is_dir())
-    return load_model(info, configs_dir, plan)
+    return load_model(info, configs_dir, plan, vae=vae)
 
 
 def file_hashes(path: Path) -> FileHashes:

@@ -12,7 +12,7 @@ import torch
 
 from modules.adapters.adapter_file import read_adapter_file
 from modules.errors import FeatherweightError, InvalidValueError
-from modules.model_cards.training_facts import version_of_family
+from modules.models.families.registry import version_of_family
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import file_hashes, load_base
 from modules.training.factors import take_over

@@ -17,6 +17,7 @@ from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.lora import Lora
 from modules.memory.changes import Branches
 from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
+from modules.memory.layer import shape_of
 from modules.training.options import LoraOptions, TrainingError
 
 UNET, TEXT = "lora_unet", "lora_te_text_model"
@@ -53,9 +54,8 @@ def factors_for(unet: nn.Module, text_encoder: nn.Module, options: LoraOptions, 
     generator = torch.Generator().manual_seed(options.seed)
     made = []
     for name, layer, rank in (*_unet_layers(unet, options), *_text_layers(text_encoder, options)):
-        weight = layer._parameters["weight"]
-        assert weight is not None
-        shape = weight.shape
+        shape = shape_of(layer, "weight")
+        assert shape is not None
         rank = min(rank, shape[0], shape[1:].numel())
         down = (torch.rand((rank, *shape[1:]), generator=generator) * 2 - 1) / sqrt(shape[1:].numel())
         up = torch.zeros((shape[0], rank, *(1,) * (len(shape) - 2)))

@@ -43,7 +43,7 @@ class PreviewRenderer:
         dtype = torch.float32 if device.type == "cpu" else torch.float16
         machine = Machine(device, dtype, torch.float32)
         self._checkpoint = checkpoint.name
-        adapters = Adapters((folder,), kinds=load_built_in().adapters.kinds)
+        adapters = Adapters((folder,), types=load_built_in().adapters.types)
         self._engine = Engine(catalogue, configs_dir, lambda: machine, hashing=False, adapters=adapters)
         self._output = Output(scratch)
 
@@ -73,7 +73,7 @@ class PreviewRenderer:
 
 def card_of(version: str, description: str, activation: str) -> bytes:
     """The JSON next to a LoRA, with the keys that the reference UI's editor writes; `version` is one of
-    `model_cards.training_facts.VERSIONS`, or ""."""
+    `models.families.registry.adapter_versions`, or ""."""
     card = {
         "description": description,
         "sd version": version,

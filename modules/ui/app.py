@@ -30,11 +30,12 @@ from modules.ui.queue_tab import build_queue_tab
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.theme import build_theme
+from modules.ui.tooltips import tooltips
 from modules.ui.txt2img_tab import build_txt2img_tab
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
-    *("core.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
+    *("core.js", "localization.js", "form.js", "attention.js", "progress.js", "send.js", "gallery.js", "lightbox.js"),
     *("prompt_text.js", "prompt.js", "hotkeys.js"),
     *("safe_html.js", "card_prompt.js", "cards.js", "card_editor.js", "retention.js"),
     *(
@@ -46,6 +47,8 @@ SCRIPTS = (
         "notices.js",
         "queue.js",
         "history.js",
+        "tooltips.js",
+        "tour.js",
         "start.js",
         "session.js",
     ),
@@ -83,7 +86,9 @@ def build_page(services: Services) -> gr.Blocks:
             place_extension_tabs(extension_tabs)
             with gr.Tab("Settings", id="settings", elem_id="tab_settings"):
                 build_settings_tab(services, page)
-        text = f'{services.version} · <a href="docs">API</a> · nothing leaves this machine'
+        version = f'<span translate="no">{services.version}</span>'
+        tour = '<button type="button" id="fw_start_tour">Show me around</button>'
+        text = f'{version} · <a href="docs" translate="no">API</a> · {tour} · <span>nothing leaves this machine</span>'
         gr.HTML(f'<footer class="fw-footer">{text}</footer>')
     assert isinstance(page, GuardedBlocks)
     page.services = services
@@ -122,6 +127,7 @@ def _head(services: Services) -> str:
         "tabs": [txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS],
         "cards": list(services.cards.pages),
         "theme": services.flags.theme or "",
+        "help": tooltips(),
     }
     forced = f"window.featherweightPage = {json.dumps(known)};"
     ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)

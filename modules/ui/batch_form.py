@@ -150,9 +150,13 @@ class BatchForm:
         for key, field in (("Prompt", "prompt"), ("Negative prompt", "negative_prompt")):
             if wanted.get(key):
                 form[field] = " ".join(part for part in (str(form.get(field) or ""), str(wanted[key])) if part)
-        for key, field, kind in (("Seed", "seed", int), ("CFG scale", "cfg_scale", float), ("Steps", "steps", int)):
+        for key, field, number_type in (
+            ("Seed", "seed", int),
+            ("CFG scale", "cfg_scale", float),
+            ("Steps", "steps", int),
+        ):
             if key in wanted:
-                form[field] = kind(wanted[key])
+                form[field] = number_type(wanted[key])
         if "Sampler" in wanted:
             form["sampler"] = str(wanted["Sampler"])
         if "Model hash" in wanted:

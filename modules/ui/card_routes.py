@@ -20,45 +20,17 @@ from modules.images.encode import encode_image
 from modules.model_cards.cards import Card, CardLibrary, card_json
 from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import Preview, embedded_preview, read_preview, write_preview
-from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags, version_of_family
+from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags
+from modules.models.families.registry import adapter_versions, version_of_family
 from modules.services import Services
 from modules.settings.values import Settings
+from modules.ui.card_replies import CardDetailsReply, CardListReply, CardReply, ChosenCheckpointReply
 
 NO_CARD = "There is no card '0/ink.safetensors' on the page 'lora'. Refresh the cards."
-CARD: dict[str, Any] = {
-    "key": "0/styles/ink.safetensors",
-    "name": "ink",
-    "folder": "styles",
-    "description": "ink drawings",
-    "prompt": "<lora:ink-v2:0.8>",
-    "tag": "<lora:ink-v2:",
-    "kinds": ["lora", "lyco"],
-    "activation": "ink drawing",
-    "negative": "",
-    "version": "SD1",
-    "stamp": "1767225600000000000",
-    "created": 1767225600.0,
-    "modified": 1767225600.0,
-    "search": "ink\nink.safetensors\nink-v2\nink drawings",
-}
-LIST: dict[str, Any] = {
-    "page": "lora",
-    "cards": [CARD],
-    "version": "SD1",
-    "others": {"hides": True, "without_unknown": ["SDXL"]},
-    "folders": ["models/Lora"],
-    "suffixes": [".safetensors"],
-    "settings": {"extra_networks_card_width": 0},
-}
-DETAILS: dict[str, Any] = {
-    "name": "ink",
-    "path": "models/Lora/styles/ink.safetensors",
-    "facts": {"Size": "18.1 MB", "Rank": "8"},
-    "tags": [["ink drawing", 40]],
-    "metadata": {"ss_network_dim": "8"},
-    "fields": ["description", "sd version", "activation text", "preferred weight", "negative text", "notes"],
-    "notes": {"activation text": "ink drawing", "preferred weight": 0.8},
-    "vaes": ["Automatic", "None"],
+NOT_SAVED = "The notes ink.json could not be saved."
+LIST_REPLIES: dict[int | str, dict[str, Any]] = {
+    **documented(errors={404: "Unknown page of cards 'x'. Known: lora, checkpoints."})["responses"],
+    200: {"description": "The cards.", "model": CardListReply},
 }
 IMAGE_REPLIES: dict[int | str, dict[str, Any]] = {
     **documented(errors={404: NO_CARD})["responses"],
@@ -118,7 +90,7 @@ def card_routes(services: Services) -> APIRouter:
         library.cards(page, settings)
         return card_json(library.page(page), card_of(page, key), settings)
 
-    @routes.get("", **documented(LIST, errors={404: "Unknown page of cards 'x'. Known: lora, checkpoints."}))
+    @routes.get("", response_class=Response, responses=LIST_REPLIES)
     def cards(page: str, request: Request) -> Response:
         """All cards of a page, from a look at its folders. An ETag saves sending the list while it is the same."""
         settings = services.settings.current
@@ -137,7 +109,7 @@ def card_routes(services: Services) -> APIRouter:
         shown = _preview(card, library)
         return _cached(shown.data, shown.media_type, request, "private, max-age=604800")
 
-    @routes.get("/details", **documented(DETAILS, errors={404: NO_CARD}))
+    @routes.get("/details", response_model=CardDetailsReply, **documented(errors={404: NO_CARD}))
     def details(page: str, key: str) -> dict[str, Any]:
         """What is known of a file: its metadata, the words it was trained on, what the user noted."""
         card = card_of(page, key)
@@ -151,15 +123,16 @@ def card_routes(services: Services) -> APIRouter:
             "fields": list(library.page(page).notes),
             "notes": card.notes,
             "vaes": services.engine.vaes.choices(),
+            "versions": ["Unknown", *adapter_versions()],
         }
 
-    @routes.post("/notes", **documented(CARD, errors={404: NO_CARD, 507: "The notes ink.json could not be saved."}))
+    @routes.post("/notes", response_model=CardReply, **documented(errors={404: NO_CARD, 507: NOT_SAVED}))
     def notes(body: NotesBody) -> dict[str, Any]:
         """Change what is noted in NAME.json next to a file; answers the card as it is now."""
         write_notes(card_of(body.page, body.key).file.path, body.changes)
         return changed(body.page, body.key)
 
-    @routes.post("/preview", **documented(CARD, errors={404: NO_CARD, 507: "The preview could not be saved."}))
+    @routes.post("/preview", response_model=CardReply, **documented(errors={404: NO_CARD, 507: NOT_SAVED}))
     def replace_preview(body: PreviewBody) -> dict[str, Any]:
         """Make an image of a job the preview of a file; answers the card as it is now."""
         card = card_of(body.page, body.key)
@@ -167,7 +140,7 @@ def card_routes(services: Services) -> APIRouter:
         write_preview(card.file.path, encode_image(image.image, "png", image.infotext))
         return changed(body.page, body.key)
 
-    @routes.post("/checkpoint", **documented({"title": "ink.safetensors [5fe1d58aba]"}, errors={404: NO_CARD}))
+    @routes.post("/checkpoint", response_model=ChosenCheckpointReply, **documented(errors={404: NO_CARD}))
     def checkpoint(body: CardBody) -> dict[str, str]:
         """Choose the checkpoint of a card; it is loaded in the background, after the job that runs now."""
         title = card_of(body.page, body.key).file.reference
@@ -179,7 +152,7 @@ def card_routes(services: Services) -> APIRouter:
 
 def _page_json(services: Services, library: CardLibrary, page_id: str, settings: Settings) -> dict[str, Any]:
     page = library.page(page_id)
-    model = services.engine.status.model
+    model = services.models.status.model
     values = settings.to_json()
     return {
         "page": page.id,

@@ -30,7 +30,7 @@ def default_size(services: Services, title: str) -> int:
     """The side in pixels that a checkpoint was trained on, as its model says if it is loaded, or from its YAML; no
     model is loaded for it."""
     info = services.catalogue.find(title)
-    loaded = services.engine.status.model
+    loaded = services.models.status.model
     if info is not None and loaded is not None and info.answers_to(loaded.title):
         return loaded.default_size_px
     yaml: Path = (info.config_path if info else None) or services.paths.model_config

@@ -178,7 +178,7 @@ def restored(
 
 
 def takes(field: gr.components.Component, value: Any) -> bool:
-    """Whether a field of the page takes a value; of kinds that hold files or images none is restored."""
+    """Whether a field of the page takes a value; of types that hold files or images none is restored."""
     if isinstance(field, gr.Dropdown | gr.Radio | gr.CheckboxGroup):
         choices = [choice[1] for choice in field.choices]
         chosen = value if isinstance(value, list) else [value]

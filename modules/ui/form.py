@@ -105,7 +105,8 @@ def _hires(form: Mapping[str, Any], book: StyleBook, styles: tuple[str, ...]) ->
 
 def show_override(setting: Setting, value: object) -> str:
     """An override as the form lists it: "Clip skip: 2"."""
-    return f"{setting.infotext or setting.key}: {value}"
+    shown = ", ".join(value) if isinstance(value, tuple) else value
+    return f"{setting.infotext or setting.key}: {shown}"
 
 
 def parse_overrides(shown: list[str]) -> dict[str, Any]:
@@ -129,6 +130,8 @@ def _typed(key: str, text: str) -> object:
             return text == "True"
         if isinstance(default, int):
             return int(text)
+        if isinstance(default, tuple):
+            return tuple(part for part in text.split(", ") if part)
         return number(text) if isinstance(default, float) else text
     except ValueError:
         return text

@@ -83,7 +83,7 @@ def gallery_routes(services: Services) -> APIRouter:
         job = own_queue(request, services.queue).get(body.id_task)
         chosen = [job.image(body.index)]
         if not services.settings.current.saving.save_selected_only:
-            chosen = [image for image in job.known_images() if image.kind is ImageRole.SAMPLE]
+            chosen = [image for image in job.known_images() if image.role is ImageRole.SAMPLE]
         paths = [str(_save_chosen(services, job, image, identity_of(request))) for image in chosen]
         return {"path": ", ".join(paths)}
 
@@ -216,7 +216,7 @@ def _archive(images: tuple[GeneratedImage, ...], folder: Path) -> Path:
     try:
         with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for number, image in enumerate(images):
-                stem = f"{number:05}-{'grid' if image.kind is ImageRole.GRID else image.seed}"
+                stem = f"{number:05}-{'grid' if image.role is ImageRole.GRID else image.seed}"
                 if image.path is not None and image.path.is_file():
                     own = image.path.name
                     archive.write(image.path, own if own not in taken else f"{stem}{image.path.suffix}")
@@ -232,7 +232,7 @@ def _archive(images: tuple[GeneratedImage, ...], folder: Path) -> Path:
 def _archive_name(services: Services, job: Job, images: tuple[GeneratedImage, ...]) -> str:
     settings = services.settings.current
     pattern = settings.saving.grid_zip_filename_pattern or DEFAULT_ZIP_PATTERN
-    first = next((image for image in images if image.kind is ImageRole.SAMPLE), images[0])
+    first = next((image for image in images if image.role is ImageRole.SAMPLE), images[0])
     source = Source(_context_of(job, first), first.image, settings.saving_folders.directories_max_prompt_words)
     return f"{sanitize_name(apply_pattern(pattern, source)) or 'images'}.zip"
 
@@ -256,8 +256,8 @@ def _with_hires(
         **pasted_values(parsed),
         "seed": image.seed,
         "subseed": image.subseed,
-        "width": made.width if image.kind is ImageRole.GRID else image.image.width,
-        "height": made.height if image.kind is ImageRole.GRID else image.image.height,
+        "width": made.width if image.role is ImageRole.GRID else image.image.width,
+        "height": made.height if image.role is ImageRole.GRID else image.image.height,
     }
     hires = hires_of(form, made.styles, services)
     if made.hires is not None:  # the image has the size of the second pass, the infotext that of the first

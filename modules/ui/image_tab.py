@@ -170,9 +170,11 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
             task = gr.Textbox(visible="hidden", elem_id=f"{tab}_task")
             kept = gr.Textbox(visible="hidden", elem_id=f"{tab}_kept_form")
             with gr.Row(elem_id=f"{tab}_generate_box", elem_classes=["fw-generate-box"]):
-                interrupt = gr.Button("Interrupt", elem_id=f"{tab}_interrupt", variant="stop")
-                skip = gr.Button("Skip", elem_id=f"{tab}_skip")
-                generate = gr.Button("Generate", elem_id=f"{tab}_generate", variant="primary")
+                interrupt = gr.Button("Interrupt", elem_id=f"{tab}_interrupt", elem_classes=["fw-stop"], variant="stop")
+                skip = gr.Button("Skip", elem_id=f"{tab}_skip", elem_classes=["fw-stop"])
+                generate = gr.Button(
+                    "Generate", elem_id=f"{tab}_generate", elem_classes=["fw-generate"], variant="primary"
+                )
             line = f'<div id="{tab}_plan_line" class="fw-plan-line" aria-live="polite"></div>'
             gr.HTML(line, elem_id=f"{tab}_plan")
             with gr.Row(elem_id=f"{tab}_tools", elem_classes=["fw-form-tools"]):

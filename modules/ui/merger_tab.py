@@ -8,7 +8,7 @@ import gradio as gr
 from modules.assembly import merger_of
 from modules.errors import FeatherweightError
 from modules.jobs.job import JobStatus
-from modules.jobs.merging import MERGE_KIND, start_merge
+from modules.jobs.merging import MERGE_TYPE, start_merge
 from modules.jobs.tasks import TaskState
 from modules.models.merging.request import FORMAT_NAMES, ConfigSource, MergeMethod, MergeOptions
 from modules.models.vae.files import BUILT_IN
@@ -79,7 +79,7 @@ def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.
         return [*seen, gr.update() if _is_working(services) else checkpoint_choice(services)]
 
     def stop() -> str:
-        for task in services.queue.tasks(MERGE_KIND):
+        for task in services.queue.tasks(MERGE_TYPE):
             services.queue.interrupt(task.task_id, why="cancelled")
         return _shown(services)
 
@@ -194,12 +194,12 @@ def _texts(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_working(services: Services) -> bool:
-    return any(not task.state.status.is_final for task in services.queue.tasks(MERGE_KIND))
+    return any(not task.state.status.is_final for task in services.queue.tasks(MERGE_TYPE))
 
 
 def _shown(services: Services) -> str:
     """The merges that are not finished, or else how the last one ended."""
-    states = [task.state for task in services.queue.tasks(MERGE_KIND)]
+    states = [task.state for task in services.queue.tasks(MERGE_TYPE)]
     working = [state for state in reversed(states) if not state.status.is_final]
     if working:
         return "".join(task_bar(state) for state in working)

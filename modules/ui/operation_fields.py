@@ -8,9 +8,10 @@ from typing import Any
 
 import gradio as gr
 
-from modules.postprocessing.operation import UPSCALERS, Field, ScriptPostprocessing
+from modules.postprocessing.operation import Field, ScriptPostprocessing
 from modules.postprocessing.upscale import BY, TO, UpscaleOperation
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS
+from modules.scripts.form_operations import control_of
 from modules.services import Services
 
 log = logging.getLogger(__name__)
@@ -86,23 +87,8 @@ def switched(row: Field) -> Iterator[Components]:
 
 def component_of(row: Field, services: Services) -> gr.components.Component:
     """The control of one value."""
-    common: dict[str, Any] = {"label": row.label, "elem_id": row.elem_id, "value": row.default}
-    if row.hint:
-        common["info"] = row.hint
-    if isinstance(row.default, bool):
-        return gr.Checkbox(**common)
-    if row.choices is not None:
-        if row.choices == UPSCALERS:
-            return gr.Dropdown(upscaler_names(services), allow_custom_value=True, **common)
-        assert not isinstance(row.choices, str), f"{row.name} chooses from an unknown list"
-        return gr.Radio(list(row.choices), **common)
-    if isinstance(row.default, str):
-        return gr.Textbox(**common)
-    low = row.low if row.slider_low is None else row.slider_low
-    high = row.high if row.slider_high is None else row.slider_high
-    if low is not None and high is not None and row.step is not None:
-        return gr.Slider(low, high, step=row.step, **common)
-    return gr.Number(precision=0 if isinstance(row.default, int) else None, **common)
+    found: gr.components.Component = control_of(row, upscaler_names(services))
+    return found
 
 
 def _build_upscale(operation: UpscaleOperation, services: Services) -> Components:

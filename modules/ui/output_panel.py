@@ -24,6 +24,8 @@ PANEL = """
             title="Open the folder it was saved in">Open folder</button>
     <button type="button" data-do="copy" title="Copy the infotext">Copy parameters</button>
     <button type="button" data-do="paste" title="Put this image's parameters into the form">Use parameters</button>
+    <a id="{tab}_precision_report" data-link="report" target="_blank"
+       title="The images of this grid side by side, with what each precision saves and loses">Compare precisions</a>
     <button type="button" id="{tab}_delete" data-do="remove" data-job
             title="Move the file to the trash folder of the outputs (Delete)">Delete</button>
   </div>

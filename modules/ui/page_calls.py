@@ -28,5 +28,5 @@ def refuse_unknown_calls(page: GradioApp) -> None:
         )
         return reply(404, "UnknownNameError", text)
 
-    for kind in (KeyError, FnIndexInferError, TypeError, ValueError):
-        page.add_exception_handler(kind, unknown)
+    for error_type in (KeyError, FnIndexInferError, TypeError, ValueError):
+        page.add_exception_handler(error_type, unknown)

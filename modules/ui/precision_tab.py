@@ -8,7 +8,15 @@ import gradio as gr
 from modules.assembly import precision_work
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
-from modules.jobs.precision import COMPARED, EIGHT_BIT, KINDS, SIXTEEN_BIT, ComparisonRequest, StorageOptions
+from modules.jobs.precision import (
+    COMPARED,
+    EIGHT_BIT,
+    PRECISION_TYPES,
+    SIXTEEN_BIT,
+    WRITTEN,
+    ComparisonRequest,
+    StorageOptions,
+)
 from modules.jobs.tasks import Task
 from modules.processing.engine.precision import split_patterns
 from modules.services import Services
@@ -29,6 +37,7 @@ FORMAT_LABELS = {
     "fp8_e4m3fn": "fp8 e4m3fn, plain",
     "fp8_e5m2": "fp8 e5m2, plain",
     "int8_row": "int8, one scale per row",
+    "int8_convrot": "int8, rotated where weights have outliers",
 }
 NOTHING_YET = (
     "Report: what a format would save and lose, in seconds. Compare: the same images in several formats, with "
@@ -66,7 +75,7 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
                         max_lines=1,
                         elem_id="precision_name",
                     )
-                    convert_fields = _storage_fields("convert", (*EIGHT_BIT, *SIXTEEN_BIT), services)
+                    convert_fields = _storage_fields("convert", (*WRITTEN, *SIXTEEN_BIT), services)
                     convert = gr.Button("Save", variant="primary", elem_id="precision_convert")
             cancel = gr.Button("Cancel", variant="stop", interactive=False, elem_id="precision_cancel")
         with gr.Column(scale=3, min_width=320):
@@ -210,7 +219,7 @@ def _comparison_request(
 
 def _tasks(services: Services) -> list[Task]:
     """The work on precision that is known, the newest first."""
-    return [task for task in services.queue.tasks() if task.kind in KINDS]
+    return [task for task in services.queue.tasks() if task.type in PRECISION_TYPES]
 
 
 def _is_working(services: Services) -> bool:
@@ -228,7 +237,7 @@ def _shown(services: Services) -> str:
     last = states[0]
     if last.status is not JobStatus.DONE or last.outcome is None:
         return failure_box(last)
-    return f'<div class="fw-outcome">{outcome_view(last.kind, last.title, last.outcome)}</div>'
+    return f'<div class="fw-outcome">{outcome_view(last.type, last.title, last.outcome)}</div>'
 
 
 def _models(services: Services) -> list[tuple[str, str]]:

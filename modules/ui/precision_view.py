@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from modules.jobs.precision import COMPARISON_KIND, CONVERSION_KIND
+from modules.jobs.precision import COMPARISON_TYPE, CONVERSION_TYPE
 from modules.ui.messages import note_box
 
 REPORTS = "featherweight/v1/reports"
@@ -17,11 +17,11 @@ PARTS = {
 }
 
 
-def outcome_view(kind: str, title: str, outcome: Mapping[str, Any]) -> str:
-    """The result of a finished task of one of the three kinds."""
-    if kind == COMPARISON_KIND:
+def outcome_view(type: str, title: str, outcome: Mapping[str, Any]) -> str:
+    """The result of a finished task of one of the three types."""
+    if type == COMPARISON_TYPE:
         return _comparison(title, outcome)
-    if kind == CONVERSION_KIND:
+    if type == CONVERSION_TYPE:
         done = f"{outcome['file']} is ready, {megabytes(outcome['size_bytes'])}. It is in the list of checkpoints."
         return note_box(done) + _report(title, outcome)
     link = f'<p><a href="{REPORTS}/{escape(outcome["json"])}" target="_blank">Every tensor, as JSON</a></p>'

@@ -33,6 +33,7 @@ from modules.ui.card_routes import card_routes
 from modules.ui.defaults import is_shipped, wanted_checkpoint
 from modules.ui.form import FIELDS_OF, request_of
 from modules.ui.gallery_routes import NO_JOB, gallery_routes
+from modules.ui.localization_routes import localization_routes
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
 from modules.ui.start_form import mode_of, sized, stand_in
@@ -94,7 +95,7 @@ def page_routes(services: Services) -> APIRouter:
     @routes.get("/engine", response_model=EngineReply)
     def engine() -> dict[str, Any]:
         """State of the engine, the loaded model on the scales, and the settings that the page's script follows."""
-        status = services.engine.status
+        status = services.models.status
         model, wanted = status.model, services.settings.current.optimizations.fp8_storage
         return {
             "state": status.state.value,
@@ -102,7 +103,7 @@ def page_routes(services: Services) -> APIRouter:
             "line": scales_line(model) if model else "",
             "pending": pending_line(model, wanted, services.queue.running is not None) if model else "",
             "facts": scales_facts(model) if model else "",
-            "hashing": hashing_line(services.engine.hashing),
+            "hashing": hashing_line(services.models.hashing),
             "is_bundled": is_shipped(wanted_checkpoint(services)),
             "size": model.default_size_px if model else None,
             "switch_seconds": round(model.switch_seconds, 2) if model else None,
@@ -173,6 +174,7 @@ def page_routes(services: Services) -> APIRouter:
 
     routes.include_router(gallery_routes(services))
     routes.include_router(card_routes(services))
+    routes.include_router(localization_routes(services))
     routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
 
@@ -229,7 +231,7 @@ def _result_reply(job: Job) -> dict[str, Any]:
                 "infotext": image.infotext,
                 "seed": image.seed,
                 "subseed": image.subseed,
-                "kind": image.kind.value,
+                "role": image.role.value,
                 "width": image.image.width,
                 "height": image.image.height,
                 "path": str(image.path) if image.path else None,

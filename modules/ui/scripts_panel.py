@@ -62,7 +62,10 @@ def build_scripts(services: Services, tab: Tab) -> ScriptFields:
     is_img2img = tab is Tab.IMG2IMG
     selectable = services.scripts.selectable_of(is_img2img)
     for script in services.scripts.alwayson_of(is_img2img):
-        with gr.Accordion(script.title(), open=False):
+        if type(script).ui is Script.ui:  # it has no fields
+            places.append((script, len(components) + 1, len(components) + 1))
+            continue
+        with gr.Accordion(script.title(), open=False, elem_classes=["fw-script"]):
             _add(script, is_img2img, components, places, pasting)
     titles = [script.title() for script in selectable]
     dropdown = gr.Dropdown(

@@ -1,4 +1,4 @@
-"""Components for settings, made from the registry by kind; and what changed on the page."""
+"""Components for settings, made from the registry by type; and what changed on the page."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +12,7 @@ from modules.services import Services
 from modules.settings.definitions import visible_sections
 from modules.settings.setting import Setting, SettingType
 from modules.settings.values import Settings, as_json
+from modules.ui.localization import NONE, find_localizations, localization_folders
 
 
 def visible_settings() -> list[Setting]:
@@ -23,10 +24,14 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
     """The choices of a setting; those of a provider are looked up now."""
     if setting.choices == "checkpoints":
         return [info.title for info in services.catalogue.entries]
+    if setting.choices == "localizations":
+        return [NONE, *find_localizations(localization_folders(services.paths))]
     if setting.choices == "upscalers":
         return [*PIXEL_UPSCALERS, *services.engine.upscalers.catalogue.names]
     if setting.choices == "vaes":
         return services.engine.vaes.choices()
+    if setting.choices == "modules":
+        return [info.name for info in services.engine.modules.refresh()]
     if setting.choices == "samplers":
         return list(SAMPLERS)
     if setting.choices == "settings":

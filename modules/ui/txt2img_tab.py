@@ -89,7 +89,7 @@ def _switched_accordion(form: Components, name: str, label: str, elem_id: str) -
 def _build_hires(services: Services, controls: Controls) -> gr.Accordion:
     form = controls.form
     with _switched_accordion(form, "hires_enabled", "Hires. fix", "txt2img_enable_hr") as head:
-        gr.HTML('<p id="txt2img_hr_size" aria-live="polite"></p>')
+        gr.HTML('<p id="txt2img_hr_size" class="fw-size" aria-live="polite"></p>')
         with gr.Row():
             controls.build("hires_upscaler")
             refresh = gr.Button("↻", elem_id="refresh_txt2img_hr_upscaler", scale=0, min_width=44)

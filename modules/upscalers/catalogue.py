@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.upscalers.kinds import KINDS, KNOWN_NAMES, UpscalerType
+from modules.upscalers.upscaler_types import KNOWN_NAMES, UPSCALER_TYPES, UpscalerType
 
 SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")
 USUAL_SCALE = 4  # of nearly all files whose name does not say
@@ -20,7 +20,7 @@ class UpscalerInfo:
 
     name: str
     path: Path
-    kind: UpscalerType
+    type: UpscalerType
 
     @property
     def scale(self) -> int:
@@ -29,7 +29,7 @@ class UpscalerInfo:
 
 
 class UpscalerCatalogue:
-    """The upscaler files below some folders, which are given by kind (`UpscalerType.folder`)."""
+    """The upscaler files below some folders, which are given by type (`UpscalerType.folder`)."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = dict(folders)
@@ -41,8 +41,8 @@ class UpscalerCatalogue:
         """Look at the folders again. A second file of a name that is taken is called "name (folder)"."""
         found: dict[str, UpscalerInfo] = {}
         seen: set[Path] = set()
-        for kind in KINDS:
-            folder = self._folders.get(kind.folder)
+        for upscaler_type in UPSCALER_TYPES:
+            folder = self._folders.get(upscaler_type.folder)
             if folder is None:
                 continue
             for path in sorted(folder.rglob("*"), key=lambda path: str(path).lower()):
@@ -52,7 +52,7 @@ class UpscalerCatalogue:
                 name = KNOWN_NAMES.get(path.stem, path.stem)
                 if name.lower() in found:
                     name = f"{path.stem} ({path.relative_to(folder.parent).parent.as_posix()})"
-                found[name.lower()] = UpscalerInfo(name, path, kind)
+                found[name.lower()] = UpscalerInfo(name, path, upscaler_type)
         with self._lock:
             self._entries = found
         return self.entries

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from modules.upscalers.kinds import Tiling
+from modules.upscalers.upscaler_types import Tiling
 
 
 @dataclass

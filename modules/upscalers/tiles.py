@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.upscalers.kinds import Tiling
 from modules.upscalers.loading import PixelModel
+from modules.upscalers.upscaler_types import Tiling
 
 Pixels = NDArray[np.uint8]
 OnTile = Callable[[int, int], None]

@@ -77,7 +77,7 @@ class Upscalers:
                 loaded = self._load(info, limits.on_cpu)
                 for _ in range(MAX_PASSES):
                     before = image.size
-                    tiling = limits.apply(info.kind.tiling(settings), image.size)
+                    tiling = limits.apply(info.type.tiling(settings), image.size)
                     image = run_in_tiles(loaded.model, image, tiling, loaded.device, on_tile)
                     if image.size == before or (image.width >= width and image.height >= height):
                         break
@@ -93,7 +93,7 @@ class Upscalers:
 
         from modules.upscalers.loading import load_upscaler
 
-        device = torch.device("cpu") if on_cpu else self._find_device(info.kind.part)
+        device = torch.device("cpu") if on_cpu else self._find_device(info.type.part)
         mtime_ns = info.path.stat().st_mtime_ns if info.path.is_file() else 0
         loaded = self._loaded
         if loaded is None or (loaded.info, loaded.mtime_ns, loaded.device) != (info, mtime_ns, device):

@@ -65,7 +65,7 @@ def test_a_pickle_of_tensors_is_read(tmp_path: Path) -> None:
     [
         ({"a.lora_up.weight": torch.full((4, 2), float("nan")), "a.lora_down.weight": torch.ones(2, 4)}, "NaN"),
         ({"a.lora_up.weight": torch.ones(4, 0), "a.lora_down.weight": torch.ones(0, 4)}, "rank 0"),
-        ({"a.something": torch.ones(4)}, "no known kind"),
+        ({"a.something": torch.ones(4)}, "no known algorithm"),
         ({"bundle_emb.x.string_to_param.*": torch.ones(1, 4)}, "no adapter in it"),
     ],
 )

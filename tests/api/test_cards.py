@@ -16,7 +16,8 @@ from modules.processing.engine.adapter_files import EffectKept
 from modules.processing.request import GenerationRequest
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
-from modules.ui.card_routes import CARD, CARD_SETTINGS, DETAILS, LIST
+from modules.ui.card_replies import CardListReply
+from modules.ui.card_routes import CARD_SETTINGS
 from modules.ui.extra_networks import ordered_pages
 from modules.ui.form import form_values, pasted_fields
 from modules.ui.routes import page_routes
@@ -58,9 +59,9 @@ INK = {"page": "lora", "key": "0/styles/ink.safetensors"}
 
 def test_the_list_has_the_shape_that_is_described(client: TestClient) -> None:
     reply = client.get(ROUTE, params={"page": "lora"}).json()
-    assert reply.keys() == LIST.keys() and set(reply["settings"]) == set(CARD_SETTINGS)
-    assert all(card.keys() == CARD.keys() for card in reply["cards"])
-    assert client.get(f"{ROUTE}/details", params=INK).json().keys() == DETAILS.keys()
+    assert CardListReply.model_validate(reply).model_dump() == reply
+    assert set(reply["settings"]) == set(CARD_SETTINGS)
+    assert client.get(f"{ROUTE}/details", params=INK).json()["versions"] == ["Unknown", "SD1", "SD2", "SDXL"]
 
 
 def test_a_list_that_is_the_same_is_not_sent_again(client: TestClient, services: Services) -> None:

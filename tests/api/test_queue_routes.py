@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from zipfile import ZipFile
 import pytest
 from fastapi.testclient import TestClient
 
+from modules.api.queue import worker_replies
+from modules.jobs.workers.executor import WorkerFacts, WorkerState
+from modules.jobs.workers.group import Workers
 from modules.services import Services
 from tests.fakes import fake_services, whole_api
 
@@ -173,7 +177,7 @@ def test_an_image_is_sent_as_agent_scheduler_sends_it(client: TestClient, tmp_pa
     assert client.get(f"{THEIRS}/task/{task_id}").json()["data"]["type"] == "img2img"
     path = tmp_path / "made.png"
     Image.new("RGB", (8, 8)).save(path)
-    outcome = {"images": [{"path": str(path), "kind": "sample", "seed": 1, "subseed": 1, "infotext": "how"}]}
+    outcome = {"images": [{"path": str(path), "role": "sample", "seed": 1, "subseed": 1, "infotext": "how"}]}
     services.queue.interrupt(task_id)
     from modules.jobs.job import JobStatus
 
@@ -196,3 +200,26 @@ def test_failed_tasks_are_put_in_line_again(client: TestClient, services: Servic
     assert client.get(OURS).json()["failed_total"] == 0 and line(client) == ["failed"]
     refused = client.post(f"{THEIRS}/queue/txt2img", json={**SMALL, "callback_url": "http://10.0.0.1/"})
     assert refused.status_code == 422 and "calls nobody" in refused.json()["errors"]
+
+
+def test_workers_are_listed_with_what_they_do(services: Services, client: TestClient) -> None:
+    assert client.get("/featherweight/v1/workers").json() == []
+    assert client.get("/featherweight/v1/queue").json()["workers"] == []
+
+    class Known:
+        facts = WorkerFacts(
+            "worker-1", "process 1, CPU", WorkerState.WAITING, restarts=2, message="The worker crashed."
+        )
+
+    shown = worker_replies(replace(services, workers=Workers(others=[Known()])))  # type: ignore[list-item]
+    assert shown[0].model_dump() | {"jobs": 0} == {
+        "name": "worker-1",
+        "place": "process 1, CPU",
+        "state": "waiting",
+        "task_id": "",
+        "title": "",
+        "model": "",
+        "restarts": 2,
+        "jobs": 0,
+        "message": "The worker crashed.",
+    }

@@ -12,9 +12,9 @@ from PIL import Image, ImageDraw
 from modules.errors import CheckpointError, FeatherweightError, UnknownNameError
 from modules.faces import loading, mtcnn
 from modules.faces.alignment import SIDE_PX, TEMPLATE, Alignment
-from modules.faces.kinds import CODEFORMER, GFPGAN, RESTOREFORMER
 from modules.faces.loading import SpandrelFaceModel, load_restorer
 from modules.faces.mtcnn import FaceDetector
+from modules.faces.restorer_types import CODEFORMER, GFPGAN, RESTOREFORMER
 from modules.faces.restorers import FaceRestorers
 from modules.postprocessing.faces import CodeFormerOperation, GfpganOperation
 from modules.postprocessing.operation import PostprocessedImage
@@ -154,7 +154,7 @@ def test_files_that_are_no_face_models_are_named(tmp_path: Path, monkeypatch: py
     path = put(tmp_path, GFPGAN, "GFPGAN.pth", esrgan_weights())
     with pytest.raises(CheckpointError, match=r"GFPGAN\.pth holds a model of architecture ESRGAN, not GFPGAN"):
         load_restorer(path, GFPGAN, CPU)
-    with pytest.raises(CheckpointError, match=r"model\.ckpt is no face model of the kind GFPGAN"):
+    with pytest.raises(CheckpointError, match=r"model\.ckpt is no face model of the type GFPGAN"):
         load_restorer(put(tmp_path, GFPGAN, "model.ckpt"), GFPGAN, CPU)
     monkeypatch.setattr(loading, "EXTRA_PACKAGE", "a_package_that_nobody_has")
     with pytest.raises(CheckpointError, match="licence allows no commercial use"):

@@ -2,21 +2,27 @@
 
 import os
 import sqlite3
+import struct
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.errors import InvalidValueError, OutputError, UnknownNameError
+from modules.errors import BusyError, InvalidValueError, OutputError, UnknownNameError
 from modules.history.importing import Importer
 from modules.history.query import parse_query
+from modules.history.service import HistoryService
 from modules.history.store import History, ImageFile
-from modules.history.thumbnails import Thumbnails
+from modules.history.thumbnails import Thumbnails, media_type_of, small_copy
+from modules.images.reading import read_image
 from modules.processing.record.result import GeneratedImage
+
+PNG_START = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
 def at(text: str) -> float:
@@ -238,9 +244,116 @@ def test_thumbnails_are_kept_by_contents(tmp_path: Path) -> None:
     thumbnails = Thumbnails(tmp_path / "thumbnails.sqlite")
     path = png(tmp_path / "a.png", (1, 2, 3))
     made = thumbnails.of("x", path)
-    assert made[8:12] == b"WEBP"
+    assert media_type_of(made) == "image/jpeg"
     path.unlink()
     assert thumbnails.of("x", path) == made
     with pytest.raises(InvalidValueError, match=r"a\.png"):
         thumbnails.of("y", path)
     thumbnails.close()
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("RGBA", "image/webp"), ("L", "image/jpeg"), ("P", "image/jpeg")])
+def test_a_thumbnail_keeps_what_is_transparent(mode: str, kind: str) -> None:
+    data = small_copy(Image.new(mode, (700, 300)))
+    assert media_type_of(data) == kind
+    with Image.open(BytesIO(data)) as small:
+        assert small.size == (256, 110) and (small.mode == "RGBA") == (mode == "RGBA")
+
+
+def test_a_large_jpeg_is_decoded_only_as_far_as_a_thumbnail_needs(tmp_path: Path) -> None:
+    path = tmp_path / "large.jpg"
+    Image.new("RGB", (4096, 2048), (200, 30, 40)).save(path)
+    assert read_image(path, enough_px=512).size == (1024, 512)
+    thumbnails = Thumbnails(None)
+    with Image.open(BytesIO(thumbnails.of("x", path))) as small:
+        assert small.size == (256, 128)
+    thumbnails.close()
+
+
+def test_a_page_of_fresh_thumbnails_costs_little_more_than_decoding(tmp_path: Path) -> None:
+    image = Image.effect_noise((256, 256), 60).convert("RGB")
+    began = time.process_time()
+    for _ in range(60):
+        small_copy(image)
+    assert time.process_time() - began < 0.2
+
+
+def test_images_wait_while_another_program_holds_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(tmp_path / "history.sqlite", tmp_path / "trash")
+    history._db.execute("PRAGMA busy_timeout = 10")
+    images = [
+        GeneratedImage(Image.new("RGB", (8, 8)), "a cat", n, 1, png(tmp_path / f"{n}.png", (n, 2, 3))) for n in range(3)
+    ]
+    other = sqlite3.connect(tmp_path / "history.sqlite", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    history.finished("task", "", images[0])
+    history.finished("task", "", images[1])
+    with pytest.raises(BusyError, match="locked by another program"):
+        history.note_import(tmp_path, "done", {})
+    other.execute("ROLLBACK")
+    assert history.search() == []
+    history.finished("task", "", images[2])
+    assert sorted(entry.path.name for entry in history.search()) == ["0.png", "1.png", "2.png"]
+    history.close()
+    other.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setattr("modules.history.store.LOCK_WAIT_S", 0.01)
+    with pytest.raises(BusyError, match="locked by another program"):
+        History(tmp_path / "history.sqlite", tmp_path / "trash")
+    other.close()
+    assert not list(tmp_path.glob("*.corrupt-*"))
+
+
+def test_a_history_that_is_spoilt_while_it_is_used_is_kept_aside(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = History(path, tmp_path / "trash")
+    image = GeneratedImage(Image.new("RGB", (8, 8)), "x", 1, 1, png(tmp_path / "a.png", (1, 2, 3)))
+    history.finished("task", "", image)
+    history._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(OutputError, match=r"It was kept as history\.sqlite\.corrupt-1"):
+        for _ in range(3):
+            history._db.execute("PRAGMA cache_size = 0")
+            history.count("cat")
+            history.search()
+    assert history.search() == []
+    history.finished("task", "", image)
+    assert len(history.search()) == 1
+    history.close()
+
+
+def test_a_search_that_the_index_refuses_costs_no_history(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.sqlite", tmp_path / "trash")
+    history._db.execute("DROP TABLE words")  # as somebody may who edits the file while it is used
+    with pytest.raises(OutputError, match="cannot be used: no such table"):
+        history.search("cat")
+    history.close()
+    history = History(tmp_path / "history.sqlite", tmp_path / "trash")
+    assert history.search("cat") == [] and history.notices == ()
+    history.close()
+
+
+def test_a_folder_of_what_is_no_image_is_looked_through(tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    whole = png(tmp_path / "whole.png", (1, 2, 3)).read_bytes()
+    bad = {
+        "empty.png": b"",
+        "text.jpg": b"no image at all",
+        "cut.png": whole[:40],
+        "huge.png": PNG_START + struct.pack(">IIBBBBB", 2**31 - 1, 2**31 - 1, 8, 2, 0, 0, 0),
+        "zip.webp": b"PK\x03\x04" * 100,
+        "notes.txt": b"left alone",
+    }
+    for name, data in bad.items():
+        (folder / name).write_bytes(data)
+    (folder / "folder.png").mkdir()
+    (folder / "nowhere.png").symlink_to(tmp_path / "nothing")
+    os.mkfifo(folder / "pipe.png")
+    (folder / "good.png").write_bytes(whole)
+    service = HistoryService.open(None, None, tmp_path / "trash")
+    service.importer.add(folder)
+    assert service.importer.wait(20)
+    counts = service.history.imports()[0]["counts"]
+    assert counts["added"] == 1 and counts["skipped"] == 7
+    assert [entry.path.name for entry in service.history.search()] == ["good.png"]
+    service.close()

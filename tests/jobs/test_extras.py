@@ -13,7 +13,7 @@ from PIL import Image
 from modules.errors import InvalidValueError, OutputError, UnknownNameError
 from modules.images.encode import encode_image
 from modules.images.metadata import read_metadata
-from modules.jobs.extras import EXTRAS_KIND, Extras, ExtrasRequest, ExtrasRun, Source
+from modules.jobs.extras import EXTRAS_TYPE, Extras, ExtrasRequest, ExtrasRun, Source
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
@@ -173,7 +173,49 @@ def test_work_that_a_crash_left_is_begun_again_from_its_record(extras: Extras, t
     extras.repeat_what_is_left()
     run = done(extras, *again.sources)
     record = extras.queue.store.get(run.task.task_id)
-    assert record is not None and record.kind == EXTRAS_KIND and "start" not in record.request
+    assert record is not None and record.type == EXTRAS_TYPE and "start" not in record.request
+
+
+@pytest.mark.parametrize("cut", ["after a source", "after a file", "before a file"])
+def test_a_task_that_is_begun_again_saves_nothing_twice(extras: Extras, grey: Grey, tmp_path: Path, cut: str) -> None:
+    grey.go_on.clear()
+    names = ("a.png", "b.png", "c.png")
+    sources = tuple(put(tmp_path / "in", name, width=3 if name == "b.png" else 8) for name in names)
+    put(tmp_path / "in", "broken.png")
+    (tmp_path / "in" / "broken.png").write_bytes(b"no image")
+    sources = (Source("broken.png", tmp_path / "in" / "broken.png"), *sources)
+    asked = ExtrasRequest(sources=sources, operations={"Grey": {"caption": "grey"}}, is_batch=True)
+    first = extras.start(asked)
+    assert grey.begun.wait(10)  # a is saved, b is not
+    saved = tmp_path / "outputs" / "extras-images" / "a.png"
+    before = saved.stat().st_mtime_ns
+    store = JobStore(tmp_path / "jobs.sqlite")  # as the next server after a kill
+    if cut != "after a source":
+        store._db.execute("DELETE FROM task_notes WHERE key = '1/all'")
+    if cut == "before a file":
+        saved.unlink()
+    saved.with_suffix(".txt").unlink()
+    store._db.commit()
+    queue = JobQueue(NoImages(), store)
+    again = Extras(queue, Operations([Grey()]), extras.settings, tmp_path)
+    again.repeat_what_is_left()
+    assert queue.restore() == 1
+    queue.start()
+    task = queue.task(first.task.task_id)
+    assert task.wait(20)
+    assert [Path(one["path"]).name for one in task.result()["results"]] == list(names)
+    assert [one["caption"] for one in task.result()["results"]] == ["grey"] * 3
+    assert [one["width"] for one in task.result()["results"]] == [8, 3, 8]
+    folder = tmp_path / "outputs" / "extras-images"
+    assert sorted(path.name for path in folder.glob("*.png")) == list(names)
+    assert len(list(folder.glob("failures-*.txt"))) == 1
+    assert (saved.stat().st_mtime_ns == before) == (cut != "before a file")
+    assert saved.with_suffix(".txt").is_file() == (cut != "after a source")
+    assert store.notes(first.task.task_id) == {}
+    extras.queue.interrupt()
+    grey.go_on.set()
+    assert first.task.wait(10)
+    queue.close()
 
 
 def test_folders_that_may_not_be_used_and_empty_ones_are_refused(extras: Extras, tmp_path: Path) -> None:

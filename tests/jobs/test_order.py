@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.jobs.order import MAX_OVERTAKEN, Waiting, choose, turns_of_newcomer
+from modules.jobs.order import MAX_OVERTAKEN, Waiting, choose, in_order, turns_of_newcomer
 
 LINES = st.lists(
     st.builds(Waiting, user=st.sampled_from(["", "ann", "bob"]), model=st.sampled_from(["", "a", "b", "c"])),
@@ -86,3 +86,41 @@ def test_a_newcomer_is_not_served_before_all_others_for_long() -> None:
     line = [Waiting(user="ann"), Waiting(user="bob")]
     assert turns_of_newcomer("eve", line, {"ann": 7, "bob": 8}) == 7
     assert turns_of_newcomer("eve", line, {"ann": 7, "bob": 8, "eve": 9}) == 9
+
+
+def asked_again_and_again(line: list[Waiting], loaded: str, turns: dict[str, int], groups: bool) -> list[int]:
+    """What `in_order` is short for."""
+    left, order, turns = list(enumerate(line)), [], dict(turns)
+    while (choice := choose([item for _, item in left], loaded, turns, groups)) is not None:
+        for position in choice.overtaken:
+            index, item = left[position]
+            left[position] = index, replace(item, overtaken=item.overtaken + 1)
+        index, item = left.pop(choice.index)
+        turns[item.user] = turns.get(item.user, 0) + 1
+        loaded = item.model or loaded
+        order.append(index)
+    return order
+
+
+@given(
+    st.lists(
+        st.builds(
+            Waiting,
+            user=st.sampled_from(["", "ann", "bob"]),
+            model=st.sampled_from(["", "a", "b"]),
+            overtaken=st.integers(0, MAX_OVERTAKEN),
+            is_pinned=st.sampled_from([False, False, False, True]),
+            is_held=st.sampled_from([False, False, True]),
+        ),
+        max_size=40,
+    ),
+    st.sampled_from(["", "a", "b"]),
+    st.dictionaries(st.sampled_from(["", "ann", "bob"]), st.integers(0, 3)),
+    st.booleans(),
+)
+def test_the_order_of_a_whole_line_is_that_of_its_parts(
+    line: list[Waiting], loaded: str, turns: dict[str, int], groups: bool
+) -> None:
+    order = asked_again_and_again(line, loaded, turns, groups)
+    assert in_order(line, loaded, turns, len(line), groups) == order
+    assert in_order(line, loaded, turns, 3, groups) == order[:3]

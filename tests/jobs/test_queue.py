@@ -470,8 +470,74 @@ def test_thousands_of_jobs_stand_in_line_and_come_back(tmp_path: Path) -> None:
     with pytest.raises(BusyError, match="2000 jobs wait"):
         queue.submit(GenerationRequest())
     queue.move("n1999", 0)
-    assert queue.line()[0].task_id == "n1999"
+    began_cpu = time.process_time()
+    assert queue.line(500)[0].task_id == "n1999" and queue.progress("n1998").position == 1999
+    assert time.process_time() - began_cpu < 0.2
+    began_cpu = time.process_time()
+    assert queue.clear() == 2000
+    assert time.process_time() - began_cpu < 1 and queue.store.count((JobStatus.QUEUED,)) == 0
     queue.close()
+
+
+def test_a_clock_that_jumps_changes_neither_order_nor_times(
+    tmp_path: Path, executor: Stepping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shift = [0.0]
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + shift[0])
+    path = tmp_path / "jobs.sqlite"
+    queue = JobQueue(executor, JobStore(path))
+    queue.start()
+    running = queue.submit(GenerationRequest(steps=1000), task_id="running")
+    for name, seconds in (("a", 1e7), ("b", -1e7), ("c", 0.0), ("d", -3e9)):  # the last is before 1970
+        shift[0] = seconds
+        queue.submit(GenerationRequest(), task_id=name)
+    until = time.monotonic() + 5
+    while running.progress().step < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    for seconds in (-1e7, 1e7):
+        shift[0] = seconds
+        progress = running.progress()
+        assert 0.0 < progress.elapsed_s < 10 and progress.eta_s is not None and 0.0 <= progress.eta_s < 3600
+    queue.close()
+    again = restored(path)
+    assert [entry.task_id for entry in again.line()] == ["running", "a", "b", "c", "d"]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "position = 'x'",
+        "position = NULL",
+        "needs = '{'",
+        "user = x'ff'",
+        "attempts = 'many'",
+        "created_at = 'yesterday'",
+        "status = 'sleeping'",
+        "title = NULL",
+        "request = '[]'",
+        "request = x'00ff'",
+        "kind = 'unknown'",
+        "model = NULL",
+    ],
+)
+def test_whatever_is_edited_into_a_record_the_others_run(tmp_path: Path, executor: Stepping, edit: str) -> None:
+    path = tmp_path / "jobs.sqlite"
+    killed(path, executor)
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        database.execute(f"UPDATE OR IGNORE jobs SET {edit} WHERE task_id = 'first'")
+    database.close()
+    again = Stepping()
+    again.go.set()
+    queue = restored(path, again)
+    queue.start()
+    second = queue.get("second")
+    assert second.wait(5) and second.status is JobStatus.DONE
+    assert queue.store.recent() and queue.store.ended_jobs()
+    queue.close()
+    executor.go.set()
 
 
 def test_the_line_is_bounded_and_can_be_cleared(executor: Stepping) -> None:

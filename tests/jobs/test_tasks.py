@@ -65,7 +65,7 @@ def test_a_task_is_recorded_with_its_kind_its_request_and_its_outcome(queue: Job
     assert task.wait(5)
     record = queue.store.get(task.task_id)
     assert record is not None
-    assert (record.kind, record.title, record.status) == ("report", "A report", JobStatus.DONE)
+    assert (record.type, record.title, record.status) == ("report", "A report", JobStatus.DONE)
     assert (record.request, record.outcome) == ({"checkpoint": "x"}, {"bytes": 3})
 
 

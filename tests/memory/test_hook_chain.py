@@ -10,7 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modules.memory.hook_chain import HookHandle, HookOrder, has_foreign_forward, hooks_of, register_hook
+from modules.memory.hook_chain import (
+    HookHandle,
+    HookOrder,
+    has_foreign_forward,
+    hooks_of,
+    register_hook,
+    replace_attribute,
+)
 from modules.memory.storage import StorageRules
 from tests.memory.storing import apply_storage
 
@@ -67,6 +74,20 @@ def test_what_others_put_there_comes_back() -> None:
     assert torch.equal(layer(x), x * 7)
     patch.remove()
     assert layer.__dict__["forward"] is foreign
+
+
+def test_a_replaced_attribute_comes_back_once() -> None:
+    layer = nn.Conv2d(1, 1, 1)
+    outer = replace_attribute(layer, "padding_mode", "circular")
+    inner = replace_attribute(layer, "padding_mode", "reflect")
+    inner.remove()
+    assert layer.padding_mode == "circular"
+    outer.remove()
+    layer.padding_mode = "replicate"
+    outer.remove()
+    assert layer.padding_mode == "replicate"
+    with pytest.raises(AttributeError):
+        replace_attribute(layer, "padding_moed", "circular")
 
 
 def test_a_copy_has_a_pile_of_its_own() -> None:

@@ -101,7 +101,7 @@ def test_changed_weights_and_training_decode() -> None:
         state.changes = (Half(),)
         torch.testing.assert_close(layer(x), decoded / 2)
         state.changes = ()
-    assert fp8_product(layer, state, x) is None  # gradients are on
+    assert fp8_product(layer, state, x, None) is None  # gradients are on
     trained = x.clone().requires_grad_()
     layer(trained).sum().backward()
     assert trained.grad is not None

@@ -20,7 +20,8 @@ from modules.model_cards.card_pages import checkpoint_page, embedding_page, fits
 from modules.model_cards.cards import Card, CardLibrary, card_json
 from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import embedded_preview, read_preview, write_preview
-from modules.model_cards.training_facts import training_facts, training_tags, version_of, version_of_family
+from modules.model_cards.training_facts import training_facts, training_tags, version_of
+from modules.models.families.registry import version_of_family
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.adapter_files import AdapterFiles
 from modules.prompting.extra_networks import extract_tags
@@ -381,7 +382,10 @@ def test_the_kind_of_model_that_an_adapter_is_for(metadata: dict[str, str], vers
     assert version_of(metadata, "Unknown") == version
 
 
-@pytest.mark.parametrize(("label", "version"), [("SD 1.x", "SD1"), ("SD 2.x", "SD2"), ("SDXL", "SDXL"), ("Flux", "")])
+@pytest.mark.parametrize(
+    ("label", "version"),
+    [("SD 1.x", "SD1"), ("SD 2.x", "SD2"), ("SDXL", "SDXL"), ("SDXL refiner", "SDXL"), ("Flux", "")],
+)
 def test_the_kind_of_the_loaded_model(label: str, version: str) -> None:
     assert version_of_family(label) == version
 

@@ -225,6 +225,14 @@ def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "other")
 
 
+def test_a_folder_in_codes_of_sdnq_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "m" / "unet").mkdir(parents=True)
+    (tmp_path / "m" / "model_index.json").write_text("{}")
+    (tmp_path / "m" / "unet" / "quantization_config.json").write_text('{"quant_method": "sdnq"}')
+    with pytest.raises(CheckpointError, match=r"m: is quantized by SDNQ.*a copy in 16 bits, fp8 or GGUF"):
+        open_checkpoint(tmp_path / "m")
+
+
 def test_an_adapter_without_weights_says_what_was_looked_for(folders: Path, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     shutil.copytree(folders / "sd1", folder)

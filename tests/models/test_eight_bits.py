@@ -89,9 +89,9 @@ def test_e5m2_with_scales_survives_saving(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ('{"format": "nvfp4"}', "not understood: nvfp4 \\(1 layers: .*ff.net.0.proj"),
-        ('{"format": "int8_tensorwise", "convrot": true}', "int8_tensorwise with rotation"),
-        ('{"format": "int8_tensorwise", "params": {"convrot": true}}', "int8_tensorwise with rotation"),
+        ('{"format": "awq_w4a16"}', "not understood: awq_w4a16 \\(1 layers: .*ff.net.0.proj"),
+        ('{"format": "nvfp4"}', "declared to be nvfp4, but its dtype is float8_e4m3fn"),
+        ('{"format": "int8_tensorwise", "params": {"convrot": true}}', "declared to be int8_convrot, but its dtype"),
         ('{"format": "float8_e5m2"}', "declared to be float8_e5m2, but its dtype is float8_e4m3fn"),
         ("[]", "not understood: None"),
         ("{", "comfy_quant is not JSON"),

@@ -22,13 +22,10 @@ SETTINGS_AND_FLAGS = re.compile(
 EXCEPT = {
     "models/families/registry.py": "lists the families, and says of a file that is of none what it looks like",
     "models/reading/other_files.py": "names of tensors in embedding files, which other programs write",
-    "memory/feed_forward/pattern.py": "full names of the libraries' classes, whichever family uses them",
     "settings/sections": "settings' own names, labels and hints",
     "settings/definitions.py": "the groups of these settings",
     "flags/flags.py": "the flags' own help",
-    "model_cards/training_facts.py": 'values of the field "sd version" of model cards, which other programs read',
-    "ui/card_routes.py": "the same values, in examples of replies",
-    "ui/assets/card_editor.js": "the same values",
+    "ui/card_replies.py": "examples of replies",
     "api/reply_models.py": "examples of replies",
 }
 

@@ -220,7 +220,7 @@ def test_sides_are_cut_to_multiples_of_what_the_family_takes(
 def test_images_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path: Path) -> None:
     result = generate(request(prompt="a cat", batch_size=2), engine_of(folder), Output(tmp_path), Silent())
     grid, first, second = result.images
-    assert grid.kind == "grid" and grid.image.size == (128, 64)
+    assert grid.role == "grid" and grid.image.size == (128, 64)
     assert first.path is not None and second.path is not None and grid.path is not None
     assert first.path.parent.parent == tmp_path / "outputs" / "txt2img-images"
     assert (first.path.name, second.path.name) == ("00000-1.png", "00001-2.png")

@@ -26,7 +26,7 @@ from tests.recordings import CONFIGS, cpu_machine
 
 LORA_OF = {"sd3": "transformer", "sd3.5": "transformer", "sdxl-pruned": "pruned"}  # the others have a middle block
 PREDICTIONS = {"v": "v_prediction", "eps": "epsilon"}  # by their names in a YAML
-FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row")
+FORMATS = ("fp8_e4m3fn", "fp8_e5m2", "fp8_e4m3fn_row", "int8_row", "int8_convrot")
 DISTILLED = ("sd-turbo", "sdxl-turbo")  # to these networks nothing is new
 # Each family in one format and each format in some families; one network of each kind in a second format.
 STORED = [(name, FORMATS[place % len(FORMATS)]) for place, name in enumerate(FAMILY_NAMES)] + [

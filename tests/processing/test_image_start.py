@@ -148,7 +148,7 @@ def shown(engine: Engine, folder: Path, case: str, **settings: object) -> Result
 def test_masks_are_shown_and_saved_where_settings_say_so(engine: Engine, tmp_path: Path) -> None:
     wanted = {"return_mask": True, "return_mask_composite": True, "save_mask": True, "save_mask_composite": True}
     result = shown(engine, tmp_path, "inpaint/fullres-padding0", samples_save=True, **wanted)
-    assert [image.kind for image in result.images] == [ImageRole.SAMPLE, ImageRole.MASK, ImageRole.MASK_COMPOSITE]
+    assert [image.role for image in result.images] == [ImageRole.SAMPLE, ImageRole.MASK, ImageRole.MASK_COMPOSITE]
     sample, mask, composite = (image.image for image in result.images)
     start = from_image(CASES["inpaint/fullres-padding0"]["payload"]).start
     assert isinstance(start, FromImage) and start.mask is not None

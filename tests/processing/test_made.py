@@ -24,7 +24,7 @@ class Told(Silent):
 
 def made_of(images: tuple[GeneratedImage, ...]) -> Made:
     found = [
-        MadeImage(image.key, image.path, image.infotext, image.seed, image.subseed, image.kind)
+        MadeImage(image.key, image.path, image.infotext, image.seed, image.subseed, image.role)
         for image in images
         if image.path is not None
     ]
@@ -41,7 +41,7 @@ def test_what_an_earlier_try_has_made_is_not_made_again_and_the_rest_is_equal(
 ) -> None:
     engine, wanted = engine_of(folder), request(sampler="DPM++ 2M SDE", batch_size=2, batch_count=2)
     whole = generate(wanted, engine, Output(tmp_path / "whole"), Told())
-    samples = [image for image in whole.images if image.kind is ImageRole.SAMPLE]
+    samples = [image for image in whole.images if image.role is ImageRole.SAMPLE]
     told = Told()
     rest = generate(wanted, engine, Output(tmp_path / "rest"), told, made=made_of(tuple(samples[:count])))
     assert told.saved == [f"{number // 2}/{number % 2}" for number in range(count, 4)] + ["grid"]

@@ -32,8 +32,8 @@ MACHINES = {
     "mps": Machine(torch.device("mps"), torch.float16, torch.float16),
     "cpu": Machine(torch.device("cpu"), torch.bfloat16, torch.float32),
 }
-FORMATS = ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
-MODES = ("Automatic", "Manual cast", "Autocast", "FP8 matmul")
+FORMATS = ("fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot")
+MODES = ("Automatic", "Manual cast", "Autocast", "FP8 matmul", "int8 matmul")
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 def test_the_examples_work(engine: Engine, tmp_path: Path) -> None:
     library = extension(tmp_path / "e", "\n".join(EXAMPLES))
     assert not library.faults
-    engine.adapters = Adapters(kinds=library.adapters.kinds)
+    engine.adapters = Adapters(types=library.adapters.types)
     args = filled_args(library.find("Twice"), [3])
     result = run(small_request(script="Twice", script_args=args), engine, tmp_path, library)
     assert not result.notices

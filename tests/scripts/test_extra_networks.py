@@ -155,7 +155,7 @@ def test_its_setting_stands_in_our_section(client: TestClient, services: Service
 def test_its_cards_are_on_the_page_and_listed(client: TestClient) -> None:
     listed = client.get("/internal/extra-networks", params={"page": "tints"}).json()
     (card,) = listed["cards"]
-    assert (card["name"], card["prompt"], card["kinds"]) == ("warm", "<tint:warm:1>", ["tint", "dye"])
+    assert (card["name"], card["prompt"], card["tag_types"]) == ("warm", "<tint:warm:1>", ["tint", "dye"])
     details = client.get("/internal/extra-networks/details", params={"page": "tints", "key": card["key"]}).json()
     assert details["metadata"] == {"hue": "7"} and details["fields"] == ["description"]
     changes = {"page": "tints", "key": card["key"], "changes": {"description": "like the evening"}}
@@ -178,7 +178,7 @@ def test_without_extensions_a_tag_is_of_an_unknown_kind(engine: Engine, tmp_path
         plain = run(small_request(prompt="a cat "), engine, tmp_path, ScriptLibrary())
     finally:
         engine.adapters = adapters
-    assert result.notices == ("No kind of adapter is called <lora:...>; it was left out.",)
+    assert result.notices == ("No type of adapter is called <lora:...>; it was left out.",)
     assert np.array_equal(np.asarray(result.samples[0].image), np.asarray(plain.samples[0].image))
 
 
@@ -195,7 +195,7 @@ class Failing(extra_networks.ExtraNetwork):
 def make(engine: Engine, folder: Path, kind: extra_networks.ExtraNetwork, prompt: str) -> Result:
     adapters = engine.adapters
     try:
-        engine.adapters = Adapters(kinds=[kind])
+        engine.adapters = Adapters(types=[kind])
         return run(small_request(prompt=prompt), engine, folder, ScriptLibrary())
     finally:
         engine.adapters = adapters
@@ -216,10 +216,10 @@ class Nothing(extra_networks.ExtraNetwork):
 
 
 def test_a_prompt_is_not_taken_from_the_cache_with_other_tags() -> None:
-    adapters = Adapters(kinds=[Nothing("x", ["y"])])
+    adapters = Adapters(types=[Nothing("x", ["y"])])
     model: Any = None
     job = AdapterJob(model, Settings(), adapters.files)
-    adapters._kinds = adapters._kinds[1:]  # hypernetworks need a model
+    adapters._types = adapters._types[1:]  # hypernetworks need a model
     for prompt, names in (("a <x:1><y:2>", ["<x:1>", "<x:2>"]), ("a", [])):
         active = adapters.activate(model, extract_tags(prompt)[1], job.settings)
         assert [use.name for use in active.uses] == names
@@ -233,7 +233,7 @@ def test_names_that_are_refused(name: str, said: str, tmp_path: Path) -> None:
     head = "from modules import extra_networks\nextra_networks.register_extra_network(extra_networks.ExtraNetwork("
     write(tmp_path, f"{head}'tint', ['dye']))", "a")
     library = extension(tmp_path, f"{head}{name!r}))", "b")
-    assert [kind.name for kind in library.adapters.kinds] == ["tint"]
+    assert [tag_type.name for tag_type in library.adapters.types] == ["tint"]
     (fault,) = library.faults
     assert fault.startswith("b/script.py: InvalidValueError") and said in fault
 
@@ -261,4 +261,4 @@ def test_a_page_that_cannot_be_built_is_left_out(tmp_path: Path, caplog: pytest.
 def test_a_file_that_fails_leaves_nothing(tmp_path: Path) -> None:
     source = "from modules import extra_networks as e\ne.register_extra_network(e.ExtraNetwork('x'))\n"
     library = extension(tmp_path, source + "e.register_page(lambda program: None)\n1 / 0")
-    assert library.faults and library.adapters.kinds == () and library.adapters.pages(Program()) == ()
+    assert library.faults and library.adapters.types == () and library.adapters.pages(Program()) == ()

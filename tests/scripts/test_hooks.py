@@ -201,7 +201,7 @@ script_callbacks.on_image_grid(wide)
 """
     result = run(small_request(batch_size=4), engine, tmp_path, extension(tmp_path, source))
     grid = result.images[0]
-    assert (grid.kind, grid.image.size) == (ImageRole.GRID, (4 * 64, 64))
+    assert (grid.role, grid.image.size) == (ImageRole.GRID, (4 * 64, 64))
     last = np.asarray(result.samples[3].image)
     assert (np.asarray(grid.image)[:, :64] == last).all()
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from modules.errors import FeatherweightError
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import PrecisionOptions
+from modules.processing.pipeline.pixels import from_images
 from modules.processing.record.result import ImageRole, Result
 from modules.processing.start import FromImage, SourceImage
 from modules.scripts.library import ScriptLibrary, filled_args
@@ -20,13 +23,14 @@ from modules.scripts.program import Program
 from tests.processing.recorded import levels_apart
 from tests.processing.recorded import request_of as noise_request
 from tests.processing.test_image_start import from_image
-from tests.recordings import REFERENCE
+from tests.recordings import REFERENCE, TINY
 from tests.scripts.toys import image_request, run, small_request
 
 BUILT_IN = Path(__file__).parent.parent.parent / "extensions-builtin"
 RECORDED = {case["id"]: case for case in json.loads((REFERENCE / "script-cases.json").read_text())["cases"]}
 LEFT = (0, 0, 32, 64)
-IMAGE_SCRIPTS = ("loopback", "sd upscale", "poor man's outpainting", "outpainting mk2")
+ALTERNATIVE = "img2img alternative test"
+IMAGE_SCRIPTS = ("loopback", "sd upscale", "poor man's outpainting", "outpainting mk2", ALTERNATIVE)
 SOFT = {"Soft Inpainting": (True, 1.0, 0.5, 4.0, 0.0, 0.5, 2.0)}
 
 
@@ -55,7 +59,7 @@ def test_a_recorded_script_makes_the_same_images(
     wanted = replace(wanted, settings=settings)
     result = made(wanted, payload["script_name"], payload["script_args"], library, engine, tmp_path)
     assert len(result.images) == len(case["images"])
-    assert result.images[0].kind is ImageRole.GRID
+    assert result.images[0].role is ImageRole.GRID
     # One level of 8 bits in a loop's result moves the next one's by far; see the test below.
     compared = case["images"][1:2] if name == "script/loopback" else case["images"][1:]
     for image, recorded in zip(result.samples, compared, strict=False):
@@ -147,6 +151,9 @@ def test_sd_upscale_joins_its_tiles(library: ScriptLibrary, engine: Engine, tmp_
         ("outpainting mk2", ["", 16, 65, ["up"]], "mask blur is 65; allowed is 0 to 64"),
         ("outpainting mk2", ["", 16, 8, ["up"], 5], "the fall-off exponent is 5.0; allowed is 0 to 4.0"),
         ("outpainting mk2", ["", 16, 8, ["up"], 1, 2], "color variation is 2.0; allowed is 0 to 1"),
+        (ALTERNATIVE, ["", True, True, "", "", True, 0], "decode steps is 0; allowed is 1 to 1000"),
+        (ALTERNATIVE, ["", True, True, "", "", True, 5, True, 1, 2], "randomness is 2; allowed is 0 to 1"),
+        (ALTERNATIVE, ["", True, True, "", "", True, 5, True, -1], "decode CFG scale is -1; allowed is"),
         ("sd upscale", ["", 8, "Lanczos", 0.5], "Make width and height smaller, or the image larger"),
     ],
 )
@@ -205,6 +212,42 @@ def test_noise_of_outpainting_has_the_images_colors_and_scale(library: ScriptLib
         return float(np.corrcoef(values[..., 0].ravel(), values[..., 2].ravel())[0, 1])
 
     assert agreement(matched(1.0, 1.0)[0]) < 0.5 < 0.95 < agreement(strip)
+
+
+def test_the_noise_found_for_an_image_makes_it_again(library: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
+    image = run(small_request(steps=5), engine, tmp_path, library).samples[0].image
+    wanted = image_request(image=image, cfg_scale=1.0, prompt="something else")
+    model = engine.model(TINY.name, PrecisionOptions.of(wanted.settings))
+    with model.computing():
+        decoded = model.decode(model.encode(from_images([image])))[0]
+    expected = (decoded.permute(1, 2, 0).numpy().clip(-1, 1) + 1) * 127.5
+
+    def apart(other: Image.Image) -> float:
+        return float(np.abs(np.asarray(other, dtype=float) - expected).mean())
+
+    args = ["", True, True, "a red cat", "", True, 12, True, 1.0]
+    again = made(wanted, ALTERNATIVE, [*args, 0.0, True], library, engine, tmp_path).samples[0]
+    drawn = made(wanted, ALTERNATIVE, [*args, 1.0, True], library, engine, tmp_path).samples[0]
+    assert apart(again.image) < 10 < 40 < apart(drawn.image)
+    parsed = parse_infotext(again.infotext)
+    assert parsed["Prompt"] == parsed["Decode prompt"] == "a red cat" and parsed["Sampler"] == "Euler"
+    assert parsed["Decode steps"] == str(parsed["Steps"]) == "12" and parsed["Sigma Adjustment"] == "True"
+
+
+@pytest.mark.parametrize("adjusts_sigma", [False, True])
+def test_found_noise_leads_back_along_the_known_path_of_gaussian_data(
+    adjusts_sigma: bool, library: ScriptLibrary
+) -> None:
+    """Data of deviation 0.8: the path from x to the level s is x * sqrt(1 + s^2 / 0.64)."""
+    script = sys.modules["featherweight_scripts.img2img_alternative_test.img2img_alternative_test"]
+    variance = 0.8**2
+    x = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(2)) * 0.8
+    sigmas = torch.linspace(0, 14.6**0.5, 2001) ** 2
+    noise = script.found_noise(
+        lambda at, sigma: at * (variance / (variance + sigma**2)).view(-1, 1, 1, 1), x, sigmas, adjusts_sigma
+    )
+    expected = x / x.std() if not adjusts_sigma else x * (1 / 14.6**2 + 1 / variance) ** 0.5
+    assert torch.allclose(noise, expected, rtol=0.01)
 
 
 def test_custom_code_is_refused_with_the_reason(library: ScriptLibrary) -> None:

@@ -1,5 +1,6 @@
 """Extensions' scripts: found, refused, run around and in place of jobs; and the X/Y/Z plot."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,9 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.errors import FeatherweightError, InvalidValueError, UnknownNameError
+from modules.errors import FeatherweightError, InvalidValueError, OutputError, UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.legend import LegendStyle, grid_with_legend
+from modules.jobs.precision import measured, write_series
+from modules.jobs.reports import Reports
+from modules.processing.comparison.series import SeriesReport
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
@@ -139,7 +143,7 @@ def test_a_failing_hook_costs_no_image(engine: Engine, tmp_path: Path) -> None:
 
 def test_a_plot_has_the_images_that_single_jobs_make(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -> None:
     result = run(plot(built_in, ("Seed", "5, 7"), ("Steps", "1-2")), engine, tmp_path, built_in)
-    assert [image.kind for image in result.images] == [ImageRole.GRID] + [ImageRole.SAMPLE] * 4
+    assert [image.role for image in result.images] == [ImageRole.GRID] + [ImageRole.SAMPLE] * 4
     single = run(request(seed=7, steps=1), engine, tmp_path, built_in)
     found = [p for p in result.samples if p.seed == 7 and "Steps: 1," in p.infotext]
     assert (np.asarray(found[0].image) == np.asarray(single.samples[0].image)).all()
@@ -181,6 +185,40 @@ def test_varied_seeds(built_in: ScriptLibrary, engine: Engine, tmp_path: Path) -
     wanted = plot(built_in, ("CFG Scale", "2, 3"), ("Steps", "1, 2"), vary_x=True, vary_y=True)
     result = run(wanted, engine, tmp_path, built_in)
     assert sorted(image.seed for image in result.samples) == [5, 6, 7, 8]
+
+
+def test_a_grid_over_precisions_names_its_comparison_page(engine: Engine, tmp_path: Path) -> None:
+    reports = Reports(tmp_path / "reports")
+    program = Program(
+        measured=lambda result: measured(engine, result), report=lambda report: write_series(reports, report)
+    )
+    library = ScriptLibrary.load([BUILT_IN], program=program)
+    wanted = plot(library, ("FP8 mode", "Disable, Enable"), ("Seed", "1, 2"), ("FP8 format", "fp8_e5m2"))
+    result = run(replace(wanted, steps=2), engine, tmp_path, library)
+    name = str(parse_infotext(result.images[0].infotext)["Precision report"])
+    assert name in reports.names() and "Precision report" not in result.samples[0].infotext
+    page = reports.read(name).decode()
+    assert page.count("<img src=") == 6 and "Where the images part" not in page  # four, and two differences
+    assert "Seed: 1" in page and "FP8 mode: Disable" in page
+    numbers = json.loads(reports.read(name.replace(".html", ".json")))
+    first, second = numbers["formats"]
+    assert numbers["prompts"] == ["Seed: 1", "Seed: 2"] and first["psnr_db"] == [None, None]
+    assert all(isinstance(value, float) for value in second["psnr_db"])
+    assert 0 < second["weight_bytes"] < first["weight_bytes"] and second["seconds_per_step"] > 0
+    assert "reports" not in {path.parent.name for path in tmp_path.rglob("*.png")}
+
+
+def test_a_report_that_cannot_be_written_costs_no_grid(engine: Engine, tmp_path: Path) -> None:
+    def full(report: SeriesReport) -> str:
+        raise OutputError("The disk is full.")
+
+    library = ScriptLibrary.load([BUILT_IN], program=Program(report=full))
+    wanted = plot(library, ("FP8 text encoder", "True, False"))
+    result = run(replace(wanted, steps=1), engine, tmp_path, library)
+    assert len(result.images) == 3
+    assert "The comparison of precisions could not be written: The disk is full." in result.notices
+    one = run(replace(plot(library, ("FP8 text encoder", "True")), steps=1), engine, tmp_path, library)
+    assert not one.notices  # nothing to compare
 
 
 @pytest.mark.parametrize(

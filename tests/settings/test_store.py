@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modules.errors import OutputError, SettingsError
-from modules.settings.store import SettingsStore
+from modules.settings.store import VERSION, VERSION_KEY, SettingsStore
 from modules.settings.values import Settings
 
 
@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 
 def stored(path: Path) -> Mapping[str, object]:
     values = json.loads(path.read_text(encoding="utf-8"))
-    assert isinstance(values, dict)
+    assert isinstance(values, dict) and values.pop(VERSION_KEY) == VERSION
     return values
 
 
@@ -179,3 +179,15 @@ def test_half_a_character_in_the_file_is_repaired(path: Path) -> None:
     assert store.current["samples_filename_pattern"] == "a\ufffdb"
     assert "in samples_filename_pattern, disabled_extensions; they were replaced" in store.notices[0]
     json.dumps(store.current.to_stored(), ensure_ascii=False).encode()
+
+
+def test_the_file_carries_its_version_and_a_newer_one_is_left_alone(path: Path) -> None:
+    SettingsStore(path).update({"jpeg_quality": 55})
+    assert stored(path) == {"jpeg_quality": 55} and "featherweight_config_version" in path.read_text()
+    again = SettingsStore(path)
+    assert again.current.foreign == {} and again.notices == ()
+    newer = json.dumps({"jpeg_quality": 55, "featherweight_config_version": 2})
+    path.write_text(newer)
+    with pytest.raises(OutputError, match=r"config\.json was written by a newer version"):
+        SettingsStore(path)
+    assert path.read_text() == newer

@@ -179,10 +179,19 @@ def test_only_settings_with_an_effect_stand_at_the_top_each_once(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
     services.settings.update(
-        {"quicksettings_list": ["sd_model_checkpoint", "tiling", "nonsense", "fp8_storage", "tiling", "localization"]}
+        {
+            "quicksettings_list": [
+                "sd_model_checkpoint",
+                "tiling",
+                "nonsense",
+                "fp8_storage",
+                "tiling",
+                "ui_reorder_list",
+            ]
+        }
     )
     assert [setting.key for setting in wanted_quicksettings(services)] == ["tiling"]
-    assert "'nonsense'" in caplog.text and "'localization'" in caplog.text
+    assert "'nonsense'" in caplog.text and "'ui_reorder_list'" in caplog.text
 
 
 @pytest.mark.parametrize("key", ["quicksettings_list", "infotext_skip_pasting"])

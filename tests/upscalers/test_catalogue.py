@@ -19,7 +19,7 @@ def test_files_of_all_folders_are_found(tmp_path: Path) -> None:
     files = ("ESRGAN/4x-Sharp.pth", "ESRGAN/sub/b.safetensors", "SwinIR/s.pt", "ESRGAN/note.txt", "Other/x.pth")
     found = catalogue_of(tmp_path, *files)
     assert found.names == ("4x-Sharp", "b", "s")
-    assert [info.kind.folder for info in found.entries] == ["ESRGAN", "ESRGAN", "SwinIR"]
+    assert [info.type.folder for info in found.entries] == ["ESRGAN", "ESRGAN", "SwinIR"]
 
 
 def test_well_known_files_have_the_names_that_infotexts_use(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from modules.upscalers.kinds import Tiling
 from modules.upscalers.tiles import run_in_tiles
+from modules.upscalers.upscaler_types import Tiling
 
 CPU = torch.device("cpu")
 

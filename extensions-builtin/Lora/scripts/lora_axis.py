@@ -2,4 +2,4 @@
 
 from modules.scripts.axes import add_axis, setting_axis
 
-add_axis(setting_axis("LoRA mode", "lora_mode", cost=0.3))
+add_axis(setting_axis("LoRA mode", "lora_mode", cost=0.3, compares_precision=True))

@@ -169,7 +169,7 @@ def _grow(
     run = process_images(job)
     if run.interrupted:
         return run
-    made = [image for image in run.generated if image.kind is ImageRole.SAMPLE]
+    made = [image for image in run.generated if image.role is ImageRole.SAMPLE]
     for canvas, image in zip(canvases, made, strict=True):
         canvas.paste(image.image, (left, top))
     run.generated = [replace(image, image=canvas, path=None) for image, canvas in zip(made, canvases, strict=True)]

@@ -89,7 +89,7 @@ class PoorMansOutpainting(Script):
             if runs[-1].interrupted:
                 return Processed.joined(runs)
             job.seed += 1
-            (work[number],) = [made.image for made in runs[-1].generated if made.kind is ImageRole.SAMPLE]
+            (work[number],) = [made.image for made in runs[-1].generated if made.role is ImageRole.SAMPLE]
         whole = Processed.joined(runs)
         whole.generated = [replace(whole.generated[0], image=tiles.joined(work), path=None)]
         p.save_samples(whole)

@@ -93,7 +93,7 @@ class SdUpscale(Script):
                 if runs[-1].interrupted:
                     return Processed.joined([*wholes, *runs])
                 job.seed += 1
-            made = [image.image for run in runs for image in run.generated if image.kind is ImageRole.SAMPLE]
+            made = [image.image for run in runs for image in run.generated if image.role is ImageRole.SAMPLE]
             whole = Processed.joined(runs)
             whole.generated = [replace(whole.generated[0], image=tiles.joined(made))]
             wholes.append(whole)

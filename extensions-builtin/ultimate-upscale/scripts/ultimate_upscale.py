@@ -308,7 +308,7 @@ def _redrawn(
             job.image_mask, job.width, job.height = mask, width, height
             run = process_images(job)
             if not run.interrupted:
-                (made,) = [image.image for image in run.generated if image.kind is ImageRole.SAMPLE]
+                (made,) = [image.image for image in run.generated if image.role is ImageRole.SAMPLE]
                 # A model that takes fewer sizes may have made it a little smaller.
                 fitting = made if made.size == mask.size else made.resize(mask.size, Image.Resampling.LANCZOS)
                 canvas.paste(fitting, (left, top))
@@ -324,7 +324,7 @@ def _placed(start: int, length: int, room: int, whole: int) -> int:
 
 def _as_one(runs: list[Processed], canvas: Image.Image) -> list[GeneratedImage]:
     """What all runs together made, told as the first of them; nothing if not even that was finished."""
-    made = [image for run in runs for image in run.generated if image.kind is ImageRole.SAMPLE]
+    made = [image for run in runs for image in run.generated if image.role is ImageRole.SAMPLE]
     return [replace(made[0], image=canvas.copy(), path=None)] if made else []
 
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from PIL import Image
 
-from modules.errors import InvalidValueError
+from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.grid import image_grid
 from modules.images.infotext import with_fields
 from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.checking import check_names_of
+from modules.processing.comparison.series import Measured, Series, SeriesReport
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.script_callbacks import open_to
 from modules.scripts.axes import AXES, Axis, join_words, split_words
@@ -24,6 +25,9 @@ from modules.scripts.script import Script
 
 SEEDS = ("Seed", "Var. seed")
 NOTHING = "Nothing"
+REPORT_KEY = "Precision report"
+"""Where a grid says which comparison page there is of its images; the page shows a link to it."""
+Cell = tuple[int, int, int]
 MAX_SEED = 2**32
 QUIET: dict[str, Any] = {"queue": False, "api_visibility": "private"}
 
@@ -186,17 +190,80 @@ class XyzPlot(Script):
         for job in jobs.values():  # everything wrong is said before the first image
             check_names_of(job.to_request())
         made: dict[tuple[int, int, int], Processed] = {}
+        measured: dict[tuple[int, int, int], Measured] = {}
         for cell in _order((x, y, z)):
             processed = process_images(jobs[cell])
             if processed.images:
                 made[cell] = processed
+                measured[cell] = self.program.measured(processed.result)
             if processed.interrupted:
                 break
         if not made:
             return processed
-        whole = _assembled(self.title(), p, (x, y, z), made, bool(legend), bool(lone), bool(sub_grids), int(margin))
-        whole.result = replace(whole.result, interrupted=processed.interrupted)
+        report, problem = self._report(p, (x, y, z), made, measured)
+        fields = {"Script": self.title(), **({REPORT_KEY: report} if report else {})}
+        whole = _assembled(fields, p, (x, y, z), made, bool(legend), bool(lone), bool(sub_grids), int(margin))
+        notices = (*whole.result.notices, *([problem] if problem else []))
+        whole.result = replace(whole.result, interrupted=processed.interrupted, notices=notices)
         return whole
+
+    def _report(
+        self,
+        p: StableDiffusionProcessing,
+        axes: tuple[Chosen, ...],
+        made: Mapping[Cell, Processed],
+        measured: Mapping[Cell, Measured],
+    ) -> tuple[str, str]:
+        """The name of the comparison page of a grid over precisions, and why there is none; both may be empty."""
+        found = series_of(axes, made, measured, p.prompt)
+        if found is None:
+            return "", ""
+        series, captions = found
+        info = next(iter(made.values())).result.info
+        made_with = (
+            f"{info.steps} steps of {info.sampler}, {info.width}×{info.height} pixels, CFG scale {info.cfg_scale:g}, "
+            f"seed {info.seeds[0] if info.seeds else p.seed}; what differs is said with the images"
+        )
+        try:
+            return self.program.report(SeriesReport(series, captions, info.checkpoint_name, made_with)), ""
+        except FeatherweightError as error:  # the grid is worth more than its report
+            return "", f"The comparison of precisions could not be written: {error}"
+
+
+def series_of(
+    axes: tuple[Chosen, ...], made: Mapping[Cell, Processed], measured: Mapping[Cell, Measured], prompt: str
+) -> tuple[list[Series], list[str]] | None:
+    """The cells by precision: a series for each combination of values of the axes that compare precisions, with an
+    image for each of the others', and what is said of these. Only images that there are in every series; None without
+    such an axis, and where less than two series have an image in common."""
+    is_precision = [axis.axis.compares_precision for axis in axes]
+    rows: dict[tuple[int, ...], dict[tuple[int, ...], Cell]] = {}
+    for cell in sorted(made):
+        row = tuple(number for number, on in zip(cell, is_precision, strict=True) if on)
+        rows.setdefault(row, {})[tuple(number for number, on in zip(cell, is_precision, strict=True) if not on)] = cell
+    common = [other for other in next(iter(rows.values())) if all(other in cells for cells in rows.values())]
+    if len(rows) < 2 or not common:
+        return None
+
+    def caption(cell: Cell, precision: bool) -> str:
+        parts = zip(axes, cell, is_precision, strict=True)
+        return ", ".join(
+            axis.captions[number] for axis, number, on in parts if on is precision and axis.captions[number]
+        )
+
+    series = [Series(caption(next(iter(cells.values())), True)) for cells in rows.values()]
+    captions: list[str] = []
+    for other in common:
+        cells = [found[other] for found in rows.values()]
+        samples = [[one.image for one in made[cell].generated if one.role is ImageRole.SAMPLE] for cell in cells]
+        for number, images in enumerate(zip(*samples, strict=False), start=1):
+            said = caption(cells[0], False) or prompt
+            captions.append(said if len(samples[0]) == 1 else f"{said}, image {number}")
+            for one, image in zip(series, images, strict=True):
+                one.images.append(image)
+        for one, cell in zip(series, cells, strict=True):
+            one.measured.append(measured[cell])
+    return (series, captions) if captions else None
 
 
 def _fixed(chosen: Chosen) -> Chosen:
@@ -239,7 +306,7 @@ def _order(axes: tuple[Chosen, ...]) -> list[tuple[int, int, int]]:
 
 
 def _assembled(
-    title: str,
+    facts: Mapping[str, object],
     p: StableDiffusionProcessing,
     axes: tuple[Chosen, ...],
     made: dict[tuple[int, int, int], Processed],
@@ -248,10 +315,10 @@ def _assembled(
     sub_grids: bool,
     margin: int,
 ) -> Processed:
-    """The grid, the grids it is made of, and the images, in this order."""
+    """The grid, the grids it is made of, and the images, in this order. `facts` begin what the grids record."""
     x, y, z = axes
     first = next(iter(made.values()))
-    fields: dict[str, object] = {"Script": title}
+    fields: dict[str, object] = dict(facts)
     for name, axis in zip("XYZ", axes, strict=True):
         if axis.axis.label != NOTHING:
             fields[f"{name} Type"] = axis.axis.label
@@ -270,7 +337,7 @@ def _assembled(
     text = with_fields(start.infotext, fields)
 
     def as_grid(image: Image.Image) -> GeneratedImage:
-        return GeneratedImage(image, text, start.seed, start.subseed, kind=ImageRole.GRID)
+        return GeneratedImage(image, text, start.seed, start.subseed, role=ImageRole.GRID)
 
     whole = grids[0] if len(grids) == 1 else image_grid(grids, 1)
     images = [as_grid(whole)]
@@ -291,5 +358,5 @@ def _image_of(processed: Processed | None) -> Image.Image | None:
     """A cell's image; of a batch, all of it."""
     if processed is None or not processed.images:
         return None
-    images = [image.image for image in processed.generated if image.kind is ImageRole.SAMPLE]
+    images = [image.image for image in processed.generated if image.role is ImageRole.SAMPLE]
     return images[0] if len(images) == 1 else image_grid(images, max(1, round(len(images) ** 0.5)))

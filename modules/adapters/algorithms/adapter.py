@@ -22,7 +22,7 @@ Factors = Mapping[str, Tensor]
 SPARSE = ("bias_indices", "bias_values", "bias_size")
 MAGNITUDES = ("lora_magnitude_vector", "lora_magnitude_vector.weight")
 COMMON_ENDS = frozenset({"alpha", "scale", "dora_scale", "diff_b", *MAGNITUDES, *SPARSE})
-"""What may stand alongside the tensors of any kind."""
+"""What may stand alongside the tensors of any algorithm."""
 
 MAX_INPUT_CHANNELS = 33
 """Of a first convolution: 16 of the latent, 16 of the masked image's, the mask."""
@@ -52,7 +52,7 @@ class Adapter(ABC):
 
     @property
     def scale(self) -> float:
-        """What the kind's own delta is multiplied by, before the strength."""
+        """What the algorithm's own delta is multiplied by, before the strength."""
         if self.fixed_scale is not None:
             return self.fixed_scale
         if self.alpha is not None and self.rank:
@@ -73,7 +73,7 @@ class Adapter(ABC):
         return self.added_bias
 
     def branch(self) -> SideBranch | None:
-        """Only factorable kinds have one."""
+        """Only factorable algorithms have one."""
         return None
 
     def weight_delta(self, weight: Tensor) -> Tensor | None:
@@ -97,7 +97,7 @@ class Adapter(ABC):
 
 
 def common(factors: Factors) -> dict[str, object]:
-    """The fields that any kind may carry. Raises `InvalidValueError`."""
+    """The fields that any algorithm may carry. Raises `InvalidValueError`."""
     return {
         "alpha": number(factors, "alpha"),
         "fixed_scale": number(factors, "scale"),

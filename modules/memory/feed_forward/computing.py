@@ -38,7 +38,7 @@ class Resolved:
 
     @classmethod
     def of(cls, pattern: FeedForward, module: nn.Module) -> Resolved | None:
-        """None if a part is not what it was: replaced by another kind, or with somebody's hooks on it."""
+        """None if a part is not what it was: replaced by another class, or with somebody's hooks on it."""
         try:
             parts = [module.get_submodule(path) for path in pattern.bypassed]
         except AttributeError:

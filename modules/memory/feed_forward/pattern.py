@@ -1,8 +1,9 @@
 """How a module of a known class computes its feed-forward: "linear, activation or gated activation, dropout, linear".
 
-`READINGS` says for each class of diffusers and transformers which of its layers plays which part. A class that is not
-in the table is left alone. A new class is a new entry; the tests compare each entry with the output of the module
-itself.
+`READINGS` says for each class of diffusers and transformers which of its layers plays which part, by the class's full
+name; `TRANSFORMERS_READINGS` for those that several models of transformers have under one name, with their own in
+front of it. A class that is not in the tables is left alone. A new class is a new entry; the tests compare each entry
+with the output of the module itself.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def piece_bytes(device: torch.device) -> int:
 
 def find_feed_forward(module: nn.Module) -> FeedForward | None:
     """How `module` computes, if its class is in the table; None if not, or if its layers are not plain Linear ones."""
-    read = READINGS.get(_name_of(type(module)))
+    read = _reading_of(type(module))
     found = None if read is None else read(module)
     if found is None:
         return None
@@ -230,15 +231,15 @@ def _clip(module: Any) -> FeedForward:
     return _reading(kernel, Rows("fc1"), None, "fc2", module.fc2.in_features, around=("activation_fn",))
 
 
-def _t5(module: Any) -> FeedForward:
-    """`T5DenseActDense`: wi, activation, dropout, wo."""
+def _dense(module: Any) -> FeedForward:
+    """`...DenseActDense`: wi, activation, dropout, wo."""
     return _reading(
         _kernel_of(module.act), Rows("wi"), None, "wo", module.wo.in_features, ("dropout",), around=("act",)
     )
 
 
-def _t5_gated(module: Any) -> FeedForward:
-    """`T5DenseGatedActDense`: activation of wi_0 times wi_1, dropout, wo."""
+def _gated_dense(module: Any) -> FeedForward:
+    """`...DenseGatedActDense`: activation of wi_0 times wi_1, dropout, wo."""
     kernel, hidden = _kernel_of(module.act), module.wo.in_features
     return _reading(kernel, Rows("wi_0"), Rows("wi_1"), "wo", hidden, ("dropout",), around=("act",))
 
@@ -268,10 +269,20 @@ READINGS: dict[str, Callable[[nn.Module], FeedForward | None]] = {
     "diffusers.models.attention.FeedForward": _diffusers,
     "transformers.models.clip.modeling_clip.CLIPMLP": _clip,
     "transformers.models.llama.modeling_llama.LlamaMLP": _llama,
-    "transformers.models.t5.modeling_t5.T5DenseActDense": _t5,
-    "transformers.models.t5.modeling_t5.T5DenseGatedActDense": _t5_gated,
 }
 """By the class's full name, so that neither library is imported for a model of the other."""
+TRANSFORMERS_READINGS: dict[str, Callable[[nn.Module], FeedForward | None]] = {
+    "DenseActDense": _dense,
+    "DenseGatedActDense": _gated_dense,
+}
+"""By the end of the class's name, behind that of the model."""
+
+
+def _reading_of(of: type) -> Callable[[nn.Module], FeedForward | None] | None:
+    name = _name_of(of)
+    if name in READINGS or not name.startswith("transformers.models."):
+        return READINGS.get(name)
+    return next((read for ending, read in TRANSFORMERS_READINGS.items() if name.endswith(ending)), None)
 
 
 def _name_of(of: type) -> str:

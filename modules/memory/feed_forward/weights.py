@@ -165,7 +165,7 @@ class ColumnSlice:
 
 
 def _parts(branches: SideBranches | None) -> tuple[Branches, ...] | None:
-    """The pairs of factors, or None for a kind of branch that cannot be cut."""
+    """The pairs of factors, or None for a branch that cannot be cut."""
     if branches is None:
         return ()
     return tuple(branches.parts) if isinstance(branches, AllBranches) else None

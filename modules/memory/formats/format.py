@@ -1,5 +1,7 @@
 """What a storage format is: how a weight is kept in fewer bits, and how it becomes a weight again."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,15 +17,18 @@ from modules.registry import Registry
 
 @dataclass(frozen=True)
 class Encoded:
-    """A weight as it is kept: `data` in the format's dtype and the weight's shape.
+    """A weight as it is kept: `data` in the format's dtype and the weight's shape (of packed formats: its bytes by
+    rows, see `modules.memory.formats.blocks`).
 
     `scale` is float32 with one scale per row (the weight's first dimension), or None for formats without scales.
-    `saturated` counts the weights beyond the format's range that were set to its largest value.
+    `saturated` counts the weights beyond the format's range that were set to its largest value. `storage` is the
+    format that `data` is in, where one was chosen for this weight; None: the one that was asked for.
     """
 
     data: Tensor
     scale: Tensor | None = None
     saturated: int = 0
+    storage: StorageFormat | None = None
 
 
 class Rows(Protocol):

@@ -47,11 +47,15 @@ class RowFormat:
         for where, part in slices(rows):
             peaks = row_peaks(part)
             finite_peak(peaks)
-            scale[where] = part_scale = _rounded_up(peaks / self.largest)
+            scale[where] = part_scale = self.scale_of(peaks)
             # Nothing comes to lie beyond the largest number by more than a rounding: the scale was rounded up.
             numbers = wide[: len(part)].copy_(part).div_(part_scale[:, None])
             data[where] = numbers if self.dtype.is_floating_point else numbers.round_()
         return Encoded(data.reshape(rows.shape), scale)
+
+    def scale_of(self, peaks: Tensor) -> Tensor:
+        """The scales of rows with these largest magnitudes."""
+        return _rounded_up(peaks / self.largest)
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         assert scale is not None, f"{self.name} needs its scale"
@@ -65,10 +69,8 @@ def _rounded_up(scale: Tensor) -> Tensor:
     return torch.where(scale > 0, rounded.clamp(min=2.0**-126), torch.ones_like(scale))
 
 
-for _format in (
-    RowFormat("fp8_e4m3fn_row", torch.float8_e4m3fn, largest=448.0),
-    RowFormat("int8_row", torch.int8, largest=127.0),
-):
+INT8_ROW = RowFormat("int8_row", torch.int8, largest=127.0)
+for _format in (RowFormat("fp8_e4m3fn_row", torch.float8_e4m3fn, largest=448.0), INT8_ROW):
     FORMATS.add(_format.name, _format)
 
 E5M2_ROW = RowFormat("fp8_e5m2_row", torch.float8_e5m2, largest=57344.0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory.formats import FORMATS
+from modules.memory.formats.blocks import is_packed
 from modules.memory.formats.names import dtype_name
 from modules.memory.layer import stored_state
 from modules.memory.row_table import STATE as ROW_TABLE
@@ -105,9 +106,11 @@ class OffloadStorage:
 def _is_streamable(layer: nn.Module, name: str, parameter: nn.Parameter) -> bool:
     """Whether the layer can be given this weight by `modules.memory.layer` without another rounding than its own: all
     that it does not store in a smaller format must be of the dtype in which it computes."""
+    state = stored_state(layer)
+    if state is not None and is_packed(state.formats.get(name)):
+        return True
     if not parameter.is_floating_point() or dtype_name(parameter.dtype) not in FORMATS:
         return False
-    state = stored_state(layer)
     if state is not None:
         return name in state.formats or parameter.dtype == state.compute_dtype
     return all(other is None or other.dtype == parameter.dtype for other in layer._parameters.values())

@@ -119,22 +119,48 @@ class OptionalEncoder:
 @dataclass(frozen=True)
 class ExternalTextEncoder:
     """A text encoder that may be in a file of its own: the name of the file, or with `any_ending` its beginning, the
-    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it."""
+    prefix of its names in a whole checkpoint, and a tensor of the checkpoints that want it.
+
+    `is_part`: it has transformers' names, and is looked for where the checkpoint is a denoiser alone; the folder
+    layout of its family says what its tensors are called in a whole one.
+    """
 
     stem: str
     prefix: str
     wanted_by: str
     any_ending: bool = False
     is_optional: bool = False
+    is_part: bool = False
+
+
+class LoraNaming(Enum):
+    """Names of layers in adapter files that all programs for a family read."""
+
+    KOHYA = "lora_unet_ and the path in diffusers' module, with underscores"
+    KOHYA_ORIGINAL = "lora_unet_ and the path in the original layout, with underscores"
+    PEFT = "transformer. and the path in diffusers' module, with lora_A and lora_B"
 
 
 @dataclass(frozen=True)
 class LoraBase:
     """What the metadata of LoRAs calls the models that they were trained on: `ss_base_model_version`, and the beginning
-    of `modelspec.architecture`."""
+    of `modelspec.architecture`; `naming` is what their files call the layers."""
 
     version: str
     architecture: str
+    naming: LoraNaming = LoraNaming.KOHYA
+
+
+@dataclass(frozen=True)
+class AdapterVersion:
+    """What model cards call the models of a family ("sd version"), and the metadata by which an adapter's file says
+    that it is for one: the beginning of kohya's `ss_base_model_version`, a part of `modelspec.architecture`, and in
+    files without these the value of kohya's `ss_v2`."""
+
+    name: str
+    base: str
+    architecture: str
+    v2: str | None = None
 
 
 class GuidanceType(Enum):
@@ -160,12 +186,13 @@ class TextParts:
 @dataclass(frozen=True, eq=False)
 class TextRequest:
     """What a job asks of the text encoders: embeddings by the width of an encoder, the options, all settings, and the
-    size of the image (width, height)."""
+    size of the image (width, height). With `has_gradients` CLIP's encodings can be trained through."""
 
     embeddings: Mapping[int, EmbeddingTable]
     options: TextOptions
     settings: Settings
     size_px: tuple[int, int]
+    has_gradients: bool = False
 
 
 Make = Callable[[tuple[int, ...], torch.dtype], Tensor]
@@ -237,6 +264,10 @@ class ModelFamily(Protocol):
         """How LoRAs that are trained for its models say so; None: none can be trained."""
 
     @property
+    def adapter_version(self) -> AdapterVersion | None:
+        """How adapters for its models are known by their metadata; None: model cards have no word for the family."""
+
+    @property
     def latent_multiple(self) -> int:
         """Latent units that the sides of its latents are multiples of; 1: any size can be computed."""
 
@@ -255,6 +286,9 @@ class ModelFamily(Protocol):
 
     def detects(self, header: Header) -> bool:
         """Whether the names and shapes in a file's header are of this family."""
+
+    def detects_denoiser(self, header: Header) -> bool:
+        """Whether the denoiser in a file's header is of this family; its text encoders may be in other files."""
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:
         """ "epsilon" or "v_prediction" where the file says it; "probe" where only a run of the denoiser can tell; None:

@@ -4,6 +4,7 @@ Either a folder (`NAME/unet/...`, with weights in one file or several), or one f
 of those folders (`unet.down_blocks...`). Each tensor is read where it lies when it is asked for.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from modules.models.layouts.row_map import Source
 from modules.models.reading.tensor_file import Closing, TensorEntry
 from modules.models.reading.tensor_source import TensorSource, open_tensors
 
+QUANTIZED = "quantization_config.json"
 PROJECTION = re.compile(r"\.([qkv])_proj\.(\w+)$")
 
 
@@ -83,6 +85,7 @@ class DiffusersLayout(Closing):
         """Open a folder; encoders that can be left out only where asked for. Raises `CheckpointError` for missing or
         damaged files, and settings at odds with them."""
         optional = {part for family in _families() for part in family.folder.optional_parts}
+        _refuse_foreign_codes(folder)
         names = [name for name in adapters_in(folder) if with_optional or name not in optional]
         denoisers = list(dict.fromkeys(family.folder.denoiser for _, family in FAMILIES.items()))
         if not any(denoiser in names for denoiser in denoisers):
@@ -127,6 +130,26 @@ class DiffusersLayout(Closing):
         there = origin.file.entries[origin.key].shape
         tensor = origin.file.read(origin.key, None if into is None else into.reshape(there))
         return tensor.reshape(entry.shape)
+
+
+def _refuse_foreign_codes(folder: Path) -> None:
+    """Raises `CheckpointError` for a folder whose weights only SDNQ's own package decodes."""
+    for path in (folder / QUANTIZED, *sorted(folder.glob(f"*/{QUANTIZED}")), *sorted(folder.glob("*/config.json"))):
+        if path.is_file() and settings_say(path, "sdnq"):
+            raise CheckpointError(
+                f"{folder.name}: is quantized by SDNQ, whose weights only that package decodes. Use the folder that it "
+                "was made from, or a copy in 16 bits, fp8 or GGUF."
+            )
+
+
+def settings_say(path: Path, method: str) -> bool:
+    """Whether a JSON file names this method of quantization. One that cannot be read says nothing."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    facts = facts.get("quantization_config", facts) if isinstance(facts, dict) else {}
+    return isinstance(facts, dict) and str(facts.get("quant_method", "")).lower() == method
 
 
 def _order(name: str) -> tuple[str, int]:

@@ -22,6 +22,8 @@ LAYER = re.compile(r"^encoder\.layers\.(\d+)\.")
 FIRST, SECOND = "text_encoder", "text_encoder_2"
 UNET = "unet"
 UNET_SIGNS = ("down_blocks.0.resnets.0.conv1.weight",)
+TOKENS = "embeddings.token_embedding.weight"
+"""The tensor by which CLIP's text model is known."""
 SIZES_EMBEDDING = "add_embedding."
 
 
@@ -33,6 +35,7 @@ class FolderLayout:
     `left_out_layer` is the prefix of a text model that the folder has without the last layer, which the original does
     not use. `unused_if_identity` are original names of projections that change nothing where they are the identity,
     and what they are called where they are not. `optional_parts` are opened only where they are asked for.
+    `text_signs`: by part, a tensor by which a text encoder is known that is no CLIP.
     """
 
     title: str
@@ -45,6 +48,19 @@ class FolderLayout:
     left_out_layer: str | None = None
     unused_if_identity: Mapping[str, str] = field(default_factory=dict)
     optional_parts: tuple[str, ...] = ()
+    text_signs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text_parts(self) -> tuple[str, ...]:
+        """The text encoders' folders, from the first on."""
+        return tuple(part for part in self.names if part != self.denoiser)
+
+    def is_text_part(self, part: str, header: Header) -> bool:
+        """Whether a file with this header holds a text encoder of the kind that `part` is."""
+        sign = self.text_signs.get(part)
+        if sign is not None:
+            return sign in header
+        return any(level_down(key) == TOKENS for key in header)
 
 
 def level_down(name: str) -> str:

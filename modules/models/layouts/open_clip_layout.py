@@ -9,7 +9,7 @@ Families whose key map is derived (`row_map`) have the parts of their fused tens
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,11 @@ from torch import Tensor
 from modules.errors import CheckpointError, InvalidValueError
 from modules.models.families.external_text_encoders import with_external_encoders
 from modules.models.families.registry import FAMILIES
+from modules.models.layouts.assembled import assembled, with_whole_names
 from modules.models.layouts.diffusers_layout import DiffusersLayout, is_diffusers_file
 from modules.models.layouts.ema_names import restored_names
+from modules.models.layouts.foreign_names import checkpoint_names
+from modules.models.layouts.renamed import renamed
 from modules.models.layouts.row_map import Rows, Source
 from modules.models.reading.tensor_file import Closing, TensorEntry, TensorFile
 from modules.models.reading.tensor_source import TensorSource, open_tensors
@@ -34,6 +37,7 @@ FUSED_SCALE = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.in_proj\.({'|'.join(SCALES)})
 PART = re.compile(rf"{OPEN_CLIP}\.(.*attn)\.([qkv]_proj)\.(weight|bias|{'|'.join(SCALES)})$")
 BARE_WEIGHT = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)\.weight$")
 BARE = re.compile(rf"{OPEN_CLIP}\.(positional_embedding|text_projection)$")
+GGUF_SUFFIX = ".gguf"
 PARTS = ("q_proj", "k_proj", "v_proj")
 
 
@@ -101,18 +105,27 @@ class OpenClipLayout(Closing):
         return tensor.T.contiguous() if origin.transposed else tensor
 
 
-def open_checkpoint(path: Path, with_optional: bool = False, optional_beside: bool = True) -> OpenClipLayout:
+def open_checkpoint(
+    path: Path, with_optional: bool = False, optional_beside: bool = True, modules: Sequence[Path] = ()
+) -> OpenClipLayout:
     """Open a checkpoint, a file or a folder in the diffusers layout; raises `CheckpointError` for a file that is not
     what its suffix says. A text encoder that its family can do without, inside of it or (`optional_beside`) in a file
-    of its own, is there only if it is asked for."""
-    file: TensorSource = DiffusersLayout.of_folder(path, with_optional) if path.is_dir() else open_tensors(path)
+    of its own, is there only if it is asked for. `modules`: files with its text encoders and VAE, see `assembled`."""
+    file: TensorSource = DiffusersLayout.of_folder(path, with_optional) if path.is_dir() else _opened(path)
     if is_diffusers_file(file.entries):
         file = DiffusersLayout.of_file(file)
+    file = assembled(file, modules)
     families = [family for _, family in FAMILIES.items()]
     levels = tuple(family.optional_encoder.level for family in families if family.optional_encoder is not None)
     known = [encoder for family in families for encoder in family.external_encoders]
     whole = with_external_encoders(file, known, with_optional and optional_beside)
     return OpenClipLayout(whole, () if with_optional else levels)
+
+
+def _opened(path: Path) -> TensorSource:
+    """A file of tensors with the names of a checkpoint in the original or the diffusers layout."""
+    file = with_whole_names(open_tensors(path))
+    return renamed(file, checkpoint_names(file.entries)) if path.suffix.lower() == GGUF_SUFFIX else file
 
 
 class LayoutWriter:
@@ -157,9 +170,9 @@ class LayoutWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._writer.__exit__(kind, error, trace)
+        self._writer.__exit__(error_type, error, trace)
 
     def write(self, name: str, tensor: Tensor) -> None:
         """Write one tensor, or keep it until the others of its fused tensor are there."""
@@ -194,8 +207,8 @@ def original_name(name: str) -> Origin:
     """The tensor of the original layout that a name of `OpenClipLayout` stands for."""
     part = PART.match(name)
     if part is not None:
-        kind = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
-        return Origin(f"{part[1]}.{part[2]}.in_proj{kind}", PARTS.index(part[3]))
+        ending = f".{part[4]}" if part[4] in SCALES else f"_{part[4]}"
+        return Origin(f"{part[1]}.{part[2]}.in_proj{ending}", PARTS.index(part[3]))
     source = Source.of(name)
     if source.rows is not None:
         return Origin(source.key, rows=source.rows)
@@ -245,7 +258,7 @@ def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origi
 
 def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     if origin.transposed:
-        return replace(entry, shape=entry.shape[::-1])
+        return replace(entry, shape=entry.shape[::-1], packed=None)
     if not entry.shape or entry.shape[0] == 1:
         return entry
     rows = origin.rows
@@ -256,6 +269,7 @@ def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
         return entry
     row_bytes = entry.size_bytes // entry.shape[0]
     begin, size = entry.begin + rows[0][0] * row_bytes, _height(rows) * row_bytes
+    packed = entry.packed if len(rows) == 1 and entry.size_bytes % entry.shape[0] == 0 else None
     if len(rows) > 1:
         begin = entry.begin
-    return replace(entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size)
+    return replace(entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size, packed=packed)

@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import write_atomic
-from modules.errors import CheckpointError, InvalidValueError
+from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.storage import CASTABLE, StorageRules
-from modules.models.eight_bits import DECLARATIONS_KEY, STORED_AS, read_scale, refuse_non_finite
+from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import ModelFamily
 from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.loading import architecture_of
+from modules.models.merging.request import FORMAT_NAMES
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
+from modules.models.reading.coded_file import DECLARATIONS_KEY
 from modules.models.reading.matching import Assignment, assign_tensors
 from modules.models.reading.tensor_source import TensorSource
 from modules.version import PROGRAM_VERSION
@@ -151,6 +153,8 @@ def save_as(
     """
     if target.resolve() == info.path.resolve():
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
+    if rules.storage not in FORMAT_NAMES:
+        raise UnknownNameError.of("format for files", rules.storage, FORMAT_NAMES)
     if target.suffix != ".safetensors":
         raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
@@ -249,9 +253,10 @@ def _measure(item: PlannedTensor, tensor: Tensor, encoded: Encoded | None) -> Te
     stored = encoded.data.numel() * encoded.data.element_size()
     if encoded.scale is not None:
         stored += encoded.scale.numel() * 4
-    error = 0.0 if item.stays_8_bit else _relative_error(item.storage, tensor, encoded)
+    storage = encoded.storage or item.storage
+    error = 0.0 if item.stays_8_bit else _relative_error(storage, tensor, encoded)
     shape = tuple(tensor.shape)
-    return TensorReport(name, component, shape, item.storage.name, bytes_16, stored, error, encoded.saturated)
+    return TensorReport(name, component, shape, storage.name, bytes_16, stored, error, encoded.saturated)
 
 
 def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) -> float:

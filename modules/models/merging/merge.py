@@ -288,8 +288,8 @@ class _YamlBeside:
     def __enter__(self) -> "_YamlBeside":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._is_ours:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is not None and self._is_ours:
             self._path.unlink(missing_ok=True)
 
 

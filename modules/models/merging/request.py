@@ -188,11 +188,11 @@ def _model(catalogue: CheckpointCatalogue, letter: str, text: str, method: Merge
     return catalogue.get(text)
 
 
-def _one_of(kind: type[E], what: str, text: str) -> E:
-    for member in kind:
+def _one_of(choices: type[E], what: str, text: str) -> E:
+    for member in choices:
         if member.value.lower() == text.strip().lower():
             return member
-    raise UnknownNameError.of(what, text, [member.value for member in kind])
+    raise UnknownNameError.of(what, text, [member.value for member in choices])
 
 
 def _vae(vaes: VaeCatalogue, name: str) -> VaeInfo | None:

@@ -93,4 +93,4 @@ def _scale_of(name: str, entries: Mapping[str, TensorEntry]) -> str | None:
     if not name.endswith(".weight"):
         return None
     stem = name.removesuffix(".weight")
-    return next((f"{stem}.{kind}" for kind in SCALE_NAMES if f"{stem}.{kind}" in entries), None)
+    return next((f"{stem}.{scale}" for scale in SCALE_NAMES if f"{stem}.{scale}" in entries), None)

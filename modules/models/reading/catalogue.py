@@ -29,7 +29,7 @@ from modules.models.reading.other_files import is_adapter_or_embedding
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_SUFFIXES = (".safetensors", ".ckpt", ".pt")
+CHECKPOINT_SUFFIXES = (".safetensors", ".gguf", ".ckpt", ".pt")
 HASH_CHUNK_BYTES = 1 << 20
 OLD_HASH_BEGIN, OLD_HASH_BYTES = 0x100000, 0x10000
 OLD_HASH = re.compile(r"(?:^|\[)([0-9a-f]{8})\]?$", re.IGNORECASE)
@@ -45,6 +45,7 @@ class CheckpointInfo:
     mtime_ns: int
     sha256: str | None = None
     is_folder: bool = False
+    modules: tuple[Path, ...] = ()  # text encoders and VAE in files of their own, as chosen
 
     @property
     def stem(self) -> str:
@@ -115,8 +116,14 @@ class HashCache:
         """Keep something that was found out about a file, under a name of the caller's."""
         self._put(path, path.stat(), name, value)
 
+    def read_again(self) -> None:
+        """Take over what other processes (workers) have found out."""
+        with self._lock:
+            self._sums = self._read() or self._sums
+
     def _put(self, path: Path, stat: os.stat_result, name: str, value: str) -> None:
         with self._lock:
+            self._sums = self._read() or self._sums  # others write it too
             known = self._sums.get(str(path), {})
             if (known.get("size"), known.get("mtime_ns")) != (stat.st_size, stat.st_mtime_ns):
                 known = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}

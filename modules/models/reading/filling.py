@@ -6,6 +6,7 @@ that and one tensor. With fp8 on, no 16-bit copy of the model ever exists. Tenso
 they are, with the scale that stands alongside them, see `modules.models.eight_bits`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +17,10 @@ from torch import Tensor, nn
 
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import Encoded, StorageFormat
-from modules.memory.matmul import multiply_in_8_bits
+from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.format import row_width
+from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
+from modules.memory.formats.names import dtype_name
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
 from modules.memory.storage import CASTABLE, StorageRules, StoredLayers
@@ -24,12 +28,14 @@ from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import Component
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.layouts.open_clip_layout import OpenClipLayout
+from modules.models.reading.gguf_file import read_packed
 from modules.models.reading.matching import Assignment
 from modules.models.reading.offloading import ModelRest
 from modules.models.reading.preparing import MAX_AHEAD, Preparation, Work, as_dtype, mapped
 from modules.models.reading.tensor_source import TensorSource
 
 SMALLEST_TABLE_BYTES = 1 << 20
+CHECKED_AT_ONCE = 1 << 20  # elements
 SMALLEST_AHEAD_BYTES = 1 << 16
 """Smaller weights are read sooner than handed to another thread."""
 
@@ -47,7 +53,7 @@ class Placement:
     compute_dtype: torch.dtype
     rules: StorageRules | None = None
     cast_inputs: bool = True
-    fp8_matmul: bool = False  # linear layers multiply in 8 bits where they can
+    multiply: Callable[[nn.Module], bool] | None = None  # has a layer multiply without decoding, where it can
     tables_in_file: bool = False  # leave large embedding tables where they are, see `modules.memory.row_table`
     rest: ModelRest | None = None  # where weights rest, if they are to be streamed
     map_files: bool = False  # large weights that need no conversion are pages of the file, read when they are used
@@ -86,9 +92,13 @@ class _Slot:
 
 @dataclass
 class FillReport:
-    """What happened on the way: by original name, how many weights were beyond their format's range."""
+    """What happened on the way: by original name, how many weights were beyond their format's range; by format, how
+    many tensors stayed as the file has them in fewer bits; and by format in the file and in memory, how many of those
+    are in another one now."""
 
     saturated: dict[str, int] = field(default_factory=dict)
+    kept: Counter[str] = field(default_factory=Counter)
+    encoded: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 def fill(
@@ -110,6 +120,7 @@ def fill(
         for (slot, storage), ready in preparation.in_order(steps, ahead):
             if ready is None:
                 storage, ready = _read_and_encode(file, slot, storage)
+                _count(report, file, slot, storage)
             if storage is None:
                 set_tensor(slot.layer, slot.name, ready.data)
             else:
@@ -120,10 +131,28 @@ def fill(
     for name, layers in stored.items():
         target = targets[name]
         for layer in layers.manage(target.compute_dtype, target.cast_inputs):
-            if target.fp8_matmul:
-                multiply_in_8_bits(layer)
+            if target.multiply is not None:
+                target.multiply(layer)
         report.saturated |= layers.saturated
     return report
+
+
+def _count(report: FillReport, file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> None:
+    """Count a tensor that the file has in fewer than 16 bits."""
+    entry = file.entries[slot.key]
+    before = entry.packed or entry.coded
+    if before is None and entry.dtype.itemsize == 1 and slot.assignment.scale_key is None:
+        before = dtype_name(entry.dtype)
+    elif before is None and entry.dtype.itemsize == 1:
+        as_it_is = STORED_AS.get((entry.dtype, True))
+        before = as_it_is.name if as_it_is is not None else None
+    if before is None:
+        return
+    after = dtype_name(slot.target.dtype) if storage is None else storage.name
+    if after == before:
+        report.kept[before] += 1
+    else:
+        report.encoded[before, after] += 1
 
 
 def _slots(file: TensorSource, assignments: Iterable[Assignment], targets: Mapping[str, Placement]) -> Iterator[_Slot]:
@@ -211,8 +240,11 @@ def _format_of(file: TensorSource, slot: _Slot) -> StorageFormat | None:
 def _read_and_encode(
     file: TensorSource, slot: _Slot, storage: StorageFormat | None
 ) -> tuple[StorageFormat | None, Encoded]:
-    """A tensor of any kind, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
+    """A tensor of any dtype, encoded, with the format it is in: `storage`, or the file's. None: it is not stored."""
     target = slot.target
+    packed = _packed_format(file, slot)
+    if packed is not None:
+        return packed, _kept_blocks(file, slot, packed)
     tensor = _read(file, slot, storage)
     if tensor.element_size() == 1:
         refuse_non_finite(file, slot.key, tensor)
@@ -228,6 +260,28 @@ def _read_and_encode(
             refuse_non_finite(file, slot.key, tensor)
         return None, Encoded(tensor.to(target.dtype if tensor.is_floating_point() else tensor.dtype))
     return storage, _named_errors(file, slot, storage.name, partial(storage.encode, tensor))
+
+
+def _packed_format(file: TensorSource, slot: _Slot) -> BlockFormat | None:
+    """The block format that a weight stays in, as the file has it; None where it is to be read decoded."""
+    entry = file.entries[slot.key]
+    if slot.assignment.component.name == "vae":  # small, and diffusers asks its weights for their dtype
+        return None
+    if entry.packed is None or slot.name != "weight" or not isinstance(slot.layer, CASTABLE):
+        return None
+    storage, shape = GGUF_BLOCKS[entry.packed], slot.keymap.shape_to_ours(slot.key, entry.shape)
+    return storage.of(shape) if storage.takes(shape) and entry.size_bytes % shape[0] == 0 else None
+
+
+def _kept_blocks(file: TensorSource, slot: _Slot, storage: BlockFormat) -> Encoded:
+    """The blocks of a weight. Raises `CheckpointError` that names it where one decodes to NaN or infinity."""
+    data = read_packed(file.path, file.entries[slot.key], slot.key)
+    assert storage.shape is not None
+    for row in range(0, len(data), max(1, CHECKED_AT_ONCE // max(1, row_width(storage.shape)))):
+        part = data[row : row + max(1, CHECKED_AT_ONCE // max(1, row_width(storage.shape)))]
+        wide = torch.empty((len(part), *storage.shape[1:]), dtype=torch.float32)
+        refuse_non_finite(file, slot.key, storage.decode(part, None, wide))
+    return Encoded(data.to(slot.target.device))
 
 
 def _read(file: TensorSource, slot: _Slot, storage: StorageFormat | None) -> Tensor:

@@ -28,6 +28,7 @@ DTYPES: dict[str, torch.dtype] = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -41,13 +42,18 @@ REMEDY = "Download or copy the file again."
 @dataclass(frozen=True)
 class TensorEntry:
     """One tensor of the header; `begin` and `end` are byte offsets from the start of the file, which is `file` where a
-    source has several. What has a shape and no bytes lies in no file."""
+    source has several. What has a shape and no bytes lies in no file.
+
+    `packed`: the bytes are rows of blocks of this format (`modules.memory.formats.blocks`), and `dtype` is that of the
+    weights decoded. `coded`: they are given decoded from this format."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     begin: int
     end: int
     file: Path | None = None
+    packed: str | None = None
+    coded: str | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -62,7 +68,7 @@ class Closing(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 

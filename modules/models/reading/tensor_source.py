@@ -7,6 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from modules.models.reading.coded_file import with_coded
+from modules.models.reading.gguf_file import GgufFile
 from modules.models.reading.pickle_file import PickleFile
 from modules.models.reading.tensor_file import TensorEntry, TensorFile
 
@@ -36,7 +38,7 @@ class TensorSource(Protocol):
     def __enter__(self) -> "TensorSource": ...
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
 
@@ -46,10 +48,20 @@ READERS: Mapping[str, Callable[[Path], TensorSource]] = {
     ".pt": PickleFile,
     ".pth": PickleFile,
     ".bin": PickleFile,
+    ".gguf": GgufFile,
 }
 """By suffix, in lower case; files of any other suffix are read as safetensors, which tells what is wrong with them."""
 
 
 def open_tensors(path: Path) -> TensorSource:
-    """Open a file for reading; raises `CheckpointError` for a file that is not what its suffix says."""
-    return READERS.get(path.suffix.lower(), TensorFile)(path)
+    """Open a file for reading, with weights decoded that are in codes for which we have no storage format.
+
+    Raises `CheckpointError` for a file that is not what its suffix says."""
+    file = READERS.get(path.suffix.lower(), TensorFile)(path)
+    if not isinstance(file, TensorFile):
+        return file
+    try:
+        return with_coded(file)
+    except BaseException:
+        file.close()
+        raise

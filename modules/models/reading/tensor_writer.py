@@ -78,9 +78,9 @@ class TensorWriter:
             raise output_error(self.path.name, self.path.parent, error) from error
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if error_type is not None:
             self._discard()
             return
         if self._waiting:

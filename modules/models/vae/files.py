@@ -14,7 +14,7 @@ from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
-VAE_SUFFIXES = (".safetensors", ".ckpt", ".pt")
+VAE_SUFFIXES = (".safetensors", ".gguf", ".ckpt", ".pt")
 AUTOMATIC, BUILT_IN = "Automatic", "None"
 VAE_KEYS = frozenset({"sd_vae", "sd_vae_overrides_per_model_preferences"})
 

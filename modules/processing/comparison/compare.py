@@ -20,6 +20,7 @@ from torch import Tensor
 
 from modules.errors import Interrupted, UnknownNameError
 from modules.memory.formats import FORMATS
+from modules.processing.comparison.series import Series
 from modules.processing.engine.engine import Engine
 from modules.processing.pipeline.events import Events, ForwardedEvents
 from modules.processing.pipeline.generate import generate
@@ -107,6 +108,26 @@ def compare(
         rows.append(row)
         _measure(row, rows[0])
         time.sleep(YIELD_S)
+    return rows
+
+
+def rows_of(series: Sequence[Series]) -> list[Row]:
+    """The rows of images that were made elsewhere; the latents of their steps are not known."""
+    rows: list[Row] = []
+    for one in series:
+        peaks = [each.peak_memory_bytes for each in one.measured if each.peak_memory_bytes is not None]
+        row = Row(
+            one.name,
+            label=one.name,
+            images=one.images,
+            latents=[[] for _ in one.images],
+            step_seconds=[each.seconds_per_step for each in one.measured if each.seconds_per_step > 0],
+            weight_bytes=max((each.weight_bytes for each in one.measured), default=0),
+            fp16_bytes=max((each.fp16_bytes for each in one.measured), default=0),
+            peak_memory_bytes=max(peaks, default=None),
+        )
+        rows.append(row)
+        _measure(row, rows[0])
     return rows
 
 

@@ -100,9 +100,6 @@ svg text {{ fill: currentColor; font-size: 12px; }}
 {table}
 </tbody></table>
 {images}
-<h2>Where the images part</h2>
-<p>The largest difference of the latents from those of {first}, step by step (mean over the prompts; latents are about
-1 in size).</p>
 {chart}
 <h2>How to read this</h2>
 <dl>
@@ -120,6 +117,12 @@ look whether it is still good, not only whether it is the same.</dd>
 <script type="application/json" id="data">{data}</script>
 </body></html>
 """
+
+
+CHART = """<h2>Where the images part</h2>
+<p>The largest difference of the latents from those of {first}, step by step (mean over the prompts; latents are about
+1 in size).</p>
+{chart}"""
 
 
 def _name(row: Row) -> str:
@@ -207,7 +210,13 @@ def _difference(image: Image.Image, other: Image.Image) -> Image.Image:
 
 
 def _chart(rows: Sequence[Row]) -> str:
-    """The latents' differences over the steps, a line a format."""
+    """The latents' differences over the steps, a line a format; nothing where the latents are not known."""
+    if not any(differences for row in rows for differences in row.latent_differences):
+        return ""
+    return CHART.format(first=html.escape(_name(rows[0])), chart=_lines(rows))
+
+
+def _lines(rows: Sequence[Row]) -> str:
     lines = [(_name(row), _mean_of(row.latent_differences)) for row in rows[1:]]
     most = max((max(line, default=0.0) for _, line in lines), default=0.0)
     steps = max((len(line) for _, line in lines), default=0)

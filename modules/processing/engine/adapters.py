@@ -1,6 +1,6 @@
-"""The tags in a prompt: what each kind `<kind:...>` does to the model of a job, and what the image says about it.
+"""The tags in a prompt: what each type `<type:...>` does to the model of a job, and what the image says about it.
 
-Processing owns the protocol; extensions register kinds of their own with `modules.extra_networks`.
+Processing owns the protocol; extensions register types of their own with `modules.extra_networks`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ActiveAdapters:
 
 @dataclass
 class AdapterJob:
-    """A job while its adapters are put on the model: what a kind of tags may look at, and where it says what it did.
+    """A job while its adapters are put on the model: what a type of tags may look at, and where it says what it did.
 
     `uses` and `mode` are part of what keys the cache of encoded prompts; the tags themselves are so without being
     named here. `fields` go into the infotext, `notices` alongside the image, `embeddings` are words for this job.
@@ -61,10 +61,10 @@ class AdapterJob:
     unrecorded: set[str] = field(default_factory=set)
     added_tags: list[str] = field(default_factory=list)
 
-    def record_added(self, kind: str, tags: Sequence[PromptTag]) -> None:
+    def record_added(self, tag_type: str, tags: Sequence[PromptTag]) -> None:
         """Have tags that come from settings stand at the end of the recorded prompt, so that the image can be made
         again from what it says."""
-        self.added_tags += [f"<{kind}:{':'.join(tag.items)}>" for tag in tags]
+        self.added_tags += [f"<{tag_type}:{':'.join(tag.items)}>" for tag in tags]
 
     def active(self) -> ActiveAdapters:
         """All of it, frozen."""
@@ -81,7 +81,7 @@ class AdapterJob:
 
 
 class TagType(Protocol):
-    """What is done with the tags of one kind. `aliases` are other names of the same kind."""
+    """What is done with the tags of one type. `aliases` are other names of the same type."""
 
     @property
     def name(self) -> str: ...
@@ -119,6 +119,7 @@ class HypernetworkTag:
                 job.notices.append(f"The hypernetwork {tag.name!r} was not found and was left out.")
                 continue
             content = job.adapters.digests(files, info).content
+            job.uses.append(AdapterUse(name=info.name, file_hash=content, unet_multiplier=tag.te_strength))
             chosen.append((content, read_hypernetwork(info.path), tag.te_strength))
         if model.hypernetworks is None:
             model.hypernetworks = HypernetworkHooks(model.unet)
@@ -136,61 +137,63 @@ class Adapters:
         folders: tuple[Path, ...] = (),
         embeddings: Path | None = None,
         hypernetworks: Path | None = None,
-        kinds: Iterable[TagType] = (),
+        types: Iterable[TagType] = (),
     ) -> None:
-        """Folders as those of `AdapterFiles`; kinds of tags besides that of hypernetworks."""
+        """Folders as those of `AdapterFiles`; types of tags besides that of hypernetworks."""
         self.files = AdapterFiles(folders, embeddings, hypernetworks)
-        self._kinds: list[TagType] = [HypernetworkTag(), *kinds]
+        self._types: list[TagType] = [HypernetworkTag(), *types]
 
-    def add_kinds(self, kinds: Iterable[TagType]) -> None:
-        """Have the tags of these kinds do something."""
-        self._kinds += kinds
+    def add_types(self, types: Iterable[TagType]) -> None:
+        """Have the tags of these types do something."""
+        self._types += types
 
     def activate(self, model: LoadedModel, tags: PromptTags, settings: Settings) -> ActiveAdapters:
         """Put exactly the adapters of these tags on the model; what is there already stays.
 
-        A tag of a kind that nobody knows is left out with a notice. Raises `FeatherweightError` where a kind with tags
+        A tag of a type that nobody knows is left out with a notice. Raises `FeatherweightError` where a type with tags
         in the prompt fails; one without tags that fails costs a notice and nothing else.
         """
         job = AdapterJob(model, settings, self.files)
         known: set[str] = set()
-        for kind in self._kinds:
-            names = (kind.name, *kind.aliases)
+        for tag_type in self._types:
+            names = (tag_type.name, *tag_type.aliases)
             known.update(names)
             wanted = [tag for name in names for tag in tags.get(name, ())]
             said = len(job.uses)
-            self._activate_kind(kind, job, wanted)
+            self._activate_type(tag_type, job, wanted)
             if len(job.uses) == said:  # then what is encoded may depend on anything in the tags
-                job.uses += [AdapterUse(name=f"<{kind.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted]
+                job.uses += [
+                    AdapterUse(name=f"<{tag_type.name}:{':'.join(tag.items)}>", file_hash="") for tag in wanted
+                ]
         unknown = [f"<{name}:...>" for name in tags if name not in known]
         if unknown:
-            job.notices.append(f"No kind of adapter is called {', '.join(unknown)}; it was left out.")
+            job.notices.append(f"No type of adapter is called {', '.join(unknown)}; it was left out.")
         return job.active()
 
     def deactivate(self, model: LoadedModel, settings: Settings) -> None:
         """The model has done its part in a job."""
         job = AdapterJob(model, settings, self.files)
-        for kind in self._kinds:
+        for tag_type in self._types:
             try:
-                kind.deactivate(job)
+                tag_type.deactivate(job)
             except Exception:  # somebody else's code must not cost the images that are made
-                log.exception("The end of <%s:...> failed", kind.name)
+                log.exception("The end of <%s:...> failed", tag_type.name)
 
     @staticmethod
-    def _activate_kind(kind: TagType, job: AdapterJob, tags: list[PromptTag]) -> None:
+    def _activate_type(tag_type: TagType, job: AdapterJob, tags: list[PromptTag]) -> None:
         from modules.memory.recovery import is_out_of_memory
 
         try:
-            kind.activate(job, tags)
+            tag_type.activate(job, tags)
         except FeatherweightError:
             raise
         except Exception as error:  # an extension may do anything
             if is_out_of_memory(error):
                 raise
-            log.exception("<%s:...> failed", kind.name)
+            log.exception("<%s:...> failed", tag_type.name)
             if tags:
                 raise InvalidValueError(
-                    f"<{kind.name}:...> failed ({type(error).__name__}: {error}). Take the tag out of the prompt, or "
-                    "switch off the extension that brings it."
+                    f"<{tag_type.name}:...> failed ({type(error).__name__}: {error}). Take the tag out of the prompt, "
+                    "or switch off the extension that brings it."
                 ) from error
-            job.notices.append(f"<{kind.name}:...>, which the prompt does not use, failed ({error}).")
+            job.notices.append(f"<{tag_type.name}:...>, which the prompt does not use, failed ({error}).")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.memory.attention import ATTENTIONS, Attention, AttentionOptions, upcast, xformers_problem
+from modules.memory.hook_chain import replace_attribute
 from modules.processing.engine.attention_options import AUTOMATIC, AttentionFlags
 
 if TYPE_CHECKING:
@@ -89,11 +90,9 @@ def using_attention(modules: Iterable[nn.Module], attention: Attention | None) -
             own: Any = getattr(layer, "processor", None)
             ours = _replacements().get(type(own))
             if ours is not None:
-                undo.callback(setattr, layer, "processor", own)
-                layer.processor = ours(backend, own)  # type: ignore[assignment] # not a module
+                undo.callback(replace_attribute(layer, "processor", ours(backend, own)).remove)
             elif hasattr(own, "_attention_backend"):
-                undo.callback(setattr, own, "_attention_backend", own._attention_backend)
-                own._attention_backend = backend
+                undo.callback(replace_attribute(own, "_attention_backend", backend).remove)
         yield
 
 

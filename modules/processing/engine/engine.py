@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from modules.devices import Memory, memory_info, release_memory
 from modules.errors import FeatherweightError
 from modules.faces.restorers import FaceRestorers
+from modules.models.modules_catalogue import ModuleCatalogue
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.reading.hashing import BackgroundHasher, HashProgress
 from modules.models.vae.files import VaeCatalogue, VaeInfo
@@ -79,6 +80,7 @@ class Engine:
         current_keep: Callable[[], KeepOptions] = KeepOptions,
         tiny_vaes: TinyVaeFolders | None = None,
         faces: FaceRestorers | None = None,
+        modules: ModuleCatalogue | None = None,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_options`
         whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
@@ -87,6 +89,7 @@ class Engine:
         self.leases: list[Lease] = []  # of the running job, and of those that are made inside of it; under the lock
         self.adapters = adapters or Adapters(())
         self.vaes = vaes or VaeCatalogue()
+        self.modules = modules or ModuleCatalogue()
         self.tiny_vaes = tiny_vaes or TinyVaeFolders()
         self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
         self.faces = faces or FaceRestorers({}, lambda _: self.machine.device)
@@ -154,6 +157,7 @@ class Engine:
                 info = self.catalogue.default(wanted)
             self._last = wanted
             options = options or self._current_options()
+            info = replace(info, modules=self.modules.paths(options.modules))
             vae = self.vaes.choose(options.vae, info)
             keep = self._current_keep()
             if self._shelf.trim(keep.limit - 1) | self._shelf.trim_bytes(keep.max_bytes(self.machine.device)):
@@ -190,6 +194,9 @@ class Engine:
     ) -> bool:
         """Whether the loaded model will do for this checkpoint and options; takes over what needs no reload."""
         if model.info.path != info.path:
+            return False
+        if model.info.modules != info.modules:
+            log.info("%s is loaded again: with other text encoder or VAE files.", info.name)
             return False
         if model.info.mtime_ns != info.mtime_ns:
             log.info("%s has changed on disk and is loaded again.", info.name)
@@ -292,7 +299,7 @@ class Engine:
         with self.lock:
             model = self._model
             if model is not None and model.info.path == info.path and model.info.mtime_ns == info.mtime_ns:
-                model.info = info
+                model.info = replace(info, modules=model.info.modules)
                 self._status = self._ready(model)
 
     def _load_quietly(self, wanted: str | None) -> None:
@@ -425,7 +432,8 @@ class Engine:
             streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,
         )
-        return EngineStatus(EngineState.READY, " ".join((f"{model.info.title} is loaded.", *plan.notes)), facts)
+        said = (f"{model.info.title} is loaded.", model.stored_note, *plan.notes)
+        return EngineStatus(EngineState.READY, " ".join(filter(None, said)), facts)
 
 
 def _fit_key(info: CheckpointInfo, options: PrecisionOptions) -> tuple[object, ...]:

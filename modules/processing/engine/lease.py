@@ -54,7 +54,7 @@ class ModelInUse:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._engine.leases.pop()
         self.let_go()
@@ -92,7 +92,8 @@ class ModelInUse:
         self._model, self._conditioner = model, engine.conditioner(wanted, options)
         model.vae_runner.rules = VaeRules.of(settings)
         way = attention_of(settings, engine.machine, model)
-        for note in (*model.plan.notes, *([way.note] if way.note else []), *_note_on_optional(model)):
+        notes = (*model.plan.notes, *([model.stored_note] if model.stored_note else []))
+        for note in (*notes, *([way.note] if way.note else []), *_note_on_optional(model)):
             self._notices[note] = None
         contexts = self._contexts
         contexts.callback(engine.adapters.deactivate, model, settings)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from modules.devices import DeviceFlags, choose_device, compute_dtype, has_fp8_matmul, is_gtx_16xx, works
 from modules.errors import InvalidValueError
+from modules.models.modules_catalogue import MODULE_KEYS
 from modules.models.vae.files import VAE_KEYS, VaeOptions
 from modules.processing.engine.attention_options import AttentionFlags
 from modules.processing.engine.streaming_options import (
@@ -25,6 +28,7 @@ from modules.settings.values import Settings
 if TYPE_CHECKING:
     import torch
 
+    from modules.memory.int8_support import Int8Support
     from modules.memory.storage import StorageRules
     from modules.models.families.family import OptionalEncoder
     from modules.models.precision import ComputeMode, PrecisionPlan
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 OFF, ON_FOR_LARGE, ON = FP8_CHOICES
 AUTOMATIC = "Automatic"
 FP8_MATMUL = "FP8 matmul"
+INT8_MATMUL = "int8 matmul"
+INT8_FORMATS = ("int8_row", "int8_convrot")
 FP8_MATMUL_FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row")
 SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 """Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
@@ -44,6 +50,7 @@ PRECISION_KEYS = frozenset(
     {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
     | {"disable_mmap_load_safetensors"}
     | VAE_KEYS
+    | MODULE_KEYS
     | STREAM_KEYS
     | OPTIONAL_ENCODERS
 )
@@ -86,6 +93,7 @@ class Machine:
     check_nan: bool = True
     no_autocast: bool = False  # GTX 16xx: autocast gives NaN
     fp8_matmul: bool = False  # it multiplies e4m3 matrices in its own units
+    int8: Callable[[torch.dtype], Int8Support] | None = None  # how it multiplies int8 ones, beside this dtype
     attention: AttentionFlags = field(default_factory=AttentionFlags)
     streaming: StreamFlags = field(default_factory=StreamFlags)
 
@@ -93,7 +101,7 @@ class Machine:
 @dataclass(frozen=True)
 class PrecisionOptions:
     """The settings that decide how a model is loaded: its precision, whose VAE it gets, and which encoders
-    that it can do without (`optional`: keys of their settings)."""
+    that it can do without (`optional`: keys of their settings). `modules`: names of files with parts of the model."""
 
     fp8_storage: str = OFF
     fp8_format: str = "fp8_e4m3fn_row"
@@ -107,6 +115,7 @@ class PrecisionOptions:
     streaming: StreamOptions = field(default_factory=StreamOptions)
     optional: frozenset[str] = frozenset()
     map_files: bool = True
+    modules: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionOptions:
@@ -124,6 +133,7 @@ class PrecisionOptions:
             streaming=StreamOptions.of(settings),
             optional=optional_encoders(settings),
             map_files=not settings.system.disable_mmap_load_safetensors,
+            modules=settings.vae.forge_additional_modules,
         )
 
 
@@ -132,10 +142,12 @@ def optional_encoders(settings: Settings) -> frozenset[str]:
     return frozenset(switch.key for switch in _ENCODER_SWITCHES if switch.of(settings))
 
 
-def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machine:
+def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, measured: Path | None = None) -> Machine:
     """What the flags and this machine allow. Imports torch. `offload_dir`: where weights that are streamed from disk
-    may be written, if no flag names a place."""
+    may be written, if no flag names a place. `measured`: the file that remembers what int8 products take."""
     import torch
+
+    from modules.memory.int8_support import int8_support
 
     device = choose_device(flags)
     card = device.type == "cuda" and is_gtx_16xx(
@@ -149,6 +161,7 @@ def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None) -> Machin
         check_nan=not flags.disable_nan_check,
         no_autocast=card,
         fp8_matmul=has_fp8_matmul(device),
+        int8=cache(lambda dtype: int8_support(device, dtype, measured)),
         attention=AttentionFlags.of(flags),
         streaming=StreamFlags.of(flags, offload_dir),
     )
@@ -172,6 +185,8 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
     if options.compute_mode == FP8_MATMUL:
         notes += _notes_on_fp8_matmul(options, machine, wanted)
     dtype = _dtype(options, machine)
+    if options.compute_mode == INT8_MATMUL:
+        notes += _notes_on_int8_matmul(options, machine, wanted, dtype)
     rules = storage_rules(
         options.fp8_format, options.fp8_skip
     )  # also where it is off: a bad pattern is an error at once
@@ -251,8 +266,29 @@ def _notes_on_fp8_matmul(options: PrecisionOptions, machine: Machine, fp8_is_on:
     return []
 
 
+def _notes_on_int8_matmul(options: PrecisionOptions, machine: Machine, is_on: bool, dtype: torch.dtype) -> list[str]:
+    """Why the compute mode int8 matmul has no effect, if it has none."""
+    if not is_on or options.fp8_format not in INT8_FORMATS:
+        stored = options.fp8_format if is_on else "weights that are not stored in 8 bits"
+        return [f"Compute mode int8 matmul has no effect with {stored}: it takes int8_row and int8_convrot."]
+    support = None if machine.int8 is None else machine.int8(dtype)
+    if support is not None and support.works:
+        return []
+    reason = support.reason if support is not None else f"PyTorch has no int8 product on {machine.device.type}"
+    return [f"Compute mode int8 matmul has no effect here: {reason}. Weights are decoded in each layer."]
+
+
+def _multiplies_int8(options: PrecisionOptions, machine: Machine, storage: str | None, dtype: torch.dtype) -> bool:
+    """Whether layers multiply in int8: where that was asked for and works, and on CPUs where it is faster."""
+    if storage not in INT8_FORMATS or machine.int8 is None:
+        return False
+    if options.compute_mode == INT8_MATMUL:
+        return machine.int8(dtype).works
+    return options.compute_mode == AUTOMATIC and machine.device.type == "cpu" and machine.int8(dtype).pays
+
+
 def _mode(options: PrecisionOptions, machine: Machine, storage: str | None, dtype: torch.dtype) -> ComputeMode:
-    """Autocast for plain formats where the device has it, else a cast in each layer."""
+    """Products in int8 where they pay, autocast for plain formats where the device has it, else casts in each layer."""
     import torch
 
     from modules.memory.formats import FORMATS
@@ -260,6 +296,10 @@ def _mode(options: PrecisionOptions, machine: Machine, storage: str | None, dtyp
 
     if storage is None and options.compute_mode == AUTOMATIC:
         return ComputeMode.PLAIN
+    if _multiplies_int8(options, machine, storage, dtype):
+        return ComputeMode.INT8_MATMUL
+    if options.compute_mode == INT8_MATMUL:
+        return ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL
     if options.compute_mode == FP8_MATMUL and not (machine.fp8_matmul and storage in FP8_MATMUL_FORMATS):
         return ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL
     if options.compute_mode != AUTOMATIC:

@@ -1,10 +1,11 @@
 """What a job changes about convolutions: a tiny autoencoder instead of the VAE, edges that wrap around."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from torch import nn
 
+from modules.memory.hook_chain import replace_attribute
 from modules.models.loaded import LoadedModel
 from modules.models.vae.tiny_vae import TinyHalf, TinyVae, read_tiny
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER, TinyVaeFolders
@@ -26,13 +27,9 @@ def using_tiny_vae(model: LoadedModel, request: GenerationRequest, folders: Tiny
     if settings.vae.sd_vae_encode_method == TINY and encodes_images(request):
         tiny.encoder = read_half(model, ENCODER, folders)
     halves = [half.module for half in (tiny.decoder, tiny.encoder) if half is not None]
-    before = model.tiny_vae
-    model.tiny_vae = tiny
-    try:
-        with circular_padding(halves, request.tiling):
-            yield
-    finally:
-        model.tiny_vae = before
+    with circular_padding(halves, request.tiling), ExitStack() as undo:
+        undo.callback(replace_attribute(model, "tiny_vae", tiny).remove)
+        yield
 
 
 def read_half(model: LoadedModel, half: str, folders: TinyVaeFolders) -> TinyHalf:
@@ -44,12 +41,7 @@ def read_half(model: LoadedModel, half: str, folders: TinyVaeFolders) -> TinyHal
 @contextmanager
 def circular_padding(modules: Iterable[nn.Module], enabled: bool) -> Iterator[None]:
     """While open, all Conv2d in `modules` pad with what lies at the opposite edge; afterwards they are as before."""
-    convolutions = [m for module in modules for m in module.modules() if isinstance(m, nn.Conv2d)] if enabled else []
-    before = [convolution.padding_mode for convolution in convolutions]
-    try:
-        for convolution in convolutions:
-            convolution.padding_mode = "circular"
+    with ExitStack() as undo:
+        for convolution in [m for module in modules for m in module.modules() if isinstance(m, nn.Conv2d) and enabled]:
+            undo.callback(replace_attribute(convolution, "padding_mode", "circular").remove)
         yield
-    finally:
-        for convolution, mode in zip(convolutions, before, strict=True):
-            convolution.padding_mode = mode

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,7 +145,7 @@ class MemoryEstimator:
         self._corrections = Corrections(learnt)
         self._lock = threading.Lock()
         self._dry_run: DryRun | None = None
-        self._meta_models: OrderedDict[tuple[Path, int, frozenset[str]], MetaModel] = OrderedDict()
+        self._meta_models: OrderedDict[tuple[object, ...], MetaModel] = OrderedDict()
         self._dry_run_of: OrderedDict[tuple[object, ...], int] = OrderedDict()
         self._program_bytes: int | None = None
         self._turn = threading.Lock()
@@ -286,8 +286,10 @@ class MemoryEstimator:
 
         settings, machine = request.settings, self._engine.machine
         info = self._engine.catalogue.default(checkpoint)
+        options = PrecisionOptions.of(settings)
+        info = replace(info, modules=self._engine.modules.paths(options.modules))
         meta_model = self._meta_model(info, optional_encoders(settings))
-        plan = resolve(self._engine.fitting(info, PrecisionOptions.of(settings)), machine, meta_model.family)
+        plan = resolve(self._engine.fitting(info, options), machine, meta_model.family)
         choice = choose_attention(
             settings.optimizations.cross_attention_optimization,
             settings.stable_diffusion.upcast_attn,
@@ -300,7 +302,7 @@ class MemoryEstimator:
     def _meta_model(self, info: CheckpointInfo, optional: frozenset[str]) -> MetaModel:
         from modules.models.meta_model import build_meta_model
 
-        key = (info.path, info.mtime_ns, optional)
+        key = (info.path, info.mtime_ns, info.modules, optional)
         if key not in self._meta_models:
             self._meta_models[key] = build_meta_model(info, self._configs_dir, self._yaml, optional)
             while len(self._meta_models) > MAX_META_MODELS:
@@ -336,7 +338,7 @@ class MemoryEstimator:
     def _adapter_bytes(self, request: GenerationRequest) -> int:
         """The files of the adapters that the prompt names: they are held in main memory and put on the device."""
         tags = prepare_text(request.prompt, request.settings).tags
-        names = {tag.items[0] for kind in tags.values() for tag in kind if tag.items}
+        names = {tag.items[0] for same_type in tags.values() for tag in same_type if tag.items}
         found = (self._engine.adapters.files.catalogue.find(name) for name in names)
         return sum(2 * info.size_bytes for info in found if info is not None)
 

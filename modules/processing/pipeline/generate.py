@@ -23,11 +23,13 @@ from modules.processing.pipeline.passes import BatchTools, Passes, sample_batch,
 from modules.processing.pipeline.previews import Previews
 from modules.processing.pipeline.run_pass import PassTools
 from modules.processing.pipeline.stages import Part, Stage, old_first_pass_size
+from modules.processing.pipeline.step_recording import BatchRecorder
 from modules.processing.pipeline.steps import StepProgress
 from modules.processing.pipeline.upscaling import check_upscaler
 from modules.processing.record.made import Made
 from modules.processing.record.output import Output
 from modules.processing.record.recorder import Recorder
+from modules.processing.record.recordings import RunRecording
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest
 
@@ -39,9 +41,11 @@ def generate(
     events: Events,
     hooks: Hooks = NO_HOOKS,
     made: Made = MappingProxyType({}),
+    recording: RunRecording | None = None,
 ) -> Result:
     """Make the images of a request. Holds the engine's lock throughout. `hooks` take part; `made` is what an earlier
-    try has finished, which is not made again. The others come out as if all were made in one go.
+    try has finished, which is not made again. The others come out as if all were made in one go; with `recording` an
+    image that was cut off goes on where it was.
 
     Seeds must be fixed (not -1). An interrupt ends the job with the images that are finished; any other
     `FeatherweightError` is raised.
@@ -72,7 +76,8 @@ def generate(
         recorder.note(wanted.notice)
         recorder.fields(passes.start.fields(in_use.model))
         recorder.sources()
-        tools = BatchTools(engine, PassTools(in_use, steps, hooks), events, recorder)
+        passing = PassTools(in_use, steps, hooks, BatchRecorder(request, recording))
+        tools = BatchTools(engine, passing, events, recorder)
         for number in range(request.batch_count):
             try:
                 events.check()
@@ -114,6 +119,7 @@ def _make_batch(passes: Passes, number: int, tools: BatchTools) -> None:
     tools.recorder.begin(batch)
     for index, image in enumerate(images):
         tools.recorder.image(image, batch, index, passes.start)
+    tools.passing.recorder.forget_batch(number)
 
 
 def _decoded(latents: Tensor, draft: BatchDraft, tools: BatchTools) -> Iterable[Tensor]:

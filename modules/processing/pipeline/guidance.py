@@ -16,6 +16,7 @@ from torch import Tensor
 from modules.errors import NumericalError
 from modules.models.denoiser_context import DenoiserContext, Extra
 from modules.models.families.family import GuidanceType
+from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.pipeline.hooks import Denoised, DenoiserInputs, GuidanceHooks
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
@@ -58,10 +59,11 @@ class Used(Flag):
 @dataclass(frozen=True)
 class RefinerSwitch:
     """Another model that takes over in the middle: `should_switch(evaluation, total, sigma)` says when, `make`
-    loads it; nothing here refers to the old one any longer then."""
+    loads it; nothing here refers to the old one any longer then. `info`: its file, where that is known."""
 
     should_switch: Callable[[int, int, float], bool]
     make: Callable[[], GuidedDenoiser]
+    info: CheckpointInfo | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

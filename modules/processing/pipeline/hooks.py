@@ -3,7 +3,7 @@ extensions' scripts stand behind it (`modules.scripts.hooks`). Nothing here know
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +12,8 @@ from PIL import Image
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from modules.sampling.types import Denoise
 
 
 @dataclass
@@ -25,6 +27,25 @@ class BatchDraft:
     subseeds: list[int]
 
 
+class PassComputing(Protocol):
+    """What a pass computes with, for those who compute with it themselves before its first step."""
+
+    @property
+    def sigmas(self) -> Tensor:
+        """The noise levels that the pass walks along, falling, [steps + 1]."""
+
+    def schedule(self, steps: int) -> Tensor:
+        """The model's own noise levels for so many steps of Euler from pure noise, falling to 0, [steps + 1]."""
+
+    def denoiser(self, prompts: Sequence[str], negatives: Sequence[str], cfg_scale: float, steps: int) -> Denoise:
+        """(x [B,C,h,w], sigma [B]) -> denoised, with guidance by these texts, one for each image of the batch; the
+        adapters are those of the job's prompt. Counts its calls, of which there may be `steps`, for prompts that
+        change with the step. It raises `Interrupted` and `Skipped` where the user stops the job."""
+
+    def noise_for(self, x: Tensor) -> Tensor:
+        """The first noise [B,C,h,w] with which the sampler begins with `x`, which is at the level `sigmas[0]`."""
+
+
 @dataclass
 class PassStart:
     """A pass of sampling before its first step. `x` and `noise` [B,C,h,w] may be changed in place; in a first pass
@@ -35,6 +56,7 @@ class PassStart:
     cond: Any
     uncond: Any
     is_hires: bool = False
+    computing: PassComputing | None = None
 
 
 @dataclass
@@ -161,7 +183,7 @@ class Hooks(Protocol):
         """Before anything of a batch is computed."""
 
     def adapters_active(self, batch: BatchDraft, adapters: Mapping[str, Any]) -> None:
-        """The adapters of the prompt (by kind) are on the model."""
+        """The adapters of the prompt (by type) are on the model."""
 
     def batch(self, batch: BatchDraft) -> None:
         """Before the prompts are encoded."""

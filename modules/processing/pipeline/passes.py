@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from PIL import Image
@@ -219,6 +219,7 @@ def _run(
     switch = None
     if refines(request, settings.is_hires) and not in_use.is_in_use(request.refiner_checkpoint):
         switch = refiner_switch(request, pass_levels(in_use.model, settings), refine)
+        switch = replace(switch, info=tools.engine.catalogue.default(request.refiner_checkpoint))
     result = run_pass(settings, start, batch, encoded, tools.passing, switch)
     tools.recorder.used(result.used)
     return result

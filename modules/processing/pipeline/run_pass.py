@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,17 +21,19 @@ from modules.processing.pipeline.guidance import (
     conditioned,
 )
 from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
-from modules.processing.pipeline.pass_settings import PassSettings
+from modules.processing.pipeline.pass_settings import PassSettings, schedule_options
 from modules.processing.pipeline.stages import Stage
 from modules.processing.pipeline.starts.start import Start
+from modules.processing.pipeline.step_recording import BatchRecorder, PassRecording, pass_identity
 from modules.processing.pipeline.steps import StepProgress
 from modules.prompting.padding import CondPadding
-from modules.sampling.catalog import Family
+from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.flow import NoiseLevels, trained_timesteps
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
-from modules.sampling.types import OnStep, StepInfo
+from modules.sampling.schedules import build_sigmas
+from modules.sampling.types import Denoise, OnStep, StepInfo
 from modules.settings.values import Settings
 
 PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": Prediction.FLOW}
@@ -39,11 +41,13 @@ PREDICTIONS = {"epsilon": Prediction.EPS, "v_prediction": Prediction.V, "flow": 
 
 @dataclass(frozen=True)
 class PassTools:
-    """What passes work with: the model, who is told of steps, and who takes part."""
+    """What passes work with: the model, who is told of steps, who takes part, and where the model's answers are kept
+    in case the process ends."""
 
     in_use: ModelInUse
     steps: StepProgress
     hooks: Hooks
+    recorder: BatchRecorder
 
 
 @dataclass(frozen=True)
@@ -81,21 +85,96 @@ def run_pass(
     noise = batch_noise(batch, settings, model, (model.latent_channels, height, width))
     first = noise.first() * start.noise_multiplier
     image = start.image_conditioning(model, height, width)
-    denoiser = guided_denoiser(settings, model, levels, encoded, image, start.image_cfg_scale)
-    check_nan = model.plan.check_nan
-    guidance = build_guidance(settings, denoiser, tools.steps.check, check_nan, hooks.guidance, refiner_switch)
+    recording = _recording(settings, sampling_run, batch, tools, refiner_switch)
+    denoiser = recording.around(guided_denoiser(settings, model, levels, encoded, image, start.image_cfg_scale))
+    if refiner_switch is not None:
+        refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
+    check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
+    guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch)
     del denoiser, model  # a refiner may have to leave memory to itself
     x = first if latents is None else latents
-    hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires))
-    with tools.in_use.merging_tokens(settings.token_merging_ratio):
+    computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
+    hooks.before_sampling(PassStart(x, first, encoded.prompts, encoded.negatives, settings.is_hires, computing))
+    on_step = _telling(tools.steps, recording)
+    with recording, tools.in_use.merging_tokens(settings.token_merging_ratio):
         result = sampling_run.run(
             start.constrain(guidance, latents, hooks),
             _noised(sampling_run, latents, first, options.img2img.img2img_extra_noise, hooks),
             sampling_run.step_noise(noise, per_image=not options.compatibility.no_dpmpp_sde_batch_determinism),
-            tools.steps.on_step if masked is None or hooks.wants_mask_blends else _showing(masked, tools.steps.on_step),
+            on_step if masked is None or hooks.wants_mask_blends else _showing(masked, on_step),
         )
     tools.steps.end_pass()
     return PassResult(start.keep(result, latents, hooks), guidance.used)
+
+
+@dataclass(frozen=True, eq=False)
+class _Computing:
+    """Implements `PassComputing`; keeps no model."""
+
+    settings: PassSettings
+    start: Start
+    tools: PassTools
+    levels: NoiseLevels
+    sampling_run: SamplingRun
+    image: Tensor | None
+    latents: Tensor | None
+
+    @property
+    def sigmas(self) -> Tensor:
+        return self.sampling_run.sigmas
+
+    def schedule(self, steps: int) -> Tensor:
+        options = schedule_options(self.settings.settings, self.settings.schedule_table)
+        return build_sigmas("Euler", "Automatic", steps, self.levels, options)
+
+    def denoiser(self, prompts: Sequence[str], negatives: Sequence[str], cfg_scale: float, steps: int) -> Denoise:
+        model, settings = self.tools.in_use.model, self.settings
+        own = replace(settings, sampler=SAMPLERS.get("Euler"), steps=steps, cfg_scale=cfg_scale)
+        encoded = self.tools.in_use.conditioner.encode(prompts, negatives, steps, own.settings, own.size_px)
+        denoiser = guided_denoiser(own, model, self.levels, encoded, self.image, self.start.image_cfg_scale)
+        return build_guidance(own, denoiser, self.tools.steps.check, model.plan.check_nan)
+
+    def noise_for(self, x: Tensor) -> Tensor:
+        run = self.sampling_run
+        kept = 0.0 if self.latents is None else self.latents * run.latent_scale
+        return (x - kept) / run.noise_scale
+
+
+def _recording(
+    settings: PassSettings,
+    sampling_run: SamplingRun,
+    batch: Batch,
+    tools: PassTools,
+    refiner_switch: RefinerSwitch | None,
+) -> PassRecording:
+    """Where the model's answers in this pass are kept, with those of an earlier try."""
+    recorder, in_use = tools.recorder, tools.in_use
+    calls = (len(sampling_run.sigmas) - 1) * (2 if settings.sampler.second_order else 1)
+
+    def identity() -> bytes:
+        models = [in_use.model.info, *([refiner_switch.info] if refiner_switch and refiner_switch.info else [])]
+        active = in_use.conditioner.adapters
+        facts = [in_use.model.plan.fingerprint, in_use.model.device, active.uses, active.mode]
+        return pass_identity(recorder.request, (batch.number, settings.stage.value), models, facts)
+
+    takes_own_steps = settings.sampler.uses_sigma_range  # how many is not known before
+    return recorder.begin(batch.number, settings.stage.value, identity, None if takes_own_steps else calls)
+
+
+def _recorded(recording: PassRecording, make: Callable[[], GuidedDenoiser]) -> Callable[[], GuidedDenoiser]:
+    return lambda: recording.around(make())
+
+
+def _telling(steps: StepProgress, recording: PassRecording) -> OnStep:
+    """Tell of steps, but not of those that an earlier try has made: they take no time, and nobody wants to see them."""
+
+    def on_step(info: StepInfo) -> None:
+        if recording.is_replaying:
+            steps.unfinished = info.denoised
+        else:
+            steps.on_step(info)
+
+    return on_step
 
 
 def _showing(masked: MaskedStart, on_step: OnStep) -> OnStep:

@@ -28,6 +28,7 @@ RECORDED_MODES = {
     ComputeMode.MANUAL: "Manual cast",
     ComputeMode.AUTOCAST: "Autocast",
     ComputeMode.FP8_MATMUL: "FP8 matmul",
+    ComputeMode.INT8_MATMUL: "int8 matmul",
 }
 """As the setting `compute_mode` calls them. Always said, because Automatic may mean another one on another device."""
 
@@ -96,6 +97,7 @@ def main_fields(
         "Model": checkpoint.model_name if settings.infotext.add_model_name_to_info else None,
         "VAE hash": vae.shorthash if vae and settings.infotext.add_vae_hash_to_info else None,
         "VAE": vae.name if vae and settings.infotext.add_vae_name_to_info else None,
+        **{f"Module {number}": path.stem for number, path in enumerate(checkpoint.modules, 1)},
         **(precision_fields(plan) if plan else {}),
         "Clip skip": clip_skip if clip_skip > 1 else None,
         "ENSD": delta if delta and spec.uses_ensd and eta_of(spec, settings) != 0 else None,

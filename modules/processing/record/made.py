@@ -20,7 +20,7 @@ class MadeImage:
     infotext: str
     seed: int
     subseed: int
-    kind: ImageRole = ImageRole.SAMPLE
+    role: ImageRole = ImageRole.SAMPLE
 
     def read(self) -> GeneratedImage | None:
         """The image from its file; None where the user has taken that away or changed it into no image."""
@@ -29,7 +29,7 @@ class MadeImage:
                 image = file.convert("RGBA" if file.mode in ("RGBA", "LA") else "RGB")
         except OSError:
             return None
-        return GeneratedImage(image, self.infotext, self.seed, self.subseed, self.path, self.kind, key=self.key)
+        return GeneratedImage(image, self.infotext, self.seed, self.subseed, self.path, self.role, key=self.key)
 
 
 Made = Mapping[str, MadeImage]

@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from PIL import Image
+
 from modules.atomic_files import fingerprint, output_error, write_atomic
 from modules.errors import OutputError
 from modules.images.encode import encode_image
 from modules.images.naming import NameContext
 from modules.images.saving import OnPath, grids_folder, samples_folder, save_image
 from modules.processing.pipeline.hooks import NO_HOOKS, FileToSave, Hooks
+from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.record.spool import Spool, Unsaved
 from modules.processing.request import GenerationRequest, tab_of
@@ -33,6 +36,7 @@ class Output:
     samples_dir: Path | None = None
     allowed: tuple[Path, ...] | None = None
     spool: Spool | None = None  # keeps what cannot be saved; None: it is only in the result
+    recordings: Recordings | None = None  # where an image that is cut off is gone on with; None: it begins anew
 
     def save(
         self,
@@ -47,42 +51,54 @@ class Output:
 
         What hooks change on the way goes into the file alone. `on_path`: see `save_image`.
         """
-        is_grid = image.kind is ImageRole.GRID
-        if is_grid:
-            folder = grids_folder(request.settings, self.data_dir, tab_of(request))
-        else:
-            folder = self.samples_dir or samples_folder(request.settings, self.data_dir, tab_of(request))
+        is_grid = image.role is ImageRole.GRID
         file = FileToSave(image.image, {INFOTEXT: image.infotext}, is_grid)
         hooks.before_saving(file)
         items = {name: text for name, text in file.infos.items() if name != INFOTEXT}
         infotext = file.infos.get(INFOTEXT, "")
+        folder = self._folder(request, is_grid)
+        unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items)
+        path, problem = self.put(file.image, unsaved, on_path)
+        if problem is None:
+            file.path = path
+            hooks.saved(file)
+        return (image if path is None else replace(image, path=path)), problem
+
+    def _folder(self, request: GenerationRequest, is_grid: bool) -> Path:
+        if is_grid:
+            return grids_folder(request.settings, self.data_dir, tab_of(request))
+        return self.samples_dir or samples_folder(request.settings, self.data_dir, tab_of(request))
+
+    def put(self, image: Image.Image, unsaved: Unsaved, on_path: OnPath) -> tuple[Path | None, str | None]:
+        """Write one file: where it is now (None: only in the result), and a sentence where it is not where it belongs.
+
+        This is what a worker in another process has done for it.
+        """
         try:
-            check_folder(folder, self.allowed)
+            check_folder(unsaved.folder, self.allowed)
         except OutputError as error:
-            return image, f"{error} {KEPT_HERE}"
+            return None, f"{error} {KEPT_HERE}"
         try:
-            file.path = path = save_image(
-                file.image,
-                folder,
-                request.settings,
-                context,
-                infotext,
-                is_grid=is_grid,
-                suffix=suffix,
-                items=items,
+            path = save_image(
+                image,
+                unsaved.folder,
+                unsaved.settings,
+                unsaved.context,
+                unsaved.infotext,
+                is_grid=unsaved.is_grid,
+                suffix=unsaved.suffix,
+                items=unsaved.items,
                 on_path=on_path,
             )
         except OutputError as error:
             if self.spool is None:
-                return image, f"{error} {KEPT_HERE}"
-            unsaved = Unsaved(folder, request.settings, context, infotext, is_grid, suffix, items)
-            kept, sentence = self.spool.keep(file.image, unsaved)
+                return None, f"{error} {KEPT_HERE}"
+            kept, sentence = self.spool.keep(image, unsaved)
             if kept is None:
-                return image, f"{error} {sentence}"
+                return None, f"{error} {sentence}"
             on_path(kept, fingerprint(kept))
-            return replace(image, path=kept), f"{error} {sentence}"
-        hooks.saved(file)
-        return replace(image, path=path), None
+            return kept, f"{error} {sentence}"
+        return path, None
 
     def save_source(self, source: SourceImage, request: GenerationRequest) -> str | None:
         """Save an image that a job starts from as PNG, named by the md5 of its pixels as in the reference UI, unless it

@@ -154,7 +154,7 @@ class Recorder:
         for role, image in start.by_products(raw, index):
             is_saved, is_shown = wanted[role]
             key = sample_key(batch.number, index, f"-{role}")
-            extra = replace(finished, image=image, kind=role, path=None, key=key)
+            extra = replace(finished, image=image, role=role, path=None, key=key)
             if is_saved and saves:
                 extra = self._saved(extra, batch.number, index, f"-{role}")
             if is_shown:
@@ -218,7 +218,7 @@ class Recorder:
     def add_grid(self) -> None:
         """A grid of several samples, first in the list."""
         settings = self._request.settings
-        images = [image.image for image in self._images if image.kind is ImageRole.SAMPLE]
+        images = [image.image for image in self._images if image.role is ImageRole.SAMPLE]
         wanted = settings.gallery.return_grid or settings.saving.grid_save
         if not self._request.save_grid or not wanted or not images:
             return
@@ -236,7 +236,7 @@ class Recorder:
             first.infotext,
             first.seed,
             first.subseed,
-            kind=ImageRole.GRID,
+            role=ImageRole.GRID,
             key=GRID_KEY,
         )
         if settings.saving.grid_save:
@@ -274,7 +274,7 @@ class Recorder:
         model, engine = self._in_use.model, self._engine
         if model.info.sha256 is None:
             self._events.stage(Stage.HASH)
-            model.info = engine.hashed(model.info)
+            model.info = replace(engine.hashed(model.info), modules=model.info.modules)
             self._events.stage(Stage.SAVE)
         if model.vae_info is not None:
             model.vae_info = engine.vaes.hashed(model.vae_info)

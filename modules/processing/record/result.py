@@ -35,7 +35,7 @@ class GeneratedImage:
     seed: int
     subseed: int
     path: Path | None = None  # where it was saved; None: not saved
-    kind: ImageRole = ImageRole.SAMPLE
+    role: ImageRole = ImageRole.SAMPLE
     is_finished: bool = True
     key: str = ""
 
@@ -90,4 +90,4 @@ class Result:
     @property
     def samples(self) -> tuple[GeneratedImage, ...]:
         """The images without grids."""
-        return tuple(p for p in self.images if p.kind is ImageRole.SAMPLE)
+        return tuple(p for p in self.images if p.role is ImageRole.SAMPLE)

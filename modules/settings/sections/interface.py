@@ -74,6 +74,13 @@ class InterfaceSettings(SettingsGroup):
         needs_reload=True,
         hint="Settings shown at the top of the page.",
     )
+    localization = choice(
+        "Localization",
+        "None",
+        "localizations",
+        needs_reload=True,
+        hint="None: as the browser prefers. The header of each page can say otherwise.",
+    )
     show_progress_in_title = flag("Show generation progress in window title", True)
     send_seed = flag("Send the seed along with a prompt or image", True)
     send_size = flag("Send the size along with a prompt or image", True)

@@ -60,6 +60,13 @@ class PostprocessingSettings(SettingsGroup):
     postprocessing_disable_in_extras = many(
         "Disable postprocessing operations in extras tab", (), "postprocessing", needs_reload=True
     )
+    postprocessing_enable_in_main_ui = many(
+        "Enable postprocessing operations in txt2img and img2img tabs",
+        (),
+        "postprocessing",
+        needs_reload=True,
+        hint="These stand among the scripts below the form, and work on each image before it is saved.",
+    )
     postprocessing_operation_order = many(
         "Postprocessing operation order",
         (),

@@ -1,6 +1,6 @@
 """The model and what it is asked: checkpoint, VAE, prompt handling, img2img."""
 
-from modules.settings.group import SettingsGroup, choice, flag, number, text, whole
+from modules.settings.group import SettingsGroup, choice, flag, many, number, text, whole
 from modules.settings.setting import Section
 
 MAX_CROP_PX = 4096
@@ -138,6 +138,12 @@ class VaeSettings(SettingsGroup):
         "vaes",
         infotext="VAE",
         hint="Automatic: a VAE file named like the checkpoint, else the one inside the checkpoint.",
+    )
+    forge_additional_modules = many(
+        "VAE / Text encoder",
+        (),
+        "modules",
+        hint="Files with parts of the model: they take the place of what the checkpoint has, or add what it lacks.",
     )
     sd_vae_overrides_per_model_preferences = flag(
         "Selected VAE overrides per-model preferences",

@@ -39,12 +39,40 @@ class SystemSettings(SettingsGroup):
         True,
         hint="Fewer changes of model. No job is passed over more than a dozen times, and users take turns.",
     )
+    queue_resume_after = whole(
+        "Seconds that an image takes from which on it can go on in the middle after a crash",
+        30,
+        minimum=0,
+        maximum=100000,
+        hint="Of sampling, per pass; quicker images are made again from their first step.",
+    )
+    queue_resume_every = whole(
+        "Seconds between the moments that a long image is secured",
+        10,
+        minimum=0,
+        maximum=100000,
+        hint="What was computed since is lost when the server is killed.",
+    )
+    queue_resume_megabytes = whole(
+        "Megabytes on disk for securing long images",
+        2048,
+        minimum=0,
+        maximum=1000000,
+        hint="Freed when an image is finished. 0: images are not secured.",
+    )
     queue_kept_jobs = whole(
         "How many ended jobs the queue remembers",
         1000,
         minimum=0,
         maximum=100000,
         hint="With the images that they began with. Bookmarked ones are kept in any case; images are not affected.",
+    )
+    worker_interrupt_grace = whole(
+        "Seconds that a worker process may take to stop before it is ended",
+        60,
+        minimum=0,
+        maximum=3600,
+        hint="With --workers. After Interrupt; finished images are kept, and the worker starts again. 0: for ever.",
     )
     queue_done_command = text(
         "Command that the queue may run when it is done",

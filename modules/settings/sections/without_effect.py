@@ -12,7 +12,7 @@ from modules.settings.sections.interface import (
     InterfaceSettings,
     PreviewSettings,
 )
-from modules.settings.sections.postprocessing import PostprocessingSettings, UpscalingSettings
+from modules.settings.sections.postprocessing import UpscalingSettings
 from modules.settings.sections.samplers import SamplerSettings
 from modules.settings.sections.saving import ImageSavingSettings
 from modules.settings.sections.stable_diffusion import Img2ImgSettings, StableDiffusionSettings, VaeSettings
@@ -45,21 +45,6 @@ SETTINGS = (
     *kept(
         Img2ImgSettings.section,
         {},
-    ),
-    *kept(
-        Section(id="hypertile", title="Hypertile", category="Stable Diffusion"),
-        {
-            "hypertile_explanation": "",
-            "hypertile_enable_unet": False,
-            "hypertile_enable_unet_secondpass": False,
-            "hypertile_max_depth_unet": 3,
-            "hypertile_max_tile_unet": 256,
-            "hypertile_swap_size_unet": 3,
-            "hypertile_enable_vae": False,
-            "hypertile_max_depth_vae": 3,
-            "hypertile_max_tile_vae": 128,
-            "hypertile_swap_size_vae": 3,
-        },
     ),
     *kept(
         SamplerSettings.section,
@@ -97,7 +82,6 @@ SETTINGS = (
     *kept(
         InterfaceSettings.section,
         {
-            "localization": "None",
             "ui_tab_order": (),
             "hidden_tabs": (),
             "ui_reorder_list": (),
@@ -205,12 +189,6 @@ SETTINGS = (
             "SWIN_torch_compile": False,
             "ldsr_steps": 100,
             "ldsr_cached": False,
-        },
-    ),
-    *kept(
-        PostprocessingSettings.section,
-        {
-            "postprocessing_enable_in_main_ui": (),
         },
     ),
 )

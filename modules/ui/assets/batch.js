@@ -44,7 +44,7 @@
     input.setAttribute("aria-label", "Batch: choose image files");
     const drop = fw.element("label", { className: "fw-canvas-drop" }, "Drop images here, or click to choose several", input);
     const list = fw.element("ul", { className: "fw-batch-list" });
-    const clear = fw.element("button", { type: "button", textContent: "Remove all", id: "img2img_batch_clear" });
+    const clear = fw.element("button", { type: "button", textContent: "Remove all", id: "img2img_batch_clear", className: "fw-batch-clear" });
     place.replaceChildren(drop, list, clear);
     input.addEventListener("change", () => {
       add([...input.files]);

@@ -158,7 +158,7 @@
       if (this.layer) {
         this.paint.addEventListener("pointerdown", (event) => this.begin(event));
         this.paint.addEventListener("pointermove", (event) => this.move(event));
-        for (const kind of ["pointerup", "pointercancel"]) this.paint.addEventListener(kind, (event) => this.end(event));
+        for (const event_name of ["pointerup", "pointercancel"]) this.paint.addEventListener(event_name, (event) => this.end(event));
         this.paint.addEventListener("pointerleave", () => { this.circle.hidden = true; });
         this.paint.addEventListener("contextmenu", (event) => event.preventDefault());
       }

@@ -13,7 +13,6 @@
     vae: "Preferred VAE",
     notes: "Notes",
   };
-  const CHOICES = { "sd version": ["Unknown", "SD1", "SD2", "SDXL"] };
   const LONG = ["description", "activation text", "negative text", "notes"];
 
   fw.openCard = async (panel, card, showsMetadata) => {
@@ -87,7 +86,7 @@
   }
 
   function fieldOf(name, value, details) {
-    const choices = name === "vae" ? details.vaes : CHOICES[name];
+    const choices = { vae: details.vaes, "sd version": details.versions }[name];
     if (choices) {
       const listed = value && !choices.includes(value) ? [...choices, value] : choices;
       const select = element("select", {}, ...listed.map((text) => element("option", { textContent: text })));

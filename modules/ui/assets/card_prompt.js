@@ -21,7 +21,7 @@
   function pattern(card) {
     if (card.tag) {
       const name = escaped(card.tag.slice(card.tag.indexOf(":"), -1));
-      return new RegExp(`<(?:${card.kinds.join("|")})${name}(?::[^<>]*)?>`);
+      return new RegExp(`<(?:${card.tag_types.join("|")})${name}(?::[^<>]*)?>`);
     }
     const word = escaped(card.prompt);
     return new RegExp(`\\(\\s*${word}\\s*(?::[\\d.]+)?\\s*\\)|(?<![\\p{L}\\p{N}_-])${word}(?![\\p{L}\\p{N}_-])`, "u");

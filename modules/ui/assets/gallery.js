@@ -5,7 +5,7 @@
   const HERE = ["localhost", "127.0.0.1", "[::1]"];
 
   for (const tab of fw.tabs) {
-    let items = []; // {url, infotext, seed, width, height, kind, path, task, index}; without a task: a dropped file
+    let items = []; // {url, infotext, seed, width, height, role, path, task, index}; without a task: a dropped file
     let selected = 0;
     let shown = 0; // counts what was put on the stage, so that an image that loads late does not replace a newer one
     let enlarged = null; // a job that makes one of the images again: {task, item}
@@ -67,7 +67,7 @@
       const button = document.createElement("button");
       button.type = "button";
       button.setAttribute("role", "option");
-      button.setAttribute("aria-label", item.kind === "grid" ? "Grid" : `Image with seed ${item.seed}`);
+      button.setAttribute("aria-label", item.role === "grid" ? "Grid" : `Image with seed ${item.seed}`);
       const image = new Image();
       image.src = item.url;
       image.alt = "";
@@ -97,6 +97,10 @@
       const link = tools.querySelector("[data-do=download]");
       link.href = item.url;
       link.download = fw.downloadName(item);
+      const report = tools.querySelector("[data-link=report]");
+      const page = item.kind === "grid" ? item.infotext.match(/Precision report: ([\w.-]+\.html)/) : null;
+      report.hidden = !page;
+      if (page) report.href = `featherweight/v1/reports/${page[1]}`;
       fw.offerTargets(tab.find("send_tools"), tab.prefix, () => tab.selectedImage());
     }
 
@@ -145,7 +149,7 @@
         tab.follow(reply.task);
       },
       async remove(item) {
-        if (!window.confirm("Delete this image? Its file goes into the folder outputs/trash.")) return;
+        if (!window.confirm(fw.text("Delete this image? Its file goes into the folder outputs/trash."))) return;
         const reply = await fw.post("internal/delete-image", named(item));
         for (const other of items) {
           if (other.task === item.task && other.index > item.index) {

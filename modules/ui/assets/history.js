@@ -10,6 +10,7 @@
     ["fp8_e4m3fn", "fp8 e4m3fn, plain"],
     ["fp8_e5m2", "fp8 e5m2"],
     ["int8_row", "int8"],
+    ["int8_convrot", "int8, rotated"],
     ["fp16", "full precision"],
   ];
   let images = [];
@@ -181,7 +182,7 @@
     }));
     const send = fw.element("div", { className: "fw-tools fw-history-send", dataset: { for: "user" } });
     if (!fw.mayChange(image.user)) for (const one of [star, remove, tags]) one.disabled = true;
-    const item = () => ({ ...image, url: address(image, "image"), seed: -1, subseed: -1, kind: image.role });
+    const item = () => ({ ...image, url: address(image, "image"), seed: -1, subseed: -1, role: image.role });
     fw.offerTargets(send, "history", item);
     send.addEventListener("click", (event) => event.target.closest("button") && dialog.close());
     dialog.append(

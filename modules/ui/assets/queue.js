@@ -59,7 +59,8 @@
     const label = document.activeElement?.textContent;
     const list = place().querySelector(".fw-queue-lists");
     list.replaceChildren(
-      ...section("Running", state.running ? [state.running] : [], (job) => row(job, runningButtons(job))),
+      ...workers(state.workers),
+      ...section("Running", state.running_all, (job) => row(job, runningButtons(job))),
       ...section(
         `Waiting (${state.waiting_total})`,
         state.waiting,
@@ -94,6 +95,24 @@
     return [fw.element("h3", { textContent: title }), fw.element("ol", {}, ...jobs.map(draw))];
   }
 
+  // A table of the worker processes and other servers; nothing where the server makes its images itself.
+  function workers(list) {
+    if (!list.length) return [];
+    const cells = (tag, texts) => fw.element("tr", {}, ...texts.map((text) => fw.element(tag, { textContent: text })));
+    const rows = list.map((worker) => {
+      const job = worker.title || worker.message || worker.model;
+      const line = cells("td", [worker.name, worker.place, worker.state, job, String(worker.restarts)]);
+      line.className = `fw-worker-${worker.state}`;
+      line.title = [worker.message, worker.model].filter(Boolean).join("\n");
+      return line;
+    });
+    const head = cells("th", ["Worker", "Where", "State", "What", "Restarts"]);
+    return [
+      fw.element("h3", { textContent: "Workers" }),
+      fw.element("table", { className: "fw-workers" }, fw.element("thead", {}, head), fw.element("tbody", {}, ...rows)),
+    ];
+  }
+
   // "40 % · sampling · 3 s left", "waits for ...", "failed: ...".
   fw.queueLine = (job) => {
     if (job.waits_for) return `waits ${job.waits_for}`;
@@ -125,7 +144,7 @@
       "div",
       { className: "fw-queue-text" },
       fw.element("strong", { textContent: `${job.is_bookmarked ? "★ " : ""}${job.title}` }),
-      fw.element("span", { textContent: [job.is_image_job ? "" : job.kind, fw.queueLine(job)].filter(Boolean).join(" · ") }),
+      fw.element("span", { textContent: [job.is_image_job ? "" : job.type, fw.queueLine(job)].filter(Boolean).join(" · ") }),
     );
     if (job.status === "running") {
       const filled = fw.element("span");
@@ -264,7 +283,7 @@
   document.addEventListener("click", (event) => {
     const name = event.target.closest?.("#fw_queue [data-do]")?.dataset.do;
     if (name === "pause") act(event.target.getAttribute("aria-pressed") === "true" ? "resume" : "pause")();
-    if (name === "clear" && window.confirm("Cancel all jobs that wait?")) act("clear")();
+    if (name === "clear" && window.confirm(fw.text("Cancel all jobs that wait?"))) act("clear")();
     if (name === "retry") act("retry-failed")();
     if (event.target.closest?.('#tabs button[role="tab"]')) setTimeout(look, 50);
   });

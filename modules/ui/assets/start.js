@@ -66,11 +66,13 @@
   document.addEventListener("input", (event) => {
     if (event.target.id !== "settings_search") return;
     const wanted = event.target.value.trim().toLowerCase();
+    // In the page's language, and in English, in which all guides are written.
+    const found = (part) => [part.textContent, fw.sourceText(part)].some((text) => text.toLowerCase().includes(wanted));
     for (const section of document.querySelectorAll(".fw-section")) {
       let shown = 0;
-      const hit = section.querySelector("h2").textContent.toLowerCase().includes(wanted);
+      const hit = found(section.querySelector("h2"));
       for (const setting of section.querySelectorAll(".fw-setting")) {
-        const matches = hit || setting.textContent.toLowerCase().includes(wanted) || setting.id.includes(wanted);
+        const matches = hit || found(setting) || setting.id.includes(wanted);
         setting.style.display = matches ? "" : "none";
         shown += matches ? 1 : 0;
       }
@@ -91,7 +93,7 @@
 
   function nameButtons() {
     for (const button of document.querySelectorAll("button:not([title])")) {
-      const name = SIGNS[button.textContent.trim()];
+      const name = SIGNS[fw.sourceText(button).trim()];
       if (!name) continue;
       button.title = name;
       if (button.textContent.trim().length === 1 && !button.hasAttribute("aria-label")) button.setAttribute("aria-label", name);
@@ -107,7 +109,7 @@
   function inMenu(id, outer) {
     const title = window.gradio_config?.components.find((part) => part.props.elem_id === id)?.props.label;
     const entries = outer ? document.querySelectorAll(`#${outer} .overflow-dropdown button`) : topMenu();
-    return [...entries].find((entry) => entry.textContent.trim() === title);
+    return [...entries].find((entry) => fw.sourceText(entry).trim() === title);
   }
 
   const topMenu = () => document.querySelector("#tabs .overflow-dropdown")?.querySelectorAll("button") || [];
@@ -141,6 +143,7 @@
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
     fw.tabs.forEach(resumeWhenThere);
     fw.showNotices();
+    fw.greet();
   }
 
   document.addEventListener("DOMContentLoaded", ready);

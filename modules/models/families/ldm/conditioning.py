@@ -48,6 +48,7 @@ class TextTowerRecipe:
             project=module.text_projection if projected else None,
             fixed_layer=None if by_options else self.layer_from_end,
             final_norm=self.final_norm,
+            has_gradients=request.has_gradients,
         )
         table = request.embeddings.get(int(module.config.hidden_size))
         return TextTower(parts.tokenizer, encoder, table, self.pad_id)
@@ -74,11 +75,11 @@ class SizeFacts:
     high_score: float = 0.0
 
     @classmethod
-    def of(cls, kind: SizeVector, size_px: tuple[int, int], settings: Settings) -> SizeFacts:
-        """What a family with this kind of vector depends on."""
-        if kind is SizeVector.NONE:
+    def of(cls, vector: SizeVector, size_px: tuple[int, int], settings: Settings) -> SizeFacts:
+        """What a family with this vector depends on."""
+        if vector is SizeVector.NONE:
             return cls()
-        scored = kind is SizeVector.AESTHETIC
+        scored = vector is SizeVector.AESTHETIC
         return cls(
             *size_px,
             settings.sdxl.sdxl_crop_left,
@@ -163,13 +164,13 @@ class ClipConditioner:
         }
 
 
-def size_vector(kind: SizeVector, facts: SizeFacts, is_negative: bool) -> Tensor | None:
+def size_vector(vector: SizeVector, facts: SizeFacts, is_negative: bool) -> Tensor | None:
     """The end of the vector, [V] float32: the embedded numbers side by side. Negative prompts get the low score."""
     size = (facts.height_px, facts.width_px)
     crop = (facts.crop_top_px, facts.crop_left_px)
-    if kind is SizeVector.NONE:
+    if vector is SizeVector.NONE:
         return None
-    if kind is SizeVector.SIZES:
+    if vector is SizeVector.SIZES:
         return sinusoidal((*size, *crop, *size))
     return sinusoidal((*size, *crop, facts.low_score if is_negative else facts.high_score))
 

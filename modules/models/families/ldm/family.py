@@ -13,6 +13,7 @@ from torch import Tensor
 from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.denoiser_context import ModelInputs
 from modules.models.families.family import (
+    AdapterVersion,
     Component,
     Conditioning,
     DenoiserInputSizes,
@@ -76,6 +77,7 @@ class LdmFamily:
     text: ClipConditioning
     folder: FolderLayout
     detects: Callable[[Header], bool]
+    detects_denoiser: Callable[[Header], bool]
     text_encoders: TextEncoders
     is_large: bool = False
     schedule_table: tuple[float, ...] = ALIGN_YOUR_STEPS_512
@@ -87,6 +89,7 @@ class LdmFamily:
     context_tokens: int = CHUNK_TOKENS
     latent_multiple: int = 1
     lora_base: LoraBase | None = None
+    adapter_version: AdapterVersion | None = None
 
     @property
     def embedding_components(self) -> tuple[str, ...]:

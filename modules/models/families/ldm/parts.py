@@ -36,6 +36,18 @@ def has_vector(header: Header) -> bool:
     return f"{ldm_unet.PREFIX}.label_emb.0.0.weight" in header
 
 
+def context_width(header: Header) -> int | None:
+    """Width of the tokens that the UNet of a file attends to."""
+    keys = (key for key in header if key.startswith(ldm_unet.PREFIX) and key.endswith("attn2.to_k.weight"))
+    return next((header[key].shape[-1] for key in keys if header[key].shape), None)
+
+
+def has_linear_projections(header: Header) -> bool:
+    """Whether linear layers are around the transformer blocks of a file's UNet, and not 1x1 convolutions."""
+    keys = (key for key in header if key.startswith(ldm_unet.PREFIX) and key.endswith(".1.proj_in.weight"))
+    return any(len(header[key].shape) == 2 for key in keys)
+
+
 def unet_component(architecture: UNetArchitecture) -> Component:
     """The UNet on the meta device."""
     layout = ldm_unet.UNetLayout(

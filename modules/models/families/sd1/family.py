@@ -7,16 +7,17 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header, LoraBase
+from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
-from modules.models.families.ldm.parts import has_vector, input_channels
+from modules.models.families.ldm.parts import context_width, has_linear_projections, has_vector, input_channels
 from modules.models.families.ldm.text import clip_component
 from modules.models.layouts.diffusers_config import check_text
 from modules.models.layouts.folder_layout import FIRST, FolderLayout, clip_names
 from modules.models.layouts.keymaps import clip_text
 
 INPUT_CHANNELS = (4, 8, 9)
+OTHER_CONTEXT_WIDTH = 1024  # of SD 2.x
 OTHER_TEXT_MODELS = ("conditioner.", "cond_stage_model.model.")
 
 
@@ -24,6 +25,15 @@ def _detects(header: Header) -> bool:
     if input_channels(header) not in INPUT_CHANNELS or has_vector(header):
         return False
     return not any(key.startswith(OTHER_TEXT_MODELS) for key in header)
+
+
+def _detects_unet(header: Header) -> bool:
+    return (
+        input_channels(header) in INPUT_CHANNELS
+        and not has_vector(header)
+        and not has_linear_projections(header)
+        and context_width(header) != OTHER_CONTEXT_WIDTH
+    )
 
 
 def _text_encoders(
@@ -46,6 +56,9 @@ SD1 = LdmFamily(
         checks={FIRST: partial(check_text, activation="quick_gelu")},
     ),
     detects=_detects,
+    detects_denoiser=_detects_unet,
+    external_encoders=(ExternalTextEncoder("clip_l", clip_text.PREFIX, wanted_by="", is_part=True),),
     text_encoders=_text_encoders,
     lora_base=LoraBase("sd_v1", "stable-diffusion-v1"),
+    adapter_version=AdapterVersion("SD1", "sd_v1", "stable-diffusion-v1", v2="False"),
 )

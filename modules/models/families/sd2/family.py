@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header
+from modules.models.families.family import AdapterVersion, Component, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector, input_channels
@@ -26,6 +26,10 @@ def _detects(header: Header) -> bool:
     if input_channels(header) not in INPUT_CHANNELS or has_vector(header):
         return False
     return any(f"{prefix}.ln_final.weight" in header for prefix in (TEXT_PREFIX, TURBO_TEXT_PREFIX))
+
+
+def _detects_unet(header: Header) -> bool:
+    return input_channels(header) in INPUT_CHANNELS and not has_vector(header)  # after SD 1.x in the registry
 
 
 def _text_encoders(
@@ -65,7 +69,10 @@ SD2 = LdmFamily(
         left_out_layer=TEXT_PREFIX,
     ),
     detects=_detects,
+    detects_denoiser=_detects_unet,
     text_encoders=_text_encoders,
     unsaid_prediction=_unsaid_prediction,
     ignores_too=_is_projection,
+    lora_base=LoraBase("sd_v2", "stable-diffusion-v2"),
+    adapter_version=AdapterVersion("SD2", "sd_v2", "stable-diffusion-v2", v2="True"),
 )

@@ -15,6 +15,7 @@ from torch import Tensor
 from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.denoiser_context import ModelInputs
 from modules.models.families.family import (
+    AdapterVersion,
     Component,
     Conditioning,
     DenoiserInputSizes,
@@ -22,6 +23,7 @@ from modules.models.families.family import (
     GuidanceType,
     Header,
     LoraBase,
+    LoraNaming,
     Make,
     OptionalEncoder,
     TextParts,
@@ -63,7 +65,8 @@ class StableDiffusion3:
     )
     context_tokens = 2 * CHUNK_TOKENS
     latent_multiple = 1  # `run_transformer` continues odd sides
-    lora_base: LoraBase | None = None
+    lora_base: LoraBase | None = LoraBase("sd3", "stable-diffusion-3", LoraNaming.PEFT)
+    adapter_version: AdapterVersion | None = None
     folder = FOLDER
 
     def row_map_of(self, header: Header) -> RowMap | None:
@@ -71,6 +74,9 @@ class StableDiffusion3:
         return transformer_rows(header)
 
     def detects(self, header: Header) -> bool:
+        return SIGN in header
+
+    def detects_denoiser(self, header: Header) -> bool:
         return SIGN in header
 
     def prediction_type(self, header: Header, metadata: Mapping[str, str]) -> str | None:

@@ -89,9 +89,9 @@ def check_t5(folder: Path, part: str, header: Header) -> None:
     }
     for key, value in tensors.items():
         compare(folder, name, settings, key, value)
-    kind = settings.get("feed_forward_proj", GATED)
-    if kind != GATED:
-        raise wrong(folder, name, "feed_forward_proj", kind, f"a T5 of this kind has {GATED}")
+    feed_forward = settings.get("feed_forward_proj", GATED)
+    if feed_forward != GATED:
+        raise wrong(folder, name, "feed_forward_proj", feed_forward, f"a T5 of this kind has {GATED}")
 
 
 def _side(header: Header, name: str, axis: int) -> int | None:
@@ -115,4 +115,5 @@ FOLDER = FolderLayout(
     is_flow=True,
     unused_if_identity={f"{UNUSED_PROJECTION}.weight": f"{CLIP_L_PROJECTION}.weight"},
     optional_parts=(THIRD,),
+    text_signs={THIRD: "shared.weight"},
 )

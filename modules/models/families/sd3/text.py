@@ -36,9 +36,9 @@ def _level_deeper(prefix: str) -> tuple[ModulePair, ...]:
 def encoder_components(header: Header) -> tuple[Component, ...]:
     """Raises `CheckpointError` that names the file that is missing."""
     projects = f"{CLIP_L_PROJECTION}.weight" in header
-    kind = CLIPTextModelWithProjection if projects else CLIPTextModel
+    model_class = CLIPTextModelWithProjection if projects else CLIPTextModel
     with on_meta():
-        clip_l = kind(_config(header, CLIP_L_PREFIX, "clip_l.safetensors", "quick_gelu"))
+        clip_l = model_class(_config(header, CLIP_L_PREFIX, "clip_l.safetensors", "quick_gelu"))
         clip_g = CLIPTextModelWithProjection(_config(header, CLIP_G_PREFIX, "clip_g.safetensors", "gelu"))
     return (
         Component("text_encoder", clip_l, clip_l_keymap(projects), (f"{CLIP_L_PREFIX}.",), HINT),

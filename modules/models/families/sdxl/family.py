@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import Component, Header
+from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header, LoraBase, LoraNaming
 from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
-from modules.models.families.ldm.parts import has_vector
+from modules.models.families.ldm.parts import context_width, has_vector
 from modules.models.families.ldm.text import clip_component, open_clip_component
 from modules.models.layouts.diffusers_config import check_text
 from modules.models.layouts.folder_layout import (
@@ -30,12 +30,21 @@ from modules.sampling.schedules import ALIGN_YOUR_STEPS_1024
 CLIP_L_PREFIX = "conditioner.embedders.0.transformer"
 BIG_G_PREFIX = "conditioner.embedders.1.model"
 REFINER_BIG_G_PREFIX = "conditioner.embedders.0.model"
+REFINER_CONTEXT_WIDTH = 1280
 CLIP_L = TextTowerRecipe("text_encoder", layer_from_end=2, skips_by_options=True, final_norm=False)
 BIG_G = TextTowerRecipe("text_encoder_2", layer_from_end=2, final_norm=False, pad_id=0, pooled=True)
 
 
 def _detects(header: Header) -> bool:
     return f"{BIG_G_PREFIX}.ln_final.weight" in header
+
+
+def _detects_unet(header: Header) -> bool:
+    return has_vector(header) and context_width(header) != REFINER_CONTEXT_WIDTH
+
+
+def _detects_refiner_unet(header: Header) -> bool:
+    return has_vector(header) and context_width(header) == REFINER_CONTEXT_WIDTH
 
 
 def _text_encoders(
@@ -67,6 +76,7 @@ def _detects_refiner_folder(parts: Parts) -> bool:
 
 
 _CHECK_OPEN_CLIP = partial(check_text, activation="gelu")
+_ADAPTERS = AdapterVersion("SDXL", "sdxl", "stable-diffusion-xl")
 SDXL = LdmFamily(
     label="SDXL",
     is_large=True,
@@ -85,7 +95,14 @@ SDXL = LdmFamily(
         checks={FIRST: partial(check_text, activation="quick_gelu"), SECOND: _CHECK_OPEN_CLIP},
     ),
     detects=_detects,
+    detects_denoiser=_detects_unet,
+    external_encoders=(
+        ExternalTextEncoder("clip_l", CLIP_L_PREFIX, wanted_by="", is_part=True),
+        ExternalTextEncoder("clip_g", BIG_G_PREFIX, wanted_by="", is_part=True),
+    ),
     text_encoders=_text_encoders,
+    lora_base=LoraBase("sdxl_base_v1-0", "stable-diffusion-xl-v1-base", LoraNaming.KOHYA_ORIGINAL),
+    adapter_version=_ADAPTERS,
 )
 SDXL_REFINER = LdmFamily(
     label="SDXL refiner",
@@ -102,5 +119,8 @@ SDXL_REFINER = LdmFamily(
         checks={SECOND: _CHECK_OPEN_CLIP},
     ),
     detects=_detects_refiner,
+    detects_denoiser=_detects_refiner_unet,
+    external_encoders=(ExternalTextEncoder("clip_g", REFINER_BIG_G_PREFIX, wanted_by="", is_part=True),),
     text_encoders=_text_encoders_of_refiner,
+    adapter_version=_ADAPTERS,
 )

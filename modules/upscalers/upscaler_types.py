@@ -1,4 +1,4 @@
-"""The kinds of upscaler files, each with its folder, its settings for tiles and its word for --use-cpu. No torch."""
+"""The types of upscaler files, each with its folder, its settings for tiles and its word for --use-cpu. No torch."""
 
 from dataclasses import dataclass
 
@@ -32,12 +32,12 @@ class UpscalerType:
     tiles: TileSettings = ESRGAN_TILES
 
     def tiling(self, settings: Settings) -> Tiling:
-        """How the settings have images cut for this kind."""
+        """How the settings have images cut for this type."""
         size, overlap = self.tiles
         return Tiling(size.of(settings), overlap.of(settings))
 
 
-KINDS = (
+UPSCALER_TYPES = (
     UpscalerType("ESRGAN"),
     UpscalerType("RealESRGAN", part="realesrgan"),
     UpscalerType("BSRGAN", part="bsrgan"),

@@ -1,4 +1,4 @@
-"""The kinds of face restorers: their folders below models/, files, and words for --use-cpu. No torch."""
+"""The types of face restorers: their folders below models/, files, and words for --use-cpu. No torch."""
 
 from dataclasses import dataclass
 
@@ -26,4 +26,4 @@ CODEFORMER = RestorerType("CodeFormer", "Codeformer", "CodeFormer", "codeformer-
 GFPGAN = RestorerType("GFPGAN", "GFPGAN", "GFPGAN", "GFPGANv1.4.pth", "gfpgan")
 RESTOREFORMER = RestorerType("RestoreFormer", "RestoreFormer", "RestoreFormer", "RestoreFormer.pth", "gfpgan")
 RESTORERS = (CODEFORMER, GFPGAN, RESTOREFORMER)
-NAMES = tuple(kind.name for kind in RESTORERS)
+NAMES = tuple(restorer.name for restorer in RESTORERS)

@@ -1,0 +1,333 @@
+"""Hypertile: self-attention inside of tiles of the image, which large images need far less work for.
+
+Attention over T tokens compares T * T pairs; in n tiles it is a n-th of that. The tiles of a layer change from step to
+step (swap size), so that no border lasts. After HyperTile by tfernd (github.com/tfernd/HyperTile, 2023); settings,
+names in infotexts and axes are those of the reference UI 1.10.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from modules import extra_networks, script_callbacks, scripts
+from modules.errors import InvalidValueError
+from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
+from modules.scripts.axes import Axis, add_axis
+from modules.scripts.processing import StableDiffusionProcessing
+from modules.scripts.settings import ExtensionSettings
+from modules.settings.group import SettingsGroup, flag, whole
+from modules.settings.setting import Section
+from modules.settings.values import Settings
+
+TITLE = "Hypertile"
+BLOCK = "BasicTransformerBlock"
+"""Blocks whose `attn1` is self-attention over the tokens of the image."""
+LEAST_TILE_PX = 128
+LATENT_PX = 8
+DEPTH_HINT = "0: the layers of the full resolution only; 3: also those where the image is an eighth of it."
+
+
+class HypertileSettings(SettingsGroup):
+    """The keys of the reference UI."""
+
+    section = Section(id="hypertile", title=TITLE, category="Stable Diffusion")
+
+    hypertile_enable_unet = flag(
+        "Enable Hypertile U-Net",
+        False,
+        infotext="Hypertile U-Net",
+        hint="Large images are made faster and change a little: the UNet's self-attention works in tiles.",
+    )
+    hypertile_enable_unet_secondpass = flag(
+        "Enable Hypertile U-Net for hires fix second pass", False, infotext="Hypertile U-Net second pass"
+    )
+    hypertile_max_depth_unet = whole(
+        "Hypertile U-Net max depth",
+        3,
+        minimum=0,
+        maximum=3,
+        step=1,
+        infotext="Hypertile U-Net max depth",
+        hint=DEPTH_HINT,
+    )
+    hypertile_max_tile_unet = whole(
+        "Hypertile U-Net max tile size",
+        256,
+        minimum=0,
+        maximum=512,
+        step=16,
+        infotext="Hypertile U-Net max tile size",
+        hint="In pixels of the image: the least side of a tile; below 128 counts as 128.",
+    )
+    hypertile_swap_size_unet = whole(
+        "Hypertile U-Net swap size",
+        3,
+        minimum=0,
+        maximum=64,
+        step=1,
+        infotext="Hypertile U-Net swap size",
+        hint="Among so many sizes of tiles a layer changes.",
+    )
+    hypertile_enable_vae = flag("Enable Hypertile VAE", False, infotext="Hypertile VAE")
+    hypertile_max_depth_vae = whole(
+        "Hypertile VAE max depth",
+        3,
+        minimum=0,
+        maximum=3,
+        step=1,
+        infotext="Hypertile VAE max depth",
+        hint="No effect: a VAE attends at one resolution only.",
+    )
+    hypertile_max_tile_vae = whole(
+        "Hypertile VAE max tile size", 128, minimum=0, maximum=512, step=16, infotext="Hypertile VAE max tile size"
+    )
+    hypertile_swap_size_vae = whole(
+        "Hypertile VAE swap size", 3, minimum=0, maximum=64, step=1, infotext="Hypertile VAE swap size"
+    )
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a component is tiled. `max_depth`: how often the resolution may have been halved in a layer that still is."""
+
+    max_depth: int
+    tile_px: int
+    swap_size: int
+
+    def counts(self, height: int, width: int, depth: int, draw: random.Random) -> tuple[int, int]:
+        """How many tiles there are down and across a feature map of height x width at this depth. A tile is at least
+        as large in the map as `tile_px` is in the map of full resolution, twice that one level deeper, and so on."""
+        least = max(LEAST_TILE_PX, self.tile_px) // LATENT_PX << depth
+        down, across = (draw.choice(tile_counts(side, least, self.swap_size)) for side in (height, width))
+        return down, across
+
+
+def tile_counts(side: int, least: int, options: int) -> list[int]:
+    """Into how many equal parts of at least `least` a side may be cut, the most first, no more than `options` (at least
+    one): [1] where it is smaller."""
+    found = [side // length for length in range(min(least, side), side + 1) if side % length == 0]
+    return found[: max(1, options)]
+
+
+@dataclass
+class PassState:
+    """The pass that runs now, and what its denoiser was given last."""
+
+    is_hires: bool = False
+    latent_size: tuple[int, int] = (0, 0)
+    timestep: str = ""
+
+    def watch(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Around the UNet."""
+        sample: Tensor = args[0] if args else kwargs["sample"]
+        timestep = args[1] if len(args) > 1 else kwargs.get("timestep", 0)
+        self.latent_size = (sample.shape[-2], sample.shape[-1])
+        self.timestep = f"{float(timestep.flatten()[0]) if isinstance(timestep, Tensor) else float(timestep):.2f}"
+        return inner(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class TokenTiles:
+    """Self-attention over tokens [B,T,C] of the image, inside of tiles. The tiles are drawn by the timestep and the
+    layer, so that an image is the same alone and in a batch."""
+
+    state: PassState
+    first: Tiling | None  # None: not in the first pass
+    second: Tiling | None
+    layer: int
+
+    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        tiling = self.second if self.state.is_hires else self.first
+        tokens: Tensor = args[0] if args else kwargs["hidden_states"]
+        context = args[1] if len(args) > 1 else kwargs.get("encoder_hidden_states")
+        size = None if tiling is None or context is not None else self._size(tokens.shape[1], tiling.max_depth)
+        if tiling is None or size is None:
+            return inner(*args, **kwargs)
+        height, width, depth = size
+        draw = random.Random(f"{self.state.timestep} {self.layer}")
+        down, across = tiling.counts(height, width, depth, draw)
+        if down * across == 1:
+            return inner(*args, **kwargs)
+        batch, _, channels = tokens.shape
+        rest = args[1:] if args else ()
+        kwargs.pop("hidden_states", None)
+        grid = tokens.reshape(batch, down, height // down, across, width // across, channels).transpose(2, 3)
+        made = inner(grid.reshape(batch * down * across, -1, channels), *rest, **kwargs)
+        back = made.reshape(batch, down, across, height // down, width // across, made.shape[-1]).transpose(2, 3)
+        return back.reshape(batch, height * width, -1)
+
+    def _size(self, tokens: int, max_depth: int) -> tuple[int, int, int] | None:
+        """Height, width and depth of the feature map that has so many tokens; None where none has, as when tokens were
+        merged."""
+        height, width = self.state.latent_size
+        for depth in range(max_depth + 1):
+            if height * width == tokens:
+                return height, width, depth
+            height, width = -(-height // 2), -(-width // 2)
+        return None
+
+
+@dataclass(frozen=True)
+class MapTiles:
+    """Self-attention over feature maps [B,C,h,w], inside of tiles; those of the VAE all have the latent's size."""
+
+    tiling: Tiling
+    layer: int
+
+    def __call__(self, module: nn.Module, inner: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        x: Tensor = args[0] if args else kwargs["hidden_states"]
+        if x.ndim != 4:
+            return inner(*args, **kwargs)
+        batch, channels, height, width = x.shape
+        down, across = self.tiling.counts(height, width, 0, random.Random(f"{height} {width} {self.layer}"))
+        if down * across == 1:
+            return inner(*args, **kwargs)
+        rest = args[1:] if args else ()
+        kwargs.pop("hidden_states", None)
+        grid = x.reshape(batch, channels, down, height // down, across, width // across).permute(0, 2, 4, 1, 3, 5)
+        made = inner(grid.reshape(-1, channels, height // down, width // across).contiguous(), *rest, **kwargs)
+        back = made.reshape(batch, down, across, -1, height // down, width // across).permute(0, 3, 1, 4, 2, 5)
+        return back.reshape(batch, -1, height, width)
+
+
+@dataclass
+class ModelHooks(extra_networks.ExtraNetwork):
+    """Has the tiles on every model while it takes part in a job. It is no kind of tags, but called at their moments."""
+
+    name: str = "hypertile"
+    aliases: tuple[str, ...] = ()
+    state: PassState = field(default_factory=PassState)
+    handles: list[HookHandle] = field(default_factory=list)
+
+    def activate(self, job: extra_networks.AdapterJob, tags: Sequence[extra_networks.PromptTag]) -> None:
+        """Register the hooks that the settings ask for."""
+        self.deactivate(job)
+        if tags:
+            raise InvalidValueError("Hypertile is switched on in Settings > Hypertile, not by <hypertile:...>.")
+        settings = HypertileSettings(job.settings)
+        if settings.hypertile_enable_unet or settings.hypertile_enable_unet_secondpass:
+            self._tile_unet(job, settings)
+        if settings.hypertile_enable_vae:
+            self._tile_vae(job, settings)
+
+    def deactivate(self, job: extra_networks.AdapterJob) -> None:
+        """Take them off."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()
+
+    def _tile_unet(self, job: extra_networks.AdapterJob, settings: HypertileSettings) -> None:
+        unet = job.model.unet
+        blocks = [module for module in unet.modules() if _is_named(module, BLOCK)]
+        if not blocks:
+            job.notices.append(
+                f"Hypertile has no effect on {job.model.family.label}: its denoiser has no layers for it."
+            )
+            return
+        tiling = Tiling(
+            settings.hypertile_max_depth_unet, settings.hypertile_max_tile_unet, settings.hypertile_swap_size_unet
+        )
+        first = tiling if settings.hypertile_enable_unet else None
+        self.handles.append(register_hook(unet, self.state.watch, HookOrder.OBSERVE))
+        for number, block in enumerate(blocks):
+            tiles = TokenTiles(self.state, first, tiling, number)
+            self.handles.append(register_hook(block.get_submodule("attn1"), tiles, HookOrder.PART))
+
+    def _tile_vae(self, job: extra_networks.AdapterJob, settings: HypertileSettings) -> None:
+        tiling = Tiling(
+            settings.hypertile_max_depth_vae, settings.hypertile_max_tile_vae, settings.hypertile_swap_size_vae
+        )
+        layers = [module for module in job.model.vae.modules() if _is_named(module, "Attention")]
+        for number, layer in enumerate(layers):
+            self.handles.append(register_hook(layer, MapTiles(tiling, number), HookOrder.PART))
+
+
+HOOKS = ModelHooks()
+
+
+class Hypertile(scripts.Script):
+    """Says which pass runs, and writes into images what was on."""
+
+    def title(self) -> str:
+        return TITLE
+
+    def show(self, is_img2img: bool) -> object:
+        return scripts.AlwaysVisible
+
+    def process(self, p: StableDiffusionProcessing, *args: Any) -> None:
+        p.extra_generation_params |= recorded(p.settings, p.enable_hr)
+
+    def process_before_every_sampling(self, p: StableDiffusionProcessing, *args: Any, **facts: Any) -> None:
+        HOOKS.state.is_hires = p.is_hr_pass
+
+
+def recorded(settings: Settings, has_second_pass: bool) -> dict[str, Any]:
+    """What an image says, with all that it takes to make it again."""
+    values = HypertileSettings(settings)
+    rows: list[Any] = []
+    second = values.hypertile_enable_unet_secondpass and has_second_pass
+    if values.hypertile_enable_unet:
+        rows.append(HypertileSettings.hypertile_enable_unet)
+    if second:
+        rows.append(HypertileSettings.hypertile_enable_unet_secondpass)
+    if rows:
+        rows += [
+            HypertileSettings.hypertile_max_depth_unet,
+            HypertileSettings.hypertile_max_tile_unet,
+            HypertileSettings.hypertile_swap_size_unet,
+        ]
+    if values.hypertile_enable_vae:
+        rows += [
+            HypertileSettings.hypertile_enable_vae,
+            HypertileSettings.hypertile_max_depth_vae,
+            HypertileSettings.hypertile_max_tile_vae,
+            HypertileSettings.hypertile_swap_size_vae,
+        ]
+    return {str(row.setting.infotext): row.as_set(settings) for row in rows}
+
+
+def _is_named(module: nn.Module, name: str) -> bool:
+    return any(each.__name__ == name for each in type(module).__mro__)
+
+
+def _add_settings(settings: ExtensionSettings) -> None:
+    settings.add(HypertileSettings)
+    settings.section("hypertile").kept({"hypertile_explanation": ""})
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidValueError(f"{text!r} is neither True nor False.")
+    return text.lower() == "true"
+
+
+def _axis(label: str, row: Any) -> Axis:
+    """An axis over a setting."""
+
+    def apply(p: StableDiffusionProcessing, value: Any, values: Sequence[Any]) -> None:
+        p.override_settings[row.key] = value
+
+    if isinstance(row.setting.default, bool):
+        return Axis(f"[Hypertile] {label}", _switch, apply, choices=lambda program: ["True", "False"])
+    return Axis(f"[Hypertile] {label}", lambda text: int(float(text)), apply, is_number=True)
+
+
+for _label, _row in (
+    ("Unet First pass Enabled", HypertileSettings.hypertile_enable_unet),
+    ("Unet Second pass Enabled", HypertileSettings.hypertile_enable_unet_secondpass),
+    ("Unet Max Depth", HypertileSettings.hypertile_max_depth_unet),
+    ("Unet Max Tile Size", HypertileSettings.hypertile_max_tile_unet),
+    ("Unet Swap Size", HypertileSettings.hypertile_swap_size_unet),
+    ("VAE Enabled", HypertileSettings.hypertile_enable_vae),
+    ("VAE Max Depth", HypertileSettings.hypertile_max_depth_vae),
+    ("VAE Max Tile Size", HypertileSettings.hypertile_max_tile_vae),
+    ("VAE Swap Size", HypertileSettings.hypertile_swap_size_vae),
+):
+    add_axis(_axis(_label, _row))
+extra_networks.register_extra_network(HOOKS)
+script_callbacks.on_ui_settings(_add_settings)

@@ -1,0 +1,509 @@
+"""The server's side: runs jobs on one worker, follows what it reports, writes its files, and starts it again when it
+is gone. How a worker is reached is its `Transport`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from PIL import Image
+
+from modules.errors import BusyError, FeatherweightError, Interrupted, Skipped
+from modules.jobs.job import Job, WorkerLostError
+from modules.jobs.workers.protocol import (
+    Answer,
+    AskMemory,
+    CarriedImage,
+    ChangeSettings,
+    Command,
+    EngineReport,
+    ImageFinished,
+    Interrupt,
+    JobDone,
+    JobFailed,
+    Load,
+    Noted,
+    PathChosen,
+    Planned,
+    PreviewMade,
+    Ready,
+    RefreshModels,
+    Reload,
+    Report,
+    RunJob,
+    SaveImage,
+    SaveSource,
+    Saving,
+    Skip,
+    StageBegan,
+    Stepped,
+    Stop,
+    Unload,
+    error_of,
+    failure_of,
+)
+from modules.processing.memory_estimate.status import EngineState, EngineStatus
+from modules.processing.record.made import MadeImage
+from modules.processing.record.output import Output
+from modules.processing.record.result import Result
+from modules.processing.request import GenerationRequest
+from modules.settings.values import Settings
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.05  # how soon the worker hears of an interrupt
+BACKOFF_S = 1.0  # before the first new start; doubled at each that follows without a finished job
+MAX_BACKOFF_S = 60.0
+STOP_WAIT_S = 2.0
+ANSWER_WAIT_S = 600.0  # unloading waits for a running image
+
+
+class WorkerState(StrEnum):
+    """Where a worker stands."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    WAITING = "waiting"  # it is gone, and is started again in a moment
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """A worker as the page shows it. `message`: what went wrong last, "" for nothing."""
+
+    name: str
+    place: str  # "process 123, CPU", an address
+    state: WorkerState
+    task_id: str = ""
+    title: str = ""
+    model: str = ""
+    restarts: int = 0
+    jobs: int = 0  # that it has ended
+    message: str = ""
+
+
+class Transport(Protocol):
+    """The server's end of a channel to one started worker."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+
+    def send(self, command: Command) -> None:
+        """Raises `OSError` when it is gone."""
+
+    def receive(self) -> Report:
+        """Waits; raises `EOFError` or `OSError` when it is gone."""
+
+    def end(self) -> None:
+        """End it now, whatever it does. May be called at any time, also when it is gone."""
+
+    def cause(self) -> str:
+        """Why it is gone, to follow "The worker": "was killed (signal 9)"."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """What the settings say of workers, asked whenever it matters."""
+
+    grace_s: float = 60.0  # how long a job may take to notice that it shall stop; 0: for ever
+
+
+@dataclass(frozen=True)
+class _Lost:
+    cause: str
+
+
+class WorkerExecutor:
+    """Runs jobs one at a time on one worker. `start()` begins it in the background, `close()` ends it.
+
+    `carries_images`: the worker does not see the files of this machine. `files` gives what is known of model files:
+    where it differs, the worker looks again. `learn` is told of each result, `loaded` of the title of each model that
+    the worker has loaded. `changed` is called when the worker can take a job, or no longer can.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        begin: Callable[[], Transport],
+        output: Output,
+        options: Callable[[], WorkerOptions] = WorkerOptions,
+        learn: Callable[[GenerationRequest, Result], object] = lambda request, result: None,
+        settings: Callable[[], Settings] | None = None,
+        carries_images: bool = False,
+        files: Callable[[], object] = lambda: None,
+        loaded: Callable[[str], object] = lambda title: None,
+        backoff_s: float = BACKOFF_S,
+    ) -> None:
+        self.name = name
+        self.changed: Callable[[], object] = lambda: None
+        self._begin = begin
+        self._output = output
+        self._options = options
+        self._learn = learn
+        self._settings = settings
+        self._carries_images = carries_images
+        self._files = files
+        self._files_sent: object = None
+        self._loaded = loaded
+        self._backoff_s = backoff_s
+        self._transport: Transport | None = None
+        self._is_ready = False
+        self._closing = threading.Event()
+        self._hurry = threading.Event()
+        self._inbox: queue.SimpleQueue[Report | _Lost] | None = None
+        self._numbers = itertools.count()
+        self._answers: dict[int, queue.SimpleQueue[Answer | _Lost]] = {}
+        self._thread: threading.Thread | None = None
+        self._job: Job | None = None
+        self._failures = 0  # since a job was ended
+        self._starts = 0
+        self._ended_jobs = 0
+        self._message = ""
+        self._device = ""
+        self._why = ""  # we ended it, to follow "The worker"
+        self._wanted_load: Load | None = None
+        self._status = EngineStatus(EngineState.EMPTY, "The worker starts.")
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin the worker in the background, and begin it again whenever it is gone."""
+        assert self._thread is None, "the worker is started twice"
+        self._thread = threading.Thread(target=self._supervise, name=f"featherweight-{self.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes a job now."""
+        return self._is_ready
+
+    @property
+    def status(self) -> EngineStatus:
+        """Where its model stands; never waits."""
+        return self._status
+
+    @property
+    def facts(self) -> WorkerFacts:
+        """It as the page shows it."""
+        job, transport = self._job, self._transport
+        if self._closing.is_set():
+            state = WorkerState.ENDED
+        elif self._is_ready:
+            state = WorkerState.BUSY if job is not None else WorkerState.IDLE
+        else:
+            state = WorkerState.STARTING if transport is not None or not self._failures else WorkerState.WAITING
+        model = self._status.model
+        return WorkerFacts(
+            self.name,
+            ", ".join(filter(None, (transport.place, self._device))) if transport is not None else "",
+            state,
+            job.task_id if job is not None else "",
+            job.title if job is not None else "",
+            model.title if model is not None else "",
+            max(self._starts - 1, 0),
+            self._ended_jobs,
+            self._message,
+        )
+
+    def close(self) -> None:
+        """End the worker; a job that it runs is lost to it."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._hurry.set()
+        transport = self._transport
+        if transport is not None:
+            with contextlib.suppress(OSError):  # it is gone already
+                transport.send(Stop())
+            if self._thread is not None:
+                self._thread.join(0 if self._job is not None else STOP_WAIT_S)
+            transport.end()
+        if self._thread is not None:
+            self._thread.join(STOP_WAIT_S)
+
+    def end_now(self, why: str) -> None:
+        """End the worker in the middle of what it does; it starts again. `why` follows "The worker"."""
+        self._why = why
+        transport = self._transport
+        if transport is not None:
+            transport.end()
+
+    def _supervise(self) -> None:
+        while not self._closing.is_set():
+            self._starts += 1
+            self._hurry.clear()
+            try:
+                transport = self._transport = self._begin()
+                if self._closing.is_set():
+                    transport.end()
+            except Exception as error:
+                log.exception("%s could not be started", self.name)
+                cause = f"could not be started: {error}"
+            else:
+                cause = self._read(transport)
+                transport.end()
+            self._lose(cause)
+            if self._closing.is_set():
+                return
+            self._failures += 1
+            delay_s = min(self._backoff_s * 2 ** (self._failures - 1), MAX_BACKOFF_S)
+            self._message = f"The worker {cause}. It starts again in {delay_s:.0f} s."
+            log.warning("%s %s; it starts again in %.0f s.", self.name, cause, delay_s)
+            self.changed()
+            self._hurry.wait(delay_s)
+
+    def _read(self, transport: Transport) -> str:
+        """Take what the worker reports until it is gone; returns why it is."""
+        while True:
+            try:
+                report = transport.receive()
+            except (EOFError, OSError):
+                return self._why or transport.cause()
+            match report:
+                case Ready(_, device):
+                    self._device = device
+                    self._is_ready = True
+                    self._files_sent = self._files()
+                    if self._settings is not None:
+                        self._send(ChangeSettings(self._settings()))
+                    if self._wanted_load is not None:
+                        self._send(self._wanted_load)
+                    self.changed()
+                case EngineReport(status):
+                    before, self._status = self._status.model, status
+                    if status.model is not None and (before is None or before.title != status.model.title):
+                        self._loaded(status.model.title)
+                case Answer():
+                    waiting = self._answers.get(report.number)
+                    if waiting is not None:
+                        waiting.put(report)
+                case _:
+                    inbox = self._inbox
+                    if inbox is not None:
+                        inbox.put(report)
+
+    def _lose(self, cause: str) -> None:
+        self._is_ready, self._transport, self._why, self._device = False, None, "", ""
+        self._status = EngineStatus(EngineState.EMPTY, f"The worker {cause}.")
+        inbox = self._inbox
+        if inbox is not None:
+            inbox.put(_Lost(cause))
+        for waiting in list(self._answers.values()):
+            waiting.put(_Lost(cause))
+
+    def _send(self, command: Command) -> None:
+        """To the worker, if it is there: whoever waits for an answer hears of the loss in another way."""
+        transport = self._transport
+        if transport is None:
+            return
+        try:
+            transport.send(command)
+        except OSError as error:
+            log.debug("%s: %s was not sent: %s", self.name, type(command).__name__, error)
+
+    # -- model and settings --------------------------------------------------------------------------------------------
+
+    def load(self, checkpoint: str | None) -> None:
+        """Have a checkpoint loaded in the background, also by a worker that is still to be started."""
+        self._wanted_load = Load(checkpoint)
+        if self._is_ready:
+            self._send(self._wanted_load)
+
+    def unload(self) -> None:
+        """Free the model; waits for a running image. Nothing where the worker is not there."""
+        self._wanted_load = None
+        if self._is_ready:
+            self._ask(Unload)
+
+    def reload(self) -> None:
+        """Load again what was loaded or unloaded last; waits. Raises what went wrong."""
+        self._ask(Reload)
+
+    def memory(self) -> Any:
+        """`devices.memory_info` of the worker. Raises `BusyError` where it is not there."""
+        return self._ask(AskMemory)
+
+    def change_settings(self, settings: Settings) -> None:
+        """The settings are these now."""
+        if self._is_ready:  # else it asks when it is there
+            self._send(ChangeSettings(settings))
+
+    def refresh(self) -> None:
+        """Have it look for model files that were added or removed."""
+        if self._is_ready:
+            self._send(RefreshModels())
+
+    def _ask(self, command: Callable[[int], Command]) -> Any:
+        number = next(self._numbers)
+        replies = self._answers[number] = queue.SimpleQueue()
+        try:
+            if not self._is_ready:
+                raise BusyError(f"The worker {self.name} is not there now. {self._message}".strip())
+            self._send(command(number))
+            reply = replies.get(timeout=ANSWER_WAIT_S)
+        except queue.Empty:
+            raise BusyError(f"The worker {self.name} does not answer.") from None
+        finally:
+            del self._answers[number]
+        if isinstance(reply, _Lost):
+            raise BusyError(f"The worker {self.name} {reply.cause}.")
+        if reply.problem is not None:
+            raise error_of(reply.problem)
+        return reply.value
+
+    # -- a job ---------------------------------------------------------------------------------------------------------
+
+    def run(self, job: Job) -> Result:
+        """Have the job computed; in the calling thread its reports become its progress, and its files are written."""
+        inbox = self._inbox = queue.SimpleQueue()
+        self._job = job
+        try:
+            if not self._is_ready:
+                raise WorkerLostError(f"The worker {self.name} is not there.")
+            made = tuple(_carried(job.made.values())) if self._carries_images else tuple(job.made.values())
+            files = self._files()
+            refresh, self._files_sent = files != self._files_sent, files
+            self._send(RunJob(job.task_id, job.title, job.request, job.preview_every, refresh, made))
+            result = _Following(self, job, inbox).until_done()
+        except WorkerLostError:
+            raise
+        except FeatherweightError:
+            self._count_end()
+            raise
+        finally:
+            self._job, self._inbox = None, None
+        self._count_end()
+        if job.request.script is None:
+            self._learn(job.request, result)
+        return result
+
+    def _count_end(self) -> None:
+        self._ended_jobs += 1
+        self._failures = 0
+        self._message = ""
+
+
+class _Following:
+    """One job on its worker: tells it what the user asks for, and the job what it reports."""
+
+    def __init__(self, worker: WorkerExecutor, job: Job, inbox: queue.SimpleQueue[Report | _Lost]) -> None:
+        self._worker = worker
+        self._job = job
+        self._inbox = inbox
+        self._finished: list[Image.Image] = []
+        self._asked_at: float | None = None  # to stop
+        self._asked_after_batch = False
+
+    def until_done(self) -> Result:
+        while True:
+            report = self._next()
+            match report:
+                case JobDone(result, images):
+                    return replace(
+                        result,
+                        images=tuple(
+                            image if number is None else replace(image, image=self._finished[number])
+                            for image, number in images
+                        ),
+                    )
+                case JobFailed():
+                    raise error_of(report)
+                case _:
+                    self._apply(report)
+
+    def _next(self) -> Report:
+        while True:
+            try:
+                report = self._inbox.get(timeout=POLL_S)
+            except queue.Empty:
+                self._pass_on()
+                continue
+            if isinstance(report, _Lost):
+                if self._asked_at is not None:
+                    raise Interrupted(f"Interrupted by the user; the worker {report.cause}. Finished images are kept.")
+                raise WorkerLostError(f"The worker {self._worker.name} {report.cause}.")
+            self._pass_on()
+            return report
+
+    def _pass_on(self) -> None:
+        """What the user asks for."""
+        worker, job = self._worker, self._job
+        if self._asked_at is not None:
+            grace_s = worker._options().grace_s
+            if grace_s and time.monotonic() - self._asked_at > grace_s:
+                worker.end_now(f"did not stop within {grace_s:g} s and was ended")
+            return
+        try:
+            job.check()
+        except Interrupted:
+            self._asked_at = time.monotonic()
+            worker._send(Interrupt(job.task_id))
+        except Skipped:
+            worker._send(Skip(job.task_id))
+        if job.is_stopping_after_batch and not self._asked_after_batch:
+            self._asked_after_batch = True
+            worker._send(Interrupt(job.task_id, after_batch=True))
+
+    def _apply(self, report: Report) -> None:
+        job = self._job
+        match report:
+            case StageBegan(stage, parts):
+                job.stage(stage, parts)
+            case Planned(total_steps):
+                job.plan(total_steps)
+            case Stepped(done):
+                job.step(done)
+            case PreviewMade(image):
+                job.preview(image)
+            case Saving(image, path, fingerprint):
+                job.saving(image, path, fingerprint)
+            case ImageFinished(finished):
+                self._finished.append(finished.image)
+                job.finished_image(finished)
+            case SaveImage():
+                self._answer(report.number, lambda: self._saved(report))
+            case SaveSource(number, source, request):
+                self._answer(number, lambda: self._worker._output.save_source(source, request))
+            case _:
+                log.warning("%s sent what nobody asked for: %s", self._worker.name, type(report).__name__)
+
+    def _answer(self, number: int, work: Callable[[], Any]) -> None:
+        try:
+            answer = Answer(number, work())
+        except (WorkerLostError, Interrupted):
+            raise
+        except Exception as error:
+            log.exception("a file of %s could not be written", self._job.task_id)
+            answer = Answer(number, problem=failure_of(error))
+        self._worker._send(answer)
+
+    def _saved(self, wanted: SaveImage) -> tuple[Path | None, str | None]:
+        def on_path(path: Path, fingerprint: str) -> None:
+            """The file appears when the record names it."""
+            self._worker._send(PathChosen(wanted.number, path, fingerprint))
+            while not isinstance(report := self._next(), Noted) or report.number != wanted.number:
+                self._apply(report)
+
+        return self._worker._output.put(wanted.image, wanted.unsaved, on_path)
+
+
+def _carried(made: Any) -> list[MadeImage]:
+    """Images of an earlier try with their pixels; one that cannot be read is made again."""
+    carried: list[MadeImage] = []
+    for image in made:
+        found = image.read()
+        if found is not None:
+            facts = (image.key, image.path, image.infotext, image.seed, image.subseed, image.role)
+            carried.append(CarriedImage(*facts, image=found.image))
+    return carried

@@ -1,0 +1,634 @@
+"""Another server that speaks `/sdapi/v1` as a worker: this program, the reference UI or Forge, by address and login.
+
+Only text to image: what a request asks must mean the same there, and everything else stays here (`unfit`). Models are
+matched by their sha256. What comes back is checked before it is believed, and is saved and recorded here. Addresses
+come from the command line or from a file that it names, never from a request; redirects are not followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import logging
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from PIL import Image
+
+from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
+from modules.images.infotext import parse_infotext
+from modules.jobs.editing import api_values
+from modules.jobs.job import Entry, Job, WorkerLostError
+from modules.jobs.lanes import Lane
+from modules.jobs.workers.executor import WorkerFacts, WorkerOptions, WorkerState
+from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.processing.engine.precision import PRECISION_KEYS
+from modules.processing.pipeline.stages import Stage, hires_size
+from modules.processing.record.made import sample_key
+from modules.processing.record.output import Output, name_context
+from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
+from modules.processing.request import GenerationRequest
+from modules.processing.start import FromNoise
+from modules.sampling.catalog import SAMPLERS
+from modules.settings.values import Settings
+
+log = logging.getLogger(__name__)
+
+MAX_REPLY_BYTES = 1 << 30
+MAX_PIXELS = 8192 * 8192
+CALL_S = 10.0  # for everything but the images
+LOOK_S = 15.0  # how often it is looked whether the server is there, and what it has
+MAX_LOOK_S = 120.0
+PROGRESS_S = 1.0
+SILENT_S = 20.0  # no answer about the progress for so long: it is gone
+STALLED_S = 900.0  # no progress for so long: it hangs
+IMAGE_GROUPS = (
+    *("stable_diffusion", "vae", "sdxl", "sd3", "optimizations", "compatibility", "sampler", "extra_networks"),
+    *("prompt_editing", "upscaling", "face_restoration"),
+)
+"""The groups of settings that an image depends on."""
+NOT_SENT = {"sd_model_checkpoint", "sd_checkpoints_limit", "sd_checkpoints_keep_in_cpu"}
+TAG = re.compile(r"<(\w+):([^:>]+)")
+OURS = "/featherweight/v1/workers"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server is, and who we are there. Shown without the login."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, text: str) -> Address:
+        """From "http://user:password@host:port/path". Raises `InvalidValueError`, which never shows the text."""
+        try:
+            parts = urlsplit(text.strip())
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
+        except ValueError:
+            parts, port = urlsplit(""), 0
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise InvalidValueError(
+                "An address of a remote worker is not understood. Write http://host:port or "
+                "https://user:password@host:port, with %40 for an @ in the password."
+            )
+        login = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), *login)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+
+def addresses_of(given: Sequence[str], file: Path | None = None) -> tuple[Address, ...]:
+    """The addresses of the command line and those in a file, one a line, `#` begins a comment. Raises
+    `InvalidValueError` for one that is not understood or given twice, and for a file that cannot be read."""
+    lines: list[str] = []
+    if file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidValueError(f"{file} cannot be read: {error}. It holds one address a line.") from error
+    found = [Address.of(text) for text in (*given, *lines) if text.strip() and not text.strip().startswith("#")]
+    names = [str(address) for address in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise InvalidValueError(f"The remote worker {twice} is given twice.")
+    return tuple(found)
+
+
+class RemoteError(Exception):
+    """The other server did not answer, or not as it should. The text follows "The server ADDRESS"."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """Calls of one server. Each has a connection of its own, so that one that hangs holds up nothing."""
+
+    address: Address
+
+    def call(self, method: str, path: str, body: Any = None, timeout_s: float = CALL_S) -> Any:
+        """The reply's JSON. Raises `RemoteError`."""
+        address = self.address
+        connection: http.client.HTTPConnection
+        if address.scheme == "https":
+            context = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=context)
+        else:
+            connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if address.user or address.password:
+            login = base64.b64encode(f"{address.user}:{address.password}".encode()).decode()
+            headers["Authorization"] = f"Basic {login}"
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method, address.path + path, data, headers)
+            reply = connection.getresponse()
+            content = reply.read(MAX_REPLY_BYTES + 1)
+        except TimeoutError as error:
+            raise RemoteError(f"did not answer within {timeout_s:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise RemoteError(f"cannot be reached ({error or type(error).__name__})") from error
+        finally:
+            connection.close()
+        if reply.status != 200:
+            raise RemoteError(f"answered {method} {path} with {reply.status}{_detail(content)}")
+        if len(content) > MAX_REPLY_BYTES:
+            raise RemoteError("sent more than 1 GiB")
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise RemoteError(f"answered {method} {path} with something that is no JSON") from error
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a server has. `models`: sha256 to the title there; other names in lower case."""
+
+    is_ours: bool = False
+    models: Mapping[str, str] = field(default_factory=dict)
+    samplers: frozenset[str] = frozenset()
+    schedulers: frozenset[str] = frozenset()
+    upscalers: frozenset[str] = frozenset()
+    loras: frozenset[str] = frozenset()
+    embeddings: frozenset[str] = frozenset()
+    options: frozenset[str] = frozenset()
+
+    @classmethod
+    def asked(cls, client: Client) -> Offer:
+        """Ask for it. Raises `RemoteError`."""
+
+        def optional(path: str) -> Any:
+            try:
+                return client.call("GET", path)
+            except RemoteError as error:
+                if "with 404" in str(error):
+                    return None
+                raise
+
+        models = {
+            str(entry["sha256"]): str(entry["title"])
+            for entry in _entries(client.call("GET", "/sdapi/v1/sd-models"))
+            if entry.get("sha256") and entry.get("title")
+        }
+        samplers = _entries(client.call("GET", "/sdapi/v1/samplers"))
+        schedulers = _entries(optional("/sdapi/v1/schedulers"))
+        upscalers = _entries(optional("/sdapi/v1/upscalers")) + _entries(optional("/sdapi/v1/latent-upscale-modes"))
+        embeddings = optional("/sdapi/v1/embeddings") or {}
+        loaded = embeddings.get("loaded") if isinstance(embeddings, dict) else None
+        options = client.call("GET", "/sdapi/v1/options")
+        return cls(
+            optional(OURS) is not None,
+            models,
+            _names(samplers, "name"),
+            _names(schedulers, "label") | _names(schedulers, "name"),
+            _names(upscalers, "name"),
+            _names(_entries(optional("/sdapi/v1/loras")), "name"),
+            frozenset(str(name).lower() for name in loaded or ()),
+            frozenset(options) if isinstance(options, dict) else frozenset(),
+        )
+
+
+def unfit(request: GenerationRequest, offer: Offer, sha256: str | None, embeddings: Sequence[str] = ()) -> str:
+    """Why a request stays here, for people; "" for one that means the same there. `sha256` is its checkpoint's,
+    `embeddings` the names of those that are here."""
+    if not isinstance(request.start, FromNoise):
+        return "it begins with an image"
+    if request.script or any(request.alwayson_args.values()):
+        return "it runs scripts"
+    if request.refiner_checkpoint or (request.hires is not None and request.hires.checkpoint):
+        return "it uses several checkpoints"
+    if sha256 is None or sha256 not in offer.models:
+        return "the checkpoint is not there"
+    if SAMPLERS.get(request.sampler).name.lower() not in offer.samplers:
+        return f"the sampler {request.sampler} is not there"
+    if request.scheduler.lower() not in offer.schedulers | {"automatic"}:
+        return f"the schedule {request.scheduler} is not there"
+    if request.hires is not None and request.hires.upscaler.lower() not in offer.upscalers:
+        return f"the upscaler {request.hires.upscaler} is not there"
+    text = f"{request.prompt}\n{request.negative_prompt}".lower()
+    for kind, name in TAG.findall(text):
+        if kind != "lora" or name.strip() not in offer.loras:
+            return f"<{kind}:{name}> is not there"
+    if "__" in text:
+        return "it uses wildcards"
+    for name in embeddings:
+        if re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", text) and name.lower() not in offer.embeddings:
+            return f"the embedding {name} is not there"
+    sent = settings_sent(request.settings)
+    if sent.get("sd_vae", "Automatic") not in ("Automatic", "None"):
+        return "it uses a VAE of its own"
+    if not offer.is_ours and (other := next((key for key in sent if key in PRECISION_KEYS), None)):
+        return f"only this program knows the setting {other}"
+    if unknown := next((key for key in sent if key not in offer.options), None):
+        return f"the setting {unknown} is not known there"
+    return ""
+
+
+def settings_sent(settings: Settings) -> dict[str, Any]:
+    """The settings that an image depends on, where they differ from their defaults."""
+    keys = {item.key for name in IMAGE_GROUPS for item in type(getattr(settings, name)).definitions()} - NOT_SENT
+    return {key: value for key, value in settings.differences().items() if key in keys}
+
+
+class RemoteWorker:
+    """An executor on another server. `start()` looks for it from then on, `close()` gives it up."""
+
+    def __init__(
+        self,
+        address: Address,
+        output: Output,
+        catalogue: CheckpointCatalogue,
+        options: Callable[[], WorkerOptions] = WorkerOptions,
+        embeddings: Callable[[], Sequence[str]] = tuple,
+        look_s: float = LOOK_S,
+        progress_s: float = PROGRESS_S,
+        silent_s: float = SILENT_S,
+        stalled_s: float = STALLED_S,
+    ) -> None:
+        self.name = str(address).removeprefix(f"{address.scheme}://")
+        self.changed: Callable[[], object] = lambda: None
+        self._client = Client(address)
+        self._output = output
+        self._catalogue = catalogue
+        self._options = options
+        self._embeddings = embeddings
+        self._look_s, self._progress_s = look_s, progress_s
+        self._silent_s, self._stalled_s = silent_s, stalled_s
+        self._offer: Offer | None = None
+        self._here: tuple[str, ...] = ()  # names of embeddings
+        self._closing = threading.Event()
+        self._look_now = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._job: Job | None = None
+        self._losses = 0
+        self._total_losses = 0
+        self._ended_jobs = 0
+        self._message = ""
+
+    def start(self) -> None:
+        """Look for the server in the background."""
+        assert self._thread is None, "the remote worker is started twice"
+        self._thread = threading.Thread(target=self._look, name=f"featherweight-{self.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server answers."""
+        return self._offer is not None and not self._closing.is_set()
+
+    @property
+    def facts(self) -> WorkerFacts:
+        """It as the page shows it."""
+        job, offer = self._job, self._offer
+        if self._closing.is_set():
+            state = WorkerState.ENDED
+        elif offer is not None:
+            state = WorkerState.BUSY if job is not None else WorkerState.IDLE
+        else:
+            state = WorkerState.WAITING if self._message else WorkerState.STARTING
+        place = (
+            f"{self._client.address}, {len(offer.models)} models" if offer is not None else str(self._client.address)
+        )
+        return WorkerFacts(
+            self.name,
+            place,
+            state,
+            job.task_id if job is not None else "",
+            job.title if job is not None else "",
+            "",
+            self._total_losses,
+            self._ended_jobs,
+            self._message,
+        )
+
+    def takes(self, entry: Entry) -> bool:
+        """Whether the server can do this; asked under the queue's lock, so it only compares."""
+        offer = self._offer
+        if offer is None or not isinstance(entry, Job) or entry.made:
+            return False
+        try:
+            return not unfit(entry.request, offer, self._checkpoint(entry.request), self._here)
+        except FeatherweightError:
+            return False  # a record that cannot be read, a name that is gone: said where it runs
+
+    def close(self) -> None:
+        """Look no more; a job that the server computes is lost to it."""
+        self._closing.set()
+        self._look_now.set()
+
+    def _info(self, request: GenerationRequest) -> CheckpointInfo | None:
+        name = request.checkpoint or stored_checkpoint(request.settings, self._catalogue).name
+        return self._catalogue.find(name) if name else self._catalogue.first
+
+    def _checkpoint(self, request: GenerationRequest) -> str | None:
+        info = self._info(request)
+        return info.sha256 if info is not None else None
+
+    def _look(self) -> None:
+        while not self._closing.is_set():
+            self._look_now.clear()
+            try:
+                offer = Offer.asked(self._client)
+                self._here = tuple(self._embeddings())
+            except (RemoteError, KeyError, TypeError, AttributeError) as error:
+                self._lose(f"The server {self._client.address} {error}.")
+            else:
+                is_new = offer != self._offer
+                self._offer = offer
+                if is_new:
+                    self._message = ""
+                    self.changed()
+            wait_s = self._look_s if self._offer is not None else self._backoff_s()
+            self._look_now.wait(wait_s)
+
+    def _backoff_s(self) -> float:
+        """A dead one is asked less and less often."""
+        return float(min(self._look_s * 2 ** min(max(self._losses - 1, 0), 10), MAX_LOOK_S))
+
+    def _lose(self, message: str) -> None:
+        was_there = self._offer is not None
+        self._offer, self._message = None, message
+        self._losses += 1
+        self._total_losses += was_there
+        if was_there:
+            log.warning("%s", message)
+            self.changed()
+
+    # -- a job ---------------------------------------------------------------------------------------------------------
+
+    def run(self, job: Job) -> Result:
+        """Have the job made there. Raises `WorkerLostError` for whatever goes wrong: it is then made elsewhere."""
+        offer = self._offer
+        self._job = job
+        try:
+            if offer is None:
+                raise RemoteError("is not there")
+            return self._made(job, offer)
+        except RemoteError as error:
+            sentence = f"The server {self._client.address} {error}."
+            self._lose(sentence)  # until it has answered again
+            raise WorkerLostError(sentence, avoid=self.name) from error
+        finally:
+            self._job = None
+            self._ended_jobs += 1
+
+    def _made(self, job: Job, offer: Offer) -> Result:
+        request = job.request
+        began, started = datetime.now().astimezone(), time.monotonic()
+        sha256 = self._checkpoint(request)
+        if sha256 is None or sha256 not in offer.models:
+            raise RemoteError("no longer has the checkpoint")
+        job.stage(Stage.SAMPLE)
+        passes = 2 if request.hires is not None else 1
+        job.plan(request.steps * request.batch_count * passes)
+        posted = _Posted(self._client, body_of(request, offer, offer.models[sha256], job.task_id))
+        if not self._follow(job, posted, offer):
+            return self._result(request, [], began, interrupted=True)
+        images = images_of(posted.reply(), request)
+        self._losses, self._message = 0, ""
+        problems: list[str] = []
+        finished = [self._finished(job, image, began, problems) for image in images]
+        result = self._result(request, finished, began, interrupted=False)
+        return replace(result, notices=tuple(problems), timings_s={"remote": time.monotonic() - started})
+
+    def _follow(self, job: Job, posted: _Posted, offer: Offer) -> bool:
+        """Wait for the reply, with progress and interrupts. False where the user stopped it."""
+        heard = moved = time.monotonic()
+        last: tuple[float, int] = (-1.0, -1)
+        stop_at: float | None = None
+        while not posted.wait(self._progress_s):
+            now = time.monotonic()
+            if self._closing.is_set():
+                raise Interrupted("The server ends.")
+            if stop_at is not None and now > stop_at:
+                return False
+            try:
+                if stop_at is None:
+                    job.check()
+            except Interrupted:
+                stop_at = now + (self._options().grace_s or STALLED_S)
+                self._tell("interrupt", job, offer)
+            except Skipped:
+                self._tell("skip", job, offer)
+            try:
+                progress = self._client.call("GET", "/sdapi/v1/progress")
+                state = progress.get("state") or {}
+                place = float(progress.get("progress") or 0.0), int(state.get("sampling_step") or 0)
+            except (RemoteError, AttributeError, TypeError, ValueError) as error:
+                if now - heard > self._silent_s:
+                    raise RemoteError(f"did not say how far it is for {self._silent_s:g} s ({error})") from error
+                continue
+            heard = now
+            if place != last:
+                last, moved = place, now
+                job.step(min(round(place[0] * job.total_steps), job.total_steps))
+                self._preview(job, progress.get("current_image"))
+            if now - moved > self._stalled_s:
+                raise RemoteError(f"made no progress for {self._stalled_s:g} s")
+        return stop_at is None
+
+    def _preview(self, job: Job, text: object) -> None:
+        if isinstance(text, str) and text and job.preview_every:
+            try:
+                job.preview(_image(text))
+            except RemoteError as error:
+                log.debug("%s: a preview cannot be read: %s", self.name, error)
+
+    def _tell(self, what: str, job: Job, offer: Offer) -> None:
+        try:
+            if offer.is_ours and what == "interrupt":  # others' jobs there go on
+                self._client.call("POST", "/featherweight/v1/queue/cancel", {"task_id": _task_id(job.task_id)})
+            else:
+                self._client.call("POST", f"/sdapi/v1/{what}", {})
+        except RemoteError as error:
+            log.warning("%s was not told to %s: %s", self.name, what, error)
+
+    def _finished(self, job: Job, image: GeneratedImage, began: datetime, problems: list[str]) -> GeneratedImage:
+        """Save and record an image as if it were made here."""
+        request = job.request
+        if request.save_images and request.settings.saving.samples_save:
+            info = self._info(request)
+            model, shorthash = (info.model_name, info.shorthash or "") if info is not None else ("", "")
+            context = replace(name_context(request, model, shorthash, (image.seed,), began), seed=image.seed)
+
+            def on_path(path: Path, fingerprint: str) -> None:
+                job.saving(image, path, fingerprint)
+
+            saved, problem = self._output.save(image, request, context, on_path=on_path)
+            if problem:
+                problems.append(problem)
+            image = saved
+        job.finished_image(image)
+        return image
+
+    def _result(
+        self, request: GenerationRequest, images: list[GeneratedImage], began: datetime, interrupted: bool
+    ) -> Result:
+        info = self._info(request)
+        width, height = request.size_px
+        return Result(
+            images=tuple(images),
+            interrupted=interrupted,
+            info=GenerationInfo(
+                prompts=(request.prompt,) * max(len(images), 1),
+                negative_prompts=(request.negative_prompt,) * max(len(images), 1),
+                seeds=tuple(image.seed for image in images) or (request.seed,),
+                subseeds=tuple(image.subseed for image in images) or (request.subseed,),
+                subseed_strength=request.subseed_strength,
+                width=width,
+                height=height,
+                sampler=SAMPLERS.get(request.sampler).name,
+                scheduler=request.scheduler,
+                cfg_scale=request.cfg_scale,
+                steps=request.steps,
+                batch_size=request.batch_size,
+                checkpoint_name=info.model_name if info is not None else "",
+                checkpoint_hash=(info.shorthash or "") if info is not None else "",
+                vae_name=None,
+                vae_hash=None,
+                seed_resize_from_width=request.seed_resize_from_width,
+                seed_resize_from_height=request.seed_resize_from_height,
+                denoising_strength=request.hires.denoising_strength if request.hires else None,
+                extra_params={"Worker": self.name},
+                infotexts=tuple(image.infotext for image in images),
+                styles=request.styles,
+                job_timestamp=began.strftime("%Y%m%d%H%M%S"),
+                clip_skip=request.settings.stable_diffusion.CLIP_stop_at_last_layers,
+                version="",
+            ),
+        )
+
+
+def remote_lane(worker: RemoteWorker) -> Lane:
+    """Its lane in the queue."""
+    return Lane(worker, worker.name, is_ready=lambda: worker.is_ready, takes=worker.takes, is_endable=True)
+
+
+class _Posted:
+    """The call that makes the images, in a thread of its own: it answers when they are made."""
+
+    def __init__(self, client: Client, body: dict[str, Any]) -> None:
+        self._over = threading.Event()
+        self._reply: Any = None
+        self._error: RemoteError | None = None
+
+        def post() -> None:
+            try:
+                self._reply = client.call("POST", "/sdapi/v1/txt2img", body, timeout_s=24 * 3600.0)
+            except RemoteError as error:
+                self._error = error
+            finally:
+                self._over.set()
+
+        threading.Thread(target=post, name="featherweight-remote-job", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._over.wait(timeout_s)
+
+    def reply(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._reply
+
+
+def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) -> dict[str, Any]:
+    """The request as a body of POST /sdapi/v1/txt2img there. Styles are in the prompt already."""
+    values = {key: value for key, value in api_values(request).items() if key != "checkpoint"}
+    overrides = settings_sent(request.settings)
+    body: dict[str, Any] = {
+        **values,
+        "styles": [],
+        "send_images": True,
+        "save_images": False,
+        "do_not_save_grid": True,
+        "override_settings": {**overrides, "sd_model_checkpoint": title},
+        # A change back would have the reference UI load its own checkpoint after each job.
+        "override_settings_restore_afterwards": offer.is_ours or bool(overrides),
+    }
+    if offer.is_ours:
+        body["force_task_id"] = _task_id(task_id)
+    return body
+
+
+def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
+    """The samples of a reply, checked: as many as were asked for, of the right size, with the right seeds. Raises
+    `RemoteError`."""
+    try:
+        texts = reply["images"]
+        info = json.loads(reply["info"])
+        infotexts = info["infotexts"]
+        first = int(info.get("index_of_first_image") or 0)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RemoteError(f"sent a reply that is not understood ({type(error).__name__}: {error})") from error
+    count = request.batch_size * request.batch_count
+    if not isinstance(texts, list) or not isinstance(infotexts, list):
+        raise RemoteError("sent a reply that is not understood (no list of images)")
+    texts, infotexts = texts[first:], infotexts[first:]
+    if len(texts) != count or len(infotexts) < count:
+        raise RemoteError(f"sent {len(texts)} images with {len(infotexts)} infotexts instead of {count}")
+    found = []
+    expected = request.size_px if request.hires is None else hires_size(*request.size_px, request.hires).target
+    for number, (text, infotext) in enumerate(zip(texts, infotexts, strict=False)):
+        image = _image(text)
+        # Models differ in what sides are multiples of.
+        if any(not 0 <= wanted - side < 64 for wanted, side in zip(expected, image.size, strict=True)):
+            raise RemoteError(f"sent an image of {image.width}x{image.height} instead of {expected[0]}x{expected[1]}")
+        steady = request.subseed_strength > 0
+        seed = request.seed if steady else request.seed + number
+        said = parse_infotext(str(infotext)).get("Seed")
+        if str(said) != str(seed):
+            raise RemoteError(f"made an image with the seed {said} instead of {seed}")
+        batch, index = divmod(number, request.batch_size)
+        key = f"0/{sample_key(batch, index)}"
+        found.append(GeneratedImage(image, str(infotext), seed, request.subseed + number, key=key))
+    return found
+
+
+def _image(text: object) -> Image.Image:
+    try:
+        data = base64.b64decode(str(text).partition(",")[2] if str(text).startswith("data:") else str(text))
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > MAX_PIXELS:
+            raise RemoteError(f"sent an image of {image.width}x{image.height}")
+        return image.convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise RemoteError(f"sent an image that cannot be read ({error})") from error
+
+
+def _task_id(task_id: str) -> str:
+    """Ours there, beside those of its own users."""
+    return f"{task_id}@remote"
+
+
+def _entries(reply: Any) -> list[dict[str, Any]]:
+    return [entry for entry in reply or () if isinstance(entry, dict)]
+
+
+def _names(entries: list[dict[str, Any]], key: str) -> frozenset[str]:
+    return frozenset(str(entry[key]).lower() for entry in entries if entry.get(key))
+
+
+def _detail(content: bytes) -> str:
+    """What an error reply says, shortened."""
+    try:
+        found = json.loads(content)
+        text = str(found.get("detail") or found.get("error") or "")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+    return f" ({text[:200]})" if text else ""

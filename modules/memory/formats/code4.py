@@ -1,0 +1,138 @@
+"""`code4`: 4 bits per weight in blocks of 16, of which each has the best of four codebooks and of 32 scales.
+
+A block's byte holds a sign, the power of the fourth root of 2 by which its scale is below the row's (5 bits), and the
+codebook (2 bits). The codebooks are not symmetric; the sign turns one around, so that a block's largest weight
+may be on either side. They were fitted once, by alternating between the choice for each block and the mean for each
+code (Lloyd 1982), to blocks of Gaussian, Laplacian and trained weights; no weights or images are needed to store a
+model. With the row's scale in float32 that is 4.5 bits per weight and 32 per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.format import FORMATS, Encoded, Rows, finite_peak, row_count, row_peaks, row_width, slices
+
+BLOCK = 16
+SCALE_BYTES = 4
+STEPS_PER_OCTAVE, LEVELS = 4, 32
+HEADROOM = 2.0**0.125
+"""Of the row's scale over its largest weight: a block's scale may be above its largest weight too."""
+OFFSETS = (-1, 0, 1, 2)
+"""Steps from the scale that puts a block's largest weight on 1 which are tried."""
+ENCODED_AT_ONCE = 1 << 17  # elements
+BOOKS = (
+    *(-0.9048, -0.6667, -0.5199, -0.3957, -0.2863, -0.1854, -0.0936, -0.0108),
+    *(0.07, 0.1585, 0.2551, 0.3532, 0.4503, 0.56, 0.6968, 0.9983),
+    *(-0.8819, -0.7601, -0.6411, -0.5244, -0.4055, -0.2889, -0.1768, -0.0712),
+    *(0.0221, 0.1091, 0.2014, 0.3046, 0.4273, 0.5628, 0.74, 0.9324),
+    *(-0.921, -0.8249, -0.7217, -0.6057, -0.4853, -0.363, -0.239, -0.1165),
+    *(0.0063, 0.1289, 0.2494, 0.3697, 0.495, 0.6302, 0.784, 0.9617),
+    *(-0.7437, -0.5861, -0.4559, -0.3391, -0.2316, -0.1294, -0.0274, 0.0774),
+    *(0.1876, 0.2984, 0.4108, 0.5293, 0.6532, 0.7787, 0.9144, 1.0076),
+)
+"""Four times 16 values."""
+
+
+@cache
+def _books(device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(BOOKS, device=device).view(4, 16)
+
+
+@cache
+def _pairs(device: torch.device) -> Tensor:
+    """For each codebook and byte both of its numbers, as the bits of one: int64 [1024]."""
+    with torch.inference_mode(False):
+        codes = torch.arange(256, device=device)
+        books = _books(device)
+        return torch.stack([books[:, codes & 15], books[:, codes >> 4]], dim=2).contiguous().view(torch.int64).view(-1)
+
+
+@cache
+def _scales(device: torch.device) -> Tensor:
+    """What each byte of a block makes of the row's scale, float32 [256]."""
+    with torch.inference_mode(False):
+        codes = torch.arange(256, device=device)
+        below = torch.exp2(-((codes >> 2) & 31).float() / STEPS_PER_OCTAVE)
+        return torch.where(codes >> 7 == 1, -below, below)
+
+
+def _no_blocks(data: Tensor) -> Tensor:
+    raise AssertionError("a row has a scale of its own: it is decoded as a whole")
+
+
+@dataclass(frozen=True)
+class Code4Format(BlockFormat):
+    """A `BlockFormat` whose rows begin with their scale, then the blocks' bytes, then all codes (the first of two in
+    the lower bits)."""
+
+    def row_bytes(self, shape: tuple[int, ...]) -> int:
+        """See `BlockFormat`."""
+        return SCALE_BYTES + row_width(shape) // BLOCK * self.block_bytes
+
+    def encode_rows(self, rows: Rows) -> Encoded:
+        """See `StorageFormat`; raises as `BlockFormat` does."""
+        self.check(rows.shape)
+        count, row_bytes = row_count(rows.shape), self.row_bytes(rows.shape)
+        data = torch.empty((count, row_bytes), dtype=torch.uint8, device=rows.device)
+        step = max(1, ENCODED_AT_ONCE // row_width(rows.shape))
+        for where, part in slices(rows):
+            finite_peak(row_peaks(part))
+            target = data[where]
+            for begin in range(0, len(part), step):
+                target[begin : begin + step] = _encoded(part[begin : begin + step].float())
+        return Encoded(data)
+
+    def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
+        """See `StorageFormat`."""
+        assert scale is None, f"{self.name} holds its scales in its rows"
+        wide = out.view(len(data), -1)
+        blocks = wide.shape[1] // BLOCK
+        step = len(data) if data.is_cuda else max(1, ENCODED_AT_ONCE // max(1, wide.shape[1]))
+        for begin in range(0, len(data), max(step, 1)):
+            part = data[begin : begin + step]
+            top = part[:, :SCALE_BYTES].contiguous().view(torch.float32)
+            heads, codes = part[:, SCALE_BYTES : SCALE_BYTES + blocks], part[:, SCALE_BYTES + blocks :]
+            factors = _scales(data.device).index_select(0, heads.reshape(-1).int()).view(len(part), blocks) * top
+            places = (heads & 3).int().mul_(256)[:, :, None] + codes.reshape(len(part), blocks, BLOCK // 2)
+            values = _pairs(data.device).index_select(0, places.view(-1)).view(torch.float32)
+            wide[begin : begin + step] = values.view(len(part), blocks, BLOCK).mul_(factors[:, :, None]).flatten(1)
+        return out
+
+
+def _encoded(weights: Tensor) -> Tensor:
+    """Rows [n, width] as bytes: for each block the codebook and scale with the smallest squared error."""
+    blocks = weights.unflatten(1, (-1, BLOCK))  # type: ignore[no-untyped-call]
+    peak = blocks.gather(2, blocks.abs().argmax(dim=2, keepdim=True))
+    top = peak.abs().amax(dim=1, keepdim=True) * HEADROOM
+    sign = torch.where(peak < 0, -1.0, 1.0)
+    share = (peak.abs() / top).nan_to_num(0.0).clamp_min(2.0**-20)
+    level = torch.round(torch.log2(share) * -STEPS_PER_OCTAVE)
+    best = torch.full_like(peak, torch.inf)
+    heads = torch.zeros_like(peak, dtype=torch.uint8)
+    codes = torch.zeros_like(blocks, dtype=torch.uint8)
+    turned = (sign < 0).to(torch.uint8) << 7
+    for offset in OFFSETS:
+        below = (level + offset).clamp_(0, LEVELS - 1)
+        factor = top * torch.exp2(-below / STEPS_PER_OCTAVE) * sign
+        scaled = torch.where(factor == 0, 0.0, blocks / factor)
+        for number, book in enumerate(_books(weights.device)):
+            chosen = torch.bucketize(scaled, (book[1:] + book[:-1]) / 2, out_int32=True)
+            error = (book[chosen] - scaled).square_().sum(dim=2, keepdim=True).mul_(factor.square())
+            better = error < best
+            best = torch.where(better, error, best)
+            heads = torch.where(better, turned | (below.to(torch.uint8) << 2) | number, heads)
+            codes = torch.where(better, chosen.to(torch.uint8), codes)
+    flat = codes.flatten(1)
+    bytes_of_top = top[:, 0].contiguous().view(torch.uint8)
+    return torch.cat([bytes_of_top, heads.flatten(1), flat[:, ::2] | (flat[:, 1::2] << 4)], dim=1)
+
+
+CODE4 = Code4Format("code4", BLOCK, 1 + BLOCK // 2, _no_blocks)
+FORMATS.add(CODE4.name, CODE4)

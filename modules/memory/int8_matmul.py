@@ -1,0 +1,222 @@
+"""Linear layers and convolutions that multiply in int8: weights stay as they are stored, inputs are rounded for it.
+
+A Linear's input gets one scale per token, a 3x3 convolution's one per image; sums are int32 and exact, so that no
+kernel, no slicing and no place of the weights changes a result. Scales and bias are applied to the sums in float32. A
+rotated weight (`modules.memory.formats.convrot`) has its input rotated. A convolution gathers the 3x3 neighbours of
+each place into a row, in slices, and is a product of matrices too: that costs some percent against a kernel of its own,
+and needs no packed copy of the weight.
+
+Rounding an input to 127 steps of its largest value loses about 1 % of a Gaussian one. That weighs more where a layer's
+output hangs on small inputs; what each layer loses on made-up inputs with channels of very different size is measured
+at its first use, and one that loses too much decodes from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from modules.memory.formats import StorageFormat
+from modules.memory.formats.convrot import RotatedRowFormat
+from modules.memory.formats.rotation import rotate
+from modules.memory.layer import Stored, stored_state, stored_tensors
+
+log = logging.getLogger(__name__)
+
+LARGEST = 127.0
+SMALLEST_PEAK = 1e-12
+MIN_SIDE = 32
+"""Inputs and outputs of a layer from which on it pays."""
+MIN_TOKENS = 17
+"""Below, the weight is read for too few products, and CUDA's kernel has its limit. Vectors without a dimension of
+tokens (a time embedding) never pay."""
+CUDA_MULTIPLE = 8
+SLICE_SUMS = 1 << 20
+"""Sums on the CPU that are made, scaled and written at a time: their int32 and float32 stay in the caches."""
+SLICE_COLUMNS = 1 << 23
+"""Bytes of gathered neighbours at a time."""
+MAX_ERROR = 0.05
+PROBED_TOKENS, PROBED_ROWS, SPREAD = 32, 64, 0.5
+
+
+def multiply_in_int8(layer: nn.Module) -> bool:
+    """Have a managed layer multiply in int8 where it can; False for one whose weights or geometry do not allow it."""
+    state = stored_state(layer)
+    if state is None or "weight" not in state.formats:
+        return False
+    weight = layer._parameters["weight"]
+    if weight is None or state.formats["weight"].dtype != torch.int8 or not _fits(layer, weight):
+        return False
+    if weight.ndim == 4 and weight.shape[2] > 1 and not weight.is_meta:
+        # The order in which neighbours are gathered; else the weight would be brought into it at each use.
+        layer._parameters["weight"] = nn.Parameter(
+            weight.detach().contiguous(memory_format=torch.channels_last), requires_grad=False
+        )
+    state.product = Int8Product()
+    return True
+
+
+def _fits(layer: Any, weight: Tensor) -> bool:
+    if len(weight) < MIN_SIDE or weight.shape[1] < MIN_SIDE:
+        return False
+    if isinstance(layer, nn.Linear):
+        return True
+    if not isinstance(layer, nn.Conv2d) or (layer.groups, layer.padding_mode) != (1, "zeros"):
+        return False
+    side = layer.kernel_size[0]
+    plain = layer.kernel_size == (side, side) and side in (1, 3) and tuple(layer.dilation) == (1, 1)
+    return plain and layer.padding == (side // 2, side // 2) and (side == 3 or tuple(layer.stride) == (1, 1))
+
+
+@dataclass
+class Int8Product:
+    """The `Product` of one layer. `error`: what it loses on made-up inputs, relative; None until its first use."""
+
+    error: float | None = field(default=None)
+
+    def __call__(self, layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """See `Product`. None where the weight must be decoded: while something is trained, where an adapter changes
+        the weight itself, for few inputs, for inputs that are not finite, and for a layer that would lose too much."""
+        if state.changes or torch.is_grad_enabled() or torch.compiler.is_compiling() or not _is_large(layer, x):
+            return None
+        data, scale = state.fetch(layer, "weight") if state.fetch is not None else stored_tensors(layer, "weight")
+        storage = state.formats["weight"]
+        if data.dtype != torch.int8 or scale is None:  # the layer was moved to another dtype
+            return None
+        device = state.device or data.device
+        if device.type == "cuda" and any(side % CUDA_MULTIPLE for side in data.shape[:2]):
+            return None
+        data, scale = data.to(device, non_blocking=True), scale.to(device, torch.float32).reshape(-1)
+        if self.error is None:
+            self.error = measured_error(data, scale, storage)
+            if self.error > MAX_ERROR:
+                log.info("A layer %s is decoded: in int8 it would lose %.1f %%.", tuple(data.shape), 100 * self.error)
+        if self.error > MAX_ERROR:
+            return None
+        if len(scale) == 1:
+            scale = scale.expand(len(data))
+        extra = None if bias is None else bias.float()
+        if isinstance(layer, nn.Linear):
+            return _linear(x, data, scale, extra, state.compute_dtype, storage)
+        if data.shape[2] == 1:
+            pixels = x.permute(0, 2, 3, 1)
+            made = _linear(pixels, data.flatten(1), scale, extra, state.compute_dtype, storage)
+            return None if made is None else made.permute(0, 3, 1, 2)
+        return _convolution(layer, x, data, scale, extra, state.compute_dtype)
+
+
+def _is_large(layer: nn.Module, x: Tensor) -> bool:
+    """Whether there are enough inputs; by one image's, so that it does not depend on the batch."""
+    if isinstance(layer, nn.Linear):
+        return x.ndim >= 3 and x.shape[-2] >= MIN_TOKENS and x.numel() > 0
+    stride: tuple[int, ...] = layer.stride  # type: ignore[assignment] # of a convolution
+    return x.ndim == 4 and x.shape[2] * x.shape[3] // math.prod(stride) >= MIN_TOKENS and x.numel() > 0
+
+
+def quantized(x: Tensor, peak: Tensor) -> Tensor:
+    """`x` over its `peak` (float32, broadcast) in 127 steps, as whole float32 numbers."""
+    return (x * (LARGEST / peak)).round_()
+
+
+def row_peaks(rows: Tensor) -> Tensor:
+    """The largest magnitude of each row [M, 1], float32; NaN where a row holds one."""
+    peaks = torch.maximum(rows.amax(1, keepdim=True), rows.amin(1, keepdim=True).neg_()).float()
+    return peaks.clamp_min_(SMALLEST_PEAK)
+
+
+def _linear(
+    x: Tensor, data: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype, storage: StorageFormat
+) -> Tensor | None:
+    """`x` [..., in] times int8 `data` [out, in]: [..., out] in `dtype`; None if an input is not finite."""
+    rows = x.reshape(-1, x.shape[-1])
+    count, outputs = len(rows), len(data)
+    out = torch.empty(count, outputs, dtype=dtype, device=x.device)
+    on_cpu = x.device.type == "cpu"
+    step = max(64, SLICE_SUMS // max(outputs, rows.shape[1])) if on_cpu else count
+    factor = data.t()
+    for begin in range(0, count, step):
+        part = rows[begin : begin + step]
+        if isinstance(storage, RotatedRowFormat):
+            part = rotate(part.float(), storage.group)
+        peaks = row_peaks(part)
+        if on_cpu and not bool(torch.isfinite(peaks).all()):
+            return None
+        sums = torch._int_mm(quantized(part, peaks).to(torch.int8), factor)
+        _scale_into(out[begin : begin + step], sums * peaks.mul_(1 / LARGEST), scale, bias)
+    return out.view(*x.shape[:-1], outputs)
+
+
+def _scale_into(out: Tensor, sums: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+    """Write float32 sums [M, out] times `scale` [out] plus `bias` into `out`."""
+    same = out.dtype == torch.float32
+    if bias is None:
+        made = torch.mul(sums, scale, out=out if same else sums)
+    else:
+        made = torch.addcmul(bias, sums, scale, out=out if same else sums)
+    if not same:
+        out.copy_(made)
+
+
+def _convolution(
+    layer: Any, x: Tensor, data: Tensor, scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor | None:
+    """`x` [B, in, h, w] through a 3x3 kernel `data` [out, in, 3, 3] with padding 1: [B, out, h', w'] in `dtype`, as
+    channels last; None if an input is not finite."""
+    batch, channels, height, width = x.shape
+    rows_step, columns_step = layer.stride
+    out_height, out_width = (height - 1) // rows_step + 1, (width - 1) // columns_step + 1
+    outputs, on_cpu = len(data), x.device.type == "cpu"
+    pixels = x.permute(0, 2, 3, 1)
+    kernel = data.permute(0, 2, 3, 1).reshape(outputs, -1).t()
+    out = torch.empty(batch, out_height, out_width, outputs, dtype=dtype, device=x.device)
+    padded = torch.zeros(height + 2, width + 2, channels, dtype=torch.int8, device=x.device)
+    line = (width + 2) * channels
+    per_line = out_width * max(9 * channels, 4 * outputs)
+    lines = max(1, math.ceil(MIN_TOKENS / out_width), SLICE_COLUMNS // per_line) if on_cpu else out_height
+    for image in range(batch):
+        peak = row_peaks(x[image].reshape(1, -1) if x.is_contiguous() else pixels[image].reshape(1, -1))
+        if on_cpu and not math.isfinite(peak.item()):
+            return None
+        padded[1:-1, 1:-1] = quantized(pixels[image], peak.view(1))  # without a dimension it would stay in 16 bits
+        factor = scale * (peak.view(1) / LARGEST)
+        for top in range(0, out_height, lines):
+            count = min(lines, out_height - top)
+            neighbours = padded.as_strided(
+                (count, out_width, 3, 3 * channels),
+                (rows_step * line, columns_step * channels, line, 1),
+                padded.storage_offset() + top * rows_step * line,
+            ).reshape(count * out_width, 9 * channels)
+            sums = torch._int_mm(neighbours, kernel).float()
+            _scale_into(out[image, top : top + count].view(-1, outputs), sums, factor, bias)
+    return out.permute(0, 3, 1, 2)
+
+
+def measured_error(data: Tensor, scale: Tensor, storage: StorageFormat) -> float:
+    """The relative error of the product with made-up inputs: Gaussian, their channels' sizes log-normally spread. They
+    are the same for every layer of a width, and some of the layer's outputs stand for all."""
+    generator = torch.Generator().manual_seed(data.shape[1])
+    spread = torch.randn(data.shape[1], generator=generator).mul_(SPREAD).exp_()
+    x = torch.randn(PROBED_TOKENS, data.shape[1], generator=generator) * spread
+    if data.ndim == 4:
+        x = x.repeat_interleave(data[0, 0].numel(), dim=1)
+    x = x.to(data.device)
+    picked = slice(0, None, max(1, len(data) // PROBED_ROWS))
+    some, scales = data[picked].contiguous(), scale if len(scale) == 1 else scale[picked]
+    weight = storage.decode(some, scales, torch.empty(some.shape, device=data.device)).flatten(1)
+    true = F.linear(x, weight)
+    rows = x
+    if isinstance(storage, RotatedRowFormat):
+        rows = rotate(x, storage.group)
+    per_image = data.ndim == 4 and data.shape[2] > 1
+    peaks = rows.abs().amax().reshape(1, 1) if per_image else row_peaks(rows)
+    rounded = quantized(rows, peaks) * (peaks / LARGEST)
+    if isinstance(storage, RotatedRowFormat):
+        rounded = rotate(rounded, storage.group)
+    norm = float(true.norm())
+    return float((F.linear(rounded, weight) - true).norm()) / norm if norm else 0.0

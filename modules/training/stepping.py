@@ -1,0 +1,251 @@
+"""One step: noise, prediction, loss, gradients, and the optimizer. For every family, through its own conditioning,
+inputs and noise levels; the base model never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from modules.errors import InvalidValueError
+from modules.memory.checkpointing import CheckpointHandle, enable_gradient_checkpointing
+from modules.memory.feed_forward.options import SplitOptions
+from modules.memory.feed_forward.split import SplitHandle, split_feed_forward
+from modules.memory.recovery import Fallback, Recovery, Step
+from modules.models.denoiser_context import DenoiserContext
+from modules.models.loaded import LoadedModel
+from modules.prompting.conditioning import Conditioning
+from modules.prompting.tokens import ClipTokenizer
+from modules.training.config import TrainingConfig
+from modules.training.objective import Objective
+from modules.training.optimizers import MovingAverage, make_optimizer, rate_factor, set_rate
+from modules.training.options import TrainingError
+from modules.training.texts import Caption, CaptionEncoder, batched
+from modules.training.trained import Attached, TrainedLayer, attach, make_layers
+
+BACKWARD = "training step"
+ADVICE = "Choose a smaller budget, resolution or batch, or weights that are streamed."
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step learns from: scaled latents [n, C, h, w], and either encodings or captions to be encoded now.
+    `weights` [n] is what each image's loss counts, `masks` [n, 1, h, w] what each place does."""
+
+    latents: Tensor
+    conditionings: Sequence[Conditioning] | None = None
+    captions: Sequence[Caption] = ()
+    weights: Tensor | None = None
+    masks: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The mean weighted loss of a step, the gradient's norm, and what was done because memory ran out."""
+
+    loss: float
+    norm: float
+    fallbacks: tuple[str, ...] = ()
+
+
+class Trainer:
+    """Trained values alongside a loaded model, and their optimizer. `close` takes them off the model."""
+
+    def __init__(
+        self, model: LoadedModel, config: TrainingConfig, encoder: CaptionEncoder, latent_size: tuple[int, int]
+    ) -> None:
+        if model.image_channels:
+            raise InvalidValueError(
+                f"{model.info.name} is a model for inpainting or edits, which adapters are not trained on. Choose the "
+                "base model that it was made from; the adapter works on both."
+            )
+        self.model, self.config, self.encoder = model, config, encoder
+        self.objective = Objective.of(model, config.loss, latent_size)
+        self.layers: list[TrainedLayer] = []
+        self.words: dict[str, dict[int, nn.Parameter]] = {}
+        self.attached: Attached | None = None
+        if config.adapter.type == "textual_inversion":
+            self.words = {config.adapter.token or config.output.name: make_vectors(model, config)}
+            encoder.use_words(self.words)
+        else:
+            self.layers = make_layers(model, config.adapter, config.training.seed)
+            self.attached = attach(self.layers)
+        self.optimizer = make_optimizer(self._groups(), config.training)
+        self.average = MovingAverage(self.parameters, config.training.ema)
+        self.step = 0
+        self._checkpoints: CheckpointHandle | None = None
+        self._splits: SplitHandle | None = None
+        self._stack = ExitStack()
+        self._use_memory_options()
+        self.recovery = Recovery(_fallbacks(self), advice=ADVICE)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that is trained, in a fixed order."""
+        vectors = [vector for by_width in self.words.values() for vector in by_width.values()]
+        return [part for each in self.layers for part in each.parameters.values()] + vectors
+
+    @property
+    def trains_text(self) -> bool:
+        """Whether captions are encoded anew at each step."""
+        return bool(self.words) or any(each.is_text for each in self.layers)
+
+    def train_step(self, batches: Sequence[Batch], seed: int) -> StepResult:
+        """A step on one batch, or on several whose gradients are added up. All that is drawn follows from `seed`.
+
+        Where memory runs out, the fallbacks are applied one after the other, and the step is made again from its
+        beginning. Raises `TrainingError` with the likely cause when the loss or a gradient is not finite; nothing has
+        changed then.
+        """
+        options = self.config.training
+        set_rate(self.optimizer, rate_factor(self.step, options))
+        before = len(self.recovery.taken)
+        loss = self.recovery.run(BACKWARD, lambda: self.gradients(batches, seed))
+        largest = options.clip_gradients or float("inf")
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, largest))
+        if not isfinite(loss) or not isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise TrainingError(self._cause(loss))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.average.update(self.step)
+        return StepResult(loss, norm, tuple(taken.text for taken in self.recovery.taken[before:]))
+
+    def gradients(self, batches: Sequence[Batch], seed: int) -> float:
+        """Fill the parameters' gradients anew; returns the mean weighted loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        generator = torch.Generator().manual_seed(seed)
+        total = 0.0
+        for batch in batches:
+            timesteps = self.objective.draw_timesteps(len(batch.latents), generator)
+            noise = self.objective.draw_noise(tuple(batch.latents.shape), generator)
+            loss = self.loss(batch, noise, timesteps) / len(batches)
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+        return total
+
+    def loss(self, batch: Batch, noise: Tensor, timesteps: Tensor) -> Tensor:
+        """The weighted loss of a batch with this noise [n, C, h, w] and these timesteps [n]."""
+        weights = self.objective.weights(timesteps)
+        if batch.weights is not None:
+            weights = weights * batch.weights
+        losses = self.image_losses(batch, noise, timesteps)
+        return (losses * weights.to(losses)).mean()
+
+    def image_losses(self, batch: Batch, noise: Tensor, timesteps: Tensor) -> Tensor:
+        """The loss of each image [n], without weights."""
+        device = self.model.device
+        noisy = self.objective.noisy(batch.latents.to(device), noise.to(device), timesteps.to(device))
+        with torch.enable_grad() if torch.is_grad_enabled() else torch.no_grad():
+            predicted = self.model.predict_once(noisy.x, noisy.times, self.context(batch))
+        masks = None if batch.masks is None else batch.masks.to(device)
+        return self.objective.losses(predicted, noisy.target, masks)
+
+    def context(self, batch: Batch) -> DenoiserContext:
+        """What the denoiser attends to."""
+        conditionings = batch.conditionings
+        if conditionings is None:
+            conditionings = self.encoder.encode(batch.captions, torch.is_grad_enabled() and self.trains_text)
+        return batched(conditionings)
+
+    def close(self) -> None:
+        """Take everything off the model, which is then as it was."""
+        self.recovery.close()
+        if self._splits is not None:
+            self._splits.remove()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        if self.attached is not None:
+            self.attached.detach()
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def use_checkpointing(self, strategy: str) -> None:
+        """Compute other blocks again; "" none."""
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+            self._checkpoints = None
+        where = self.config.memory.offload
+        offload = Path(where) if where not in ("", "ram") else where or None
+        if strategy:
+            self._checkpoints = enable_gradient_checkpointing(self.model.unet, strategy, offload=offload)
+
+    def use_split(self, pieces: int) -> None:
+        """Compute feed-forwards in so many pieces."""
+        if self._splits is not None:
+            self._splits.remove()
+            self._splits = None
+        if pieces > 1:
+            self._splits = split_feed_forward(self.model.unet, SplitOptions(num_splits=pieces))
+
+    def _use_memory_options(self) -> None:
+        memory = self.config.memory
+        self.use_checkpointing(memory.checkpointing)
+        self.use_split(memory.split_feed_forward)
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def _groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        config = self.config
+        vectors = [vector for by_width in self.words.values() for vector in by_width.values()]
+        unet = [part for each in self.layers if not each.is_text for part in each.parameters.values()]
+        text = [part for each in self.layers if each.is_text for part in each.parameters.values()]
+        return [(unet + vectors, config.training.learning_rate), (text, config.text_rate)]
+
+    def _cause(self, loss: float) -> str:
+        config = self.config
+        if self.model.plan.compute_dtype == torch.float16:
+            cause = "The computation in fp16 is the likely cause: set model.compute to bf16 or fp32."
+        elif self.step < max(5, config.training.warmup):
+            cause = (
+                "It came so early that a broken base or VAE, or a wrong alpha, is likelier than the learning rate: check "
+                "the base by making an image with it."
+            )
+        else:
+            cause = f"Choose a lower learning rate (it is {config.training.learning_rate:g})."
+        what = "The loss" if not isfinite(loss) else "A gradient"
+        return f"{what} is no longer a finite number at step {self.step + 1}; the last good state is kept. {cause}"
+
+
+def make_vectors(model: LoadedModel, config: TrainingConfig) -> dict[int, nn.Parameter]:
+    """Textual inversion's vectors [n, width] by the width of a text encoder, as the words of `init_text` have them,
+    repeated as often as needed."""
+    tokens = list(ClipTokenizer.standard().encode(config.adapter.init_text)) or [0]
+    count = config.adapter.vectors
+    chosen = torch.tensor((tokens * count)[:count])
+    found = {}
+    for name in model.family.embedding_components:
+        encoder = model.text_encoders[name]
+        inner = getattr(encoder, "text_model", encoder)
+        with torch.no_grad():
+            vectors = inner.embeddings.token_embedding(chosen.to(model.device)).float().clone()
+        found[vectors.shape[1]] = nn.Parameter(vectors)
+    return found
+
+
+def _fallbacks(trainer: Trainer) -> tuple[Fallback, ...]:
+    """What a step tries when memory runs out: all blocks computed again, then feed-forwards in pieces."""
+
+    def checkpoint_all() -> Step | None:
+        known = trainer._checkpoints
+        if known is not None and len(known.chosen) == len(known.blocks):
+            return None
+        trainer.use_checkpointing("all")
+        return Step("with every block computed again", lambda: None)
+
+    def split() -> Step | None:
+        if trainer._splits is not None:
+            return None
+        trainer.use_split(8)
+        return Step("with feed-forwards in 8 pieces", lambda: None)
+
+    return (
+        Fallback("checkpointing", frozenset({BACKWARD}), checkpoint_all),
+        Fallback("split feed-forward", frozenset({BACKWARD}), split),
+    )

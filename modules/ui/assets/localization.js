@@ -1,0 +1,152 @@
+// The page in another language: texts, placeholders and titles pass through one table, also those that come later.
+(() => {
+  const fw = window.featherweight;
+  const KEY = "featherweight.language";
+  const ATTRIBUTES = ["placeholder", "title", "aria-label", "alt"];
+  const LEFT_ALONE = "script, style, textarea, pre, code, svg, [translate=no], .fw-infotext, .fw-example";
+  const LONGEST = 600; // characters of a text in which parts may change
+  const SHORT = 8; // letters; a pattern of fewer takes numbers only, or it would fit everybody's words
+  const MAX_CACHED = 4000;
+  let texts = null;
+  let patterns = [];
+  let cached = new Map();
+  const originals = new WeakMap(); // of text nodes and elements: what was there, and what is shown instead
+
+  // What a text of ours is called in the chosen language; others stay as they are.
+  fw.text = (text) => {
+    if (!texts || !text) return text;
+    const source = text.trim().replace(/\s+/g, " ");
+    if (!source) return text;
+    let found = cached.get(source);
+    if (found === undefined) {
+      found = translated(source);
+      if (cached.size > MAX_CACHED) cached.clear();
+      cached.set(source, found);
+    }
+    if (found === source) return text;
+    const start = text.match(/^\s*/)[0];
+    return start + found + text.slice(start.length).match(/\s*$/)[0];
+  };
+
+  // The text as the scripts and the server wrote it.
+  fw.sourceText = (element) => {
+    const nodes = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    let text = "";
+    while (nodes.nextNode()) {
+      const kept = originals.get(nodes.currentNode);
+      text += kept?.shown === nodes.currentNode.data ? kept.source : nodes.currentNode.data;
+    }
+    return text;
+  };
+
+  function translated(source) {
+    if (Object.hasOwn(texts, source)) return texts[source];
+    if (source.length > LONGEST) return source;
+    for (const pattern of patterns) {
+      if (!source.includes(pattern.piece)) continue;
+      const parts = pattern.regex.exec(source);
+      if (parts) return pattern.shown.replace(/\{(\d)\}/g, (_, place) => known(parts[pattern.places.indexOf(place) + 1]));
+    }
+    if (!source.includes(" · ")) return source;
+    return source.split(" · ").map(translated).join(" · ");
+  }
+
+  const known = (part) => (Object.hasOwn(texts, part) ? texts[part] : part);
+
+  function pattern([source, shown]) {
+    const pieces = source.split(/\{\d\}/);
+    const letters = pieces.join("").replace(/[^\p{L}]/gu, "").length;
+    const part = letters < SHORT ? "([\\d.,/]+\\S*)" : "(.+?)";
+    const escaped = pieces.map((piece) => piece.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join(part);
+    return {
+      places: [...source.matchAll(/\{(\d)\}/g)].map((match) => match[1]),
+      piece: pieces.reduce((longest, piece) => (piece.length > longest.length ? piece : longest), ""),
+      regex: new RegExp(`^${escaped}$`, "s"),
+      shown,
+      letters,
+    };
+  }
+
+  function show(node) {
+    const kept = originals.get(node);
+    if (kept?.shown === node.data || node.parentElement?.closest(LEFT_ALONE)) return;
+    const shown = fw.text(node.data);
+    if (shown === node.data) return;
+    originals.set(node, { source: node.data, shown });
+    node.data = shown;
+  }
+
+  function showAttribute(element, name) {
+    const value = element.getAttribute(name);
+    const kept = originals.get(element) || {};
+    if (!value || kept[name] === value || element.closest("[translate=no]")) return;
+    const shown = fw.text(value);
+    if (shown === value) return;
+    originals.set(element, { ...kept, [name]: shown });
+    element.setAttribute(name, shown);
+  }
+
+  function showAll(root) {
+    if (root.nodeType === Node.TEXT_NODE) return show(root);
+    if (root.nodeType !== Node.ELEMENT_NODE) return;
+    const nodes = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (nodes.nextNode()) show(nodes.currentNode);
+    const selector = ATTRIBUTES.map((name) => `[${name}]`).join(", ");
+    for (const element of [root, ...root.querySelectorAll(selector)]) {
+      for (const name of ATTRIBUTES) if (element.hasAttribute(name)) showAttribute(element, name);
+    }
+  }
+
+  function follow() {
+    new MutationObserver((changes) => {
+      for (const change of changes) {
+        if (change.type === "characterData") show(change.target);
+        else if (change.type === "attributes") showAttribute(change.target, change.attributeName);
+        else change.addedNodes.forEach(showAll);
+      }
+    }).observe(document.body, {
+      subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ATTRIBUTES,
+    });
+  }
+
+  function use(reply) {
+    document.documentElement.lang = reply.name === "None" ? "en" : reply.name;
+    document.documentElement.dir = reply.is_rtl ? "rtl" : "ltr";
+    fw.languageFaults = reply.faults;
+    if (reply.faults.length) fw.showNotices();
+    if (!Object.keys(reply.texts).length) return;
+    texts = reply.texts;
+    patterns = Object.entries(texts).filter(([source]) => /\{\d\}/.test(source)).map(pattern);
+    patterns.sort((one, other) => other.letters - one.letters); // the one that says most first
+    showAll(document.body);
+    follow();
+  }
+
+  function offer(reply) {
+    const place = document.querySelector("#fw_language");
+    if (!place) return setTimeout(() => offer(reply), 200);
+    place.setAttribute("translate", "no"); // languages are called as they call themselves
+    place.replaceChildren(...reply.available.map(([name, label]) => new Option(label, name, false, name === reply.name)));
+    place.hidden = false;
+    place.addEventListener("change", () => {
+      localStorage.setItem(KEY, place.value);
+      location.reload(); // the form is kept
+    });
+  }
+
+  async function start() {
+    const choice = localStorage.getItem(KEY) || "";
+    const query = new URLSearchParams({ choice, languages: navigator.languages.join(",") });
+    try {
+      const reply = await fw.get(`internal/localization?${query}`);
+      use(reply);
+      offer(reply);
+    } catch (error) {
+      console.warn(`The page stays in English: ${error.message}`);
+    }
+  }
+
+  fw.useLocalization = use;
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();

@@ -1,0 +1,75 @@
+// The first visit: five sentences about where things are. Left at any time, and never shown again by itself.
+(() => {
+  const fw = window.featherweight;
+  const KEY = "featherweight.tour";
+  const first = fw.tabs[0];
+  const STEPS = [
+    ["#setting_sd_model_checkpoint", "This is the model that makes your images. Put your own into the folder models/Stable-diffusion."],
+    [`#${first.id("prompt")}`, "Describe here what the image shows, or press one of the examples below."],
+    [`#${first.id("generate_box")}`, "Generate makes the image. The line below it says how much memory that needs, before you begin."],
+    [`#${first.id("results")}`, "Your images appear here, with buttons to save them, make them larger and send them on. The tab History keeps all of them."],
+    ["#setting_fp8_storage", "Short of memory? FP8 weight keeps the model in half of it. The tab Precision shows what that costs."],
+  ];
+  let box = null;
+  let place = 0;
+
+  function mark(element) {
+    document.querySelector(".fw-toured")?.classList.remove("fw-toured");
+    element?.classList.add("fw-toured");
+    element?.scrollIntoView({ block: "nearest" });
+  }
+
+  function end() {
+    localStorage.setItem(KEY, "done");
+    mark(null);
+    box?.remove();
+    box = null;
+    first.field("prompt")?.focus({ preventScroll: true });
+  }
+
+  function go(to) {
+    place = to;
+    if (place >= STEPS.length) return end();
+    const [selector, text] = STEPS[place];
+    mark(document.querySelector(selector));
+    box.querySelector("p").textContent = text;
+    box.querySelector("small").textContent = `${place + 1} / ${STEPS.length}`;
+    box.querySelector("[data-go=back]").disabled = place === 0;
+    box.querySelector("[data-go=next]").textContent = place + 1 < STEPS.length ? "Next" : "Done";
+  }
+
+  fw.startTour = async () => {
+    await fw.showTab(first.prefix);
+    box?.remove();
+    box = fw.element("aside", { id: "fw_tour", attributes: { role: "dialog", "aria-label": "A look around" } });
+    const button = (go_, text) => {
+      const made = fw.element("button", { type: "button", textContent: text });
+      made.dataset.go = go_;
+      return made;
+    };
+    const tools = fw.element("div", { className: "fw-tools" }, button("back", "Back"), button("next", "Next"), button("leave", "Leave"));
+    box.append(fw.element("small"), fw.element("p", { attributes: { "aria-live": "polite" } }), tools);
+    box.addEventListener("click", (event) => {
+      const to = event.target.dataset.go;
+      if (to === "leave") end();
+      else if (to) go(place + (to === "next" ? 1 : -1));
+    });
+    box.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      end();
+    });
+    (document.querySelector(".gradio-container") || document.body).append(box);
+    go(0);
+    box.querySelector("[data-go=next]").focus({ preventScroll: true });
+  };
+
+  // Not for programs that drive a browser, and not twice.
+  fw.greet = () => {
+    if (!navigator.webdriver && localStorage.getItem(KEY) === null) fw.startTour();
+  };
+
+  document.addEventListener("click", (event) => {
+    if (event.target.closest?.("#fw_start_tour")) fw.startTour();
+  });
+})();

@@ -1,0 +1,252 @@
+"""The texts of the page, found by code: in its components, its scripts, its messages and the settings.
+
+A translation is a flat JSON object of these texts. A text with parts that change has `{0}`, `{1}` in their places.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from modules.jobs.job import JobStatus
+from modules.processing.pipeline.stages import LABELS
+from modules.settings.definitions import visible_sections
+from modules.ui.tooltips import tooltips
+
+HTML_ATTRIBUTES = ("title", "placeholder", "aria-label", "alt")
+UNREAD = ("script", "style", "pre", "code")
+VOID = ("area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+COMPONENT_TEXTS = ("label", "info", "placeholder")
+MESSAGE_CALLS = ("note_box", "error_box", "Error", "Info", "Warning", "InvalidValueError", "message_box")
+NO_TEXTS = frozenset(
+    {
+        *("Featherweight", "API", "txt2img", "img2img", "png", "jpeg", "webp", "TAESD", "BLIP", "GFPGAN", "CodeFormer"),
+        *("RestoreFormer", "Deepbooru", "Lanczos", "None", "fp8 e4m3fn, plain", "fp8 e5m2", "fp8 e5m2, plain"),
+        *("Carriage Return", "Line Feed", "noopener noreferrer", "SD1", "SD2", "activation text", "negative text"),
+        *("preferred weight", "sd version", "Unknown", "{0} GB", "smaller.safetensors"),
+    }
+)
+"""Names, and words of code that look like texts."""
+
+UPLOAD_TEXTS = ("Drop File Here", "Drop Image Here", "- or -", "Click to Upload")
+"""What Gradio's own fields for files say."""
+
+WORDS = (
+    *(status.value for status in JobStatus),
+    *LABELS.values(),
+    *(
+        "submitting",
+        "skipping",
+        "interrupting",
+        "next",
+        "Waiting...",
+        "{0} image",
+        "{0} images",
+        "{0} job.",
+        "{0} jobs.",
+    ),
+    *("needs {0} of {1} GB", "needs {0} of {1} GB, main memory {2} of {3} GB"),
+)
+"""What the server says of jobs while they run, and what scripts put together from single words."""
+
+_LITERAL = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|(?P<regex>(?<=[=(,:\[!&|?{};\n])\s*/(?![/*])(?:\\.|\[(?:\\.|[^\]\\\n])*\]|[^/\\\n])+/[a-z]*)
+    |"(?P<double>(?:\\.|[^"\\\n])*)"|'(?P<single>(?:\\.|[^'\\\n])*)'|`(?P<template>(?:\\.|[^`\\])*)`""",
+    re.VERBOSE | re.DOTALL,
+)
+_HAS_WORD = re.compile(r"[A-Za-z]{2}")
+_SENTENCE = re.compile(r"[A-Z][A-Za-z']*[.!?:…]?(\s|$)|\{0\}")
+_CODE = re.compile(
+    r"""^[MA-Z ]+$|^M\d|[#=<>\[\]_\\]|::|=>|^\.|--|\bfw-|\w\.\w|^[a-z]+:|/\w+/|^[A-Z][a-z]+[A-Z]|^[A-Z]{2,}$"""
+)
+_EVENTS = re.compile(
+    r"(event\.key|key|tagName|method|code)\s*(===|!==|:|\?\.|\.)\s*$|\.(has|get|includes)\(\s*$|case\s+$"
+)
+_SHOWN = re.compile(
+    r"(textContent|title|label|alt|placeholder|Error|message|say|section|button|text|confirm|append|push|note)"
+    r"""(\s*[:=(]\s*(\w+\s*\?\s*)?|["'],\s*)$|\?\s*$|:\s*$|["'],\s*$|\[\s*$"""
+)
+
+
+class _HtmlTexts(HTMLParser):
+    """Collects what a reader of a piece of HTML sees or hears."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._open: list[bool] = []  # of each open element, whether its texts are left out
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if name in HTML_ATTRIBUTES and value]
+        if tag in VOID:
+            return
+        self._open.append(self._is_skipped() or tag in UNREAD or ("translate", "no") in attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID and self._open:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self._is_skipped():
+            self.found.append(data)
+
+    def _is_skipped(self) -> bool:
+        return bool(self._open) and self._open[-1]
+
+
+def html_texts(html: str) -> list[str]:
+    """The texts in a piece of HTML, as the browser's text nodes and attributes have them, without those marked
+    `translate="no"`."""
+    parser = _HtmlTexts()
+    parser.feed(html)
+    parser.close()
+    return _worded(parser.found)
+
+
+def _worded(found: Iterable[str]) -> list[str]:
+    texts = (" ".join(text.split()) for text in found)
+    return [text for text in texts if _HAS_WORD.search(text) and text not in NO_TEXTS]
+
+
+def component_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The texts of all components of a page by the part of the page in which they are, from Gradio's description of
+    it (`Blocks.config`). Parts are the tabs ("txt2img"), "header" and "scripts" (the fields of scripts)."""
+    parts = {part["id"]: part for part in config["components"]}
+    found: dict[str, list[str]] = {}
+
+    def walk(node: Mapping[str, Any], area: str) -> None:
+        part = parts.get(node["id"])
+        if part is not None:
+            props = part["props"]
+            tab = re.fullmatch(r"tab_(\w+)", props.get("elem_id") or "")
+            area = tab[1] if tab and part["type"] == "tabitem" else area
+            found.setdefault("header" if tab else area, []).extend(_texts_of(part["type"], props))
+            if "fw-script" in (props.get("elem_classes") or []):
+                area = "scripts"
+        for child in node.get("children", ()):
+            walk(child, area)
+
+    walk(config["layout"], "header")
+    return {area: list(dict.fromkeys(texts)) for area, texts in found.items() if texts}
+
+
+def _texts_of(kind: str, props: Mapping[str, Any]) -> list[str]:
+    """What one component says."""
+    if props.get("visible") == "hidden":
+        return []
+    found = [props[name] for name in COMPONENT_TEXTS if isinstance(props.get(name), str)]
+    value = props.get("value")
+    if (
+        isinstance(value, str)
+        and kind in ("button", "markdown")
+        and "fw-example" not in (props.get("elem_classes") or [])
+    ):
+        found.append(value)
+    if kind in ("radio", "checkboxgroup"):
+        found += [str(shown) for shown, _ in props.get("choices", ())]
+    return _worded(found) + (html_texts(value) if kind == "html" and isinstance(value, str) else [])
+
+
+def script_texts(script: str) -> list[str]:
+    """The texts in a script of ours: string and template literals that read like words for people."""
+    found: list[str] = []
+    for match in _LITERAL.finditer(script):
+        text = match["double"] or match["single"] or match["template"]
+        if not text:
+            continue
+        before = script[max(0, match.start() - 60) : match.start()]
+        if match["template"] is not None:
+            text, inside = _numbered(text)
+            found += [one for part in inside for one in script_texts(part)]
+        text = re.sub(r"\\(.)", lambda one: {"n": "\n"}.get(one[1], one[1]), text)
+        if "<" in text and ">" in text:
+            found += [one for one in html_texts(text) if not re.fullmatch(r"\{\d\}", one)]
+        elif _is_text(text, before):
+            found += _worded(text.split("\n"))
+    return list(dict.fromkeys(found))
+
+
+def _numbered(template: str) -> tuple[str, list[str]]:
+    """A template literal with numbers for its parts, and the code of these parts."""
+    text, inside, place = "", [], 0
+    while (begin := template.find("${", place)) >= 0:
+        depth, end = 1, begin + 2
+        while depth and end < len(template):
+            depth += {"{": 1, "}": -1}.get(template[end], 0)
+            end += 1
+        text += template[place:begin] + f"{{{len(inside)}}}"
+        inside.append(template[begin + 2 : end - 1])
+        place = end
+    return text + template[place:], inside
+
+
+def _is_text(text: str, before: str) -> bool:
+    words = re.sub(r"\{\d\}", "", text)
+    if not re.search(r"[A-Za-z]{2}", words) or text in NO_TEXTS or _CODE.search(re.sub(r"\{\d\}", "0", text)):
+        return False
+    if _EVENTS.search(before):
+        return False
+    if " " in text.strip():
+        return bool(_SENTENCE.match(text)) or bool(_SHOWN.search(before)) or "{0}" in text
+    return text[0].isupper() and bool(_SHOWN.search(before))
+
+
+def message_texts(source: str) -> list[str]:
+    """The sentences that Python code of the page says: the texts given to `MESSAGE_CALLS`."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name in MESSAGE_CALLS:
+            found += _literals(node.args[0])
+    return _worded(dict.fromkeys(found))
+
+
+def _literals(node: ast.expr) -> Iterator[str]:
+    match node:
+        case ast.Constant(value=str(text)):
+            yield text
+        case ast.JoinedStr(values=parts):
+            text, count = "", 0
+            for part in parts:
+                if isinstance(part, ast.Constant):
+                    text += str(part.value)
+                else:
+                    text += f"{{{count}}}"
+                    count += 1
+            yield text
+        case ast.IfExp(body=one, orelse=other):
+            yield from _literals(one)
+            yield from _literals(other)
+
+
+MAIN_PARTS = ("header", "txt2img", "img2img", "extras", "pnginfo", "queue", "history")
+"""The parts of the page that every shipped translation covers, with our scripts and messages."""
+
+
+def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
+    """All texts of the page by part: those of `component_texts`, "browser" (our scripts), "messages", and "settings"
+    without what explains them, which is "explanations"."""
+    folder = Path(__file__).parent
+    found = component_texts(config)
+    scripts = sorted((folder / "assets").glob("*.js"))
+    found["browser"] = [text for file in scripts for text in script_texts(file.read_text("utf-8"))]
+    found["messages"] = [
+        text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))
+    ]
+    found["upload"] = list(UPLOAD_TEXTS)
+    found["words"] = list(WORDS)
+    found["tooltips"] = list(tooltips().values())
+    hints = {" ".join(setting.hint.split()) for settings in visible_sections().values() for setting in settings}
+    found["explanations"] = [text for text in found.get("settings", ()) if text in hints]
+    found["settings"] = [text for text in found.get("settings", ()) if text not in hints]
+    return {part: list(dict.fromkeys(texts)) for part, texts in found.items()}
+
+
+def main_texts(texts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Those of `page_texts` that a shipped translation has to have."""
+    parts = (*MAIN_PARTS, "browser", "messages", "words", "tooltips", "upload")
+    return list(dict.fromkeys(text for part in parts for text in texts.get(part, ())))

@@ -1,0 +1,72 @@
+"""A worker process with a real engine and the tiny model: what it makes is what the server's process makes."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modules.assembly import build_services
+from modules.flags.flags import Flags
+from modules.jobs.job import JobStatus
+from modules.processing.memory_estimate.status import EngineState
+from modules.processing.pipeline.events import Silent
+from modules.processing.record.output import Output
+from modules.processing.request import GenerationRequest
+from modules.services import Services
+from tests.recordings import TINY
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    folder = tmp_path_factory.mktemp("data")
+    services = build_services(Flags(data_dir=str(folder), ckpt=str(TINY), use_cpu=("all",), workers=1))
+    services.workers.start()
+    services.queue.start()
+    services.models.request_load(None)
+    yield services
+    services.queue.close()
+    services.history.close()
+
+
+def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def request_of(services: Services, **more: object) -> GenerationRequest:
+    settings = services.settings.current.with_changes({"show_progress_type": "Approx cheap"})
+    return GenerationRequest(prompt="a", seed=3, subseed=0, steps=3, width=64, height=64, settings=settings, **more)  # type: ignore[arg-type]
+
+
+def test_a_worker_makes_the_images_that_the_server_would_make(services: Services, tmp_path: Path) -> None:
+    from modules.processing.pipeline.generate import generate
+
+    request = request_of(services, batch_count=2)
+    job = services.queue.submit(request, preview_every=1)
+    assert job.wait(90) and job.status is JobStatus.DONE, job.error
+    result = job.result()
+    expected = generate(replace(request, checkpoint=TINY.name), services.engine, Output(tmp_path), Silent())
+    services.engine.unload()
+    assert [image.image.tobytes() for image in result.images] == [image.image.tobytes() for image in expected.images]
+    assert result.samples[0].infotext == expected.samples[0].infotext
+    assert result.memory is not None and result.timings_s and job.progress().preview_id > 2
+    assert all(image.path and image.path.is_file() for image in result.images)
+
+
+def test_the_page_sees_the_workers_model_and_not_the_servers(services: Services) -> None:
+    until(lambda: services.models.status.state is EngineState.READY)
+    model = services.models.status.model
+    assert model is not None and model.title.startswith(TINY.name)
+    assert services.engine.status.state is EngineState.EMPTY
+    assert services.settings.current.stable_diffusion.sd_model_checkpoint.startswith(TINY.name)
+    memory = services.models.memory()
+    assert memory["ram"]["used"] != 0
+    services.settings.update({"fp8_storage": "Enable"})
+    until(lambda: (found := services.models.status.model) is not None and "fp8" in found.storage)
+    services.settings.update({"fp8_storage": "Disable"})
+    services.models.unload()
+    until(lambda: services.models.status.state is EngineState.EMPTY)

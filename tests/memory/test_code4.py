@@ -1,0 +1,85 @@
+"""`code4`: its error, its exact bytes, and layers that compute with it."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modules.errors import InvalidValueError
+from modules.memory.changes import AllBranches, SideBranch, joined_branches
+from modules.memory.formats import FORMATS
+from modules.memory.formats.code4 import CODE4
+from modules.memory.formats.expected import ERRORS, described
+from modules.memory.layer import Part, read_part, read_weight, stored_state
+from modules.memory.storage import StorageRules
+from modules.memory.streaming.streaming import stream
+from tests.memory.storing import apply_storage
+
+
+def error(weight: Tensor) -> float:
+    encoded = CODE4.encode(weight)
+    decoded = CODE4.decode(encoded.data, None, torch.empty(weight.shape))
+    return float((decoded - weight).norm() / weight.norm())
+
+
+def gaussian(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(7)) / 50
+
+
+def test_the_error_is_what_is_expected_and_below_that_of_other_formats_of_4_bits() -> None:
+    weight = gaussian(128, 512)
+    assert abs(error(weight) - ERRORS["code4"]) < 0.003
+    assert error(weight) < ERRORS["gguf_q4_1"] < ERRORS["gguf_q4_0"]
+    outliers = weight.clone()
+    outliers[:, 3] *= 20
+    assert error(outliers) < 0.09
+    assert error(gaussian(32, 5, 16) * 1e-6) < 0.08 and error(gaussian(16, 64) * 1e6) < 0.08
+    assert described("code4") == "code4: 4.5 bits per weight, expected error 6.7 %"
+
+
+def test_rows_of_zeros_and_blocks_far_below_the_row_stay_near_zero() -> None:
+    weight = gaussian(4, 64)
+    weight[1] = 0
+    weight[2, 16:32] = 0
+    weight[3, :16] *= 1e4
+    decoded = CODE4.decode(CODE4.encode(weight).data, None, torch.empty(4, 64))
+    assert torch.equal(decoded[1], torch.zeros(64))
+    assert float(decoded[2, 16:32].abs().max()) < float(weight[2].abs().max()) / 100
+    assert torch.isfinite(decoded).all()
+
+
+def test_a_side_branch_has_its_full_effect() -> None:
+    torch.manual_seed(1)
+    layer, x = nn.Linear(64, 128), torch.randn(3, 64)
+    apply_storage(layer, StorageRules("code4"), torch.float32)
+    branch = SideBranch(torch.randn(4, 64) / 8, torch.randn(128, 4) / 100, None, 0.5)
+    delta = branch.scale * branch.up @ branch.down
+    expected = nn.functional.linear(x, read_weight(layer, "weight") + delta, layer.bias)
+    state = stored_state(layer)
+    assert state is not None
+    state.branches = AllBranches(joined_branches(layer, [branch], torch.float32, torch.device("cpu")))
+    with torch.no_grad():
+        assert torch.allclose(layer(x), expected, atol=1e-5)
+
+
+def test_a_layer_and_a_convolution_compute_with_their_codes_resident_and_streamed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(16, 48, 3, padding=1), nn.Flatten(2), nn.Linear(64, 128))
+    x, before = torch.randn(2, 16, 8, 8), [model[0].weight.detach().clone(), model[2].weight.detach().clone()]
+    apply_storage(model, StorageRules("code4"), torch.float32)
+    linear = model[2]
+    for layer, weight in zip((model[0], linear), before, strict=True):
+        decoded = read_weight(layer, "weight")
+        assert decoded.shape == weight.shape and float((decoded - weight).norm() / weight.norm()) < 0.08
+    assert torch.equal(read_part(Part(linear, "weight", 0, 32, 96)), read_weight(linear, "weight")[32:96])
+    with torch.no_grad():
+        resident = model(x)
+        with stream(model, torch.device("cpu")) as handle:
+            assert handle.offloaded_bytes == 0 or torch.equal(model(x), resident)
+        assert torch.equal(model(x), resident)
+
+
+def test_wrong_weights_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"no rows of whole blocks of 16, as code4 needs"):
+        FORMATS.get("code4").encode(torch.ones(8, 20))
+    with pytest.raises(InvalidValueError, match="NaN or infinite"):
+        FORMATS.get("code4").encode(torch.full((8, 32), torch.nan))

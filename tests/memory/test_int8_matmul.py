@@ -1,0 +1,227 @@
+"""Layers that multiply in int8: against the same product in float32, and when they decode instead."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modules.memory.changes import AllBranches, SideBranch, joined_branches
+from modules.memory.formats import FORMATS
+from modules.memory.formats.convrot import ROTATED
+from modules.memory.int8_matmul import MAX_ERROR, Int8Product, measured_error, multiply_in_int8
+from modules.memory.layer import manage, put, stored_state
+
+
+def noise(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def stored(layer: Any, storage: str = "int8_row", dtype: torch.dtype = torch.float32) -> Any:
+    """The layer with its weight in int8; it decodes."""
+    layer.requires_grad_(False).to(dtype)
+    chosen = ROTATED if storage == "rotated" else FORMATS.get(storage)
+    encoded = chosen.encode(layer.weight)
+    put(layer, "weight", encoded.data, encoded.scale)
+    manage(layer, {"weight": encoded.storage or chosen}, dtype)
+    return layer
+
+
+def relative(found: Tensor, true: Tensor) -> float:
+    return float((found.float() - true.float()).norm() / true.float().norm())
+
+
+def both(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What the layer gives decoding and multiplying in int8."""
+    with torch.inference_mode():
+        decoded = layer(x)
+        assert multiply_in_int8(layer)
+        quick = layer(x)
+    state = stored_state(layer)
+    assert state is not None and isinstance(state.product, Int8Product) and state.product.error is not None
+    return decoded, quick
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_layer_is_that_of_its_rounded_factors(dtype: torch.dtype, bias: bool) -> None:
+    layer = stored(nn.Linear(64, 48, bias=bias), dtype=dtype)
+    x = noise(2, 20, 64).to(dtype)
+    decoded, quick = both(layer, x)
+    assert quick.dtype == dtype and quick.shape == (2, 20, 48)
+    scale = x.float().abs().amax(-1, keepdim=True) / 127
+    rounded = (x.float() / scale).round() * scale
+    expected = rounded @ layer.weight.float().t() + (layer.bias.float() if bias else 0)
+    assert relative(quick, expected) < {torch.float32: 1e-6}.get(dtype, 4e-3)
+    assert relative(quick, decoded) < 0.015
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(9, 11), (8, 12), (40, 33)])
+def test_a_convolution_is_that_of_its_rounded_factors(size: tuple[int, int], stride: int, dtype: torch.dtype) -> None:
+    layer = stored(nn.Conv2d(32, 48, 3, stride=stride, padding=1), dtype=dtype)
+    x = (noise(2, 32, *size) * torch.tensor([1.0, 50.0]).view(2, 1, 1, 1)).to(dtype)
+    decoded, quick = both(layer, x)
+    assert quick.dtype == dtype and quick.shape == decoded.shape
+    scale = x.float().abs().amax((1, 2, 3), keepdim=True) / 127  # an image's own
+    rounded = (x.float() / scale).round() * scale
+    expected = torch.nn.functional.conv2d(rounded, layer.weight.float(), layer.bias.float(), stride=stride, padding=1)
+    for image in range(2):
+        assert relative(quick[image], expected[image]) < {torch.float32: 1e-6}.get(dtype, 4e-3)
+        assert relative(quick[image], decoded[image]) < 0.025
+
+
+def test_slices_and_memory_layouts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, line = stored(nn.Conv2d(32, 32, 3, padding=1)), stored(nn.Linear(64, 64))
+    x, tokens = noise(2, 32, 16, 16), noise(2, 300, 64)
+    assert multiply_in_int8(layer) and multiply_in_int8(line)
+    with torch.inference_mode():
+        whole, rows = layer(x), line(tokens)
+        assert torch.equal(layer(x.contiguous(memory_format=torch.channels_last)), whole)
+        monkeypatch.setattr("modules.memory.int8_matmul.SLICE_COLUMNS", 1)
+        monkeypatch.setattr("modules.memory.int8_matmul.SLICE_SUMS", 1)
+        assert torch.equal(layer(x), whole)
+        assert torch.equal(line(tokens), rows)
+        layer._parameters["weight"] = nn.Parameter(layer._parameters["weight"].contiguous(), requires_grad=False)
+        assert torch.equal(layer(x), whole)  # as streaming brings it
+
+
+def test_a_1x1_convolution_has_a_scale_per_place() -> None:
+    layer = stored(nn.Conv2d(32, 64, 1))
+    x = noise(1, 32, 6, 6)
+    x[:, :, 2, 3] *= 1e4
+    decoded, quick = both(layer, x)
+    errors = (quick - decoded).norm(dim=1) / decoded.norm(dim=1)
+    assert errors.max() < 0.02
+
+
+def test_a_rotated_weight_has_its_input_rotated() -> None:
+    layer = nn.Linear(512, 64)
+    layer.weight.data[:, :8] *= 40
+    decoded, quick = both(stored(layer, "rotated"), noise(1, 32, 512))
+    assert relative(quick, decoded) < 0.015
+
+
+def test_a_side_branch_beside_it_is_exact() -> None:
+    layer = stored(nn.Linear(64, 48))
+    conv = stored(nn.Conv2d(32, 32, 3, padding=1))
+    x, image = noise(2, 20, 64), noise(1, 32, 8, 8)
+    assert multiply_in_int8(layer) and multiply_in_int8(conv)
+    down, up = noise(4, 64, seed=2), noise(48, 4, seed=3)
+    conv_down, conv_up = noise(4, 32, 3, 3, seed=4), noise(32, 4, 1, 1, seed=5)
+    with torch.inference_mode():
+        alone, alone_conv = layer(x), conv(image)
+        for one, branch in (
+            (layer, SideBranch(down, up, None, 0.5)),
+            (conv, SideBranch(conv_down, conv_up, None, 0.5)),
+        ):
+            state = stored_state(one)
+            assert state is not None
+            state.branches = AllBranches(joined_branches(one, [branch], torch.float32, torch.device("cpu")))
+        torch.testing.assert_close(layer(x) - alone, 0.5 * x @ down.t() @ up.t(), rtol=1e-4, atol=1e-4)
+        hidden = torch.nn.functional.conv2d(image, conv_down, padding=1)
+        expected = 0.5 * torch.nn.functional.conv2d(hidden, conv_up)
+        torch.testing.assert_close(conv(image) - alone_conv, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_large_activations_do_not_overflow() -> None:
+    """int32 holds 127 * 127 * 133000 products; the scales come in float32, before the compute dtype."""
+    wide = stored(nn.Linear(20000, 32, bias=False))
+    wide._parameters["weight"].fill_(127)
+    x = torch.full((1, 32, 20000), 1e4)
+    with torch.inference_mode():
+        decoded = wide(x)
+        assert multiply_in_int8(wide)
+        torch.testing.assert_close(wide(x), decoded, rtol=1e-4, atol=0)
+    decoded, quick = both(
+        stored(nn.Conv2d(32, 32, 3, padding=1), dtype=torch.bfloat16), 1e4 * noise(1, 32, 8, 8).bfloat16()
+    )
+    assert torch.isfinite(quick).all() and relative(quick, decoded) < 0.03
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_inputs_that_are_not_finite_are_decoded(bad: float) -> None:
+    for layer, x in (
+        (stored(nn.Linear(64, 48)), noise(2, 20, 64)),
+        (stored(nn.Conv2d(32, 32, 3, padding=1)), noise(1, 32, 8, 8)),
+        (stored(nn.Conv2d(32, 32, 1)), noise(1, 32, 8, 8)),
+    ):
+        x.view(-1)[7] = bad
+        with torch.inference_mode():
+            decoded = layer(x)
+            assert multiply_in_int8(layer)
+            torch.testing.assert_close(layer(x), decoded, equal_nan=True)
+
+
+def test_zeros_no_rows_and_vectors() -> None:
+    layer = stored(nn.Linear(64, 48))
+    assert multiply_in_int8(layer)
+    with torch.inference_mode():
+        assert torch.equal(layer(torch.zeros(1, 20, 64)), layer.bias.expand(1, 20, 48))
+        assert layer(torch.zeros(2, 0, 64)).shape == (2, 0, 48)
+        vectors = noise(40, 64)  # a time embedding: whatever the batch, decoded
+        assert torch.equal(layer(vectors), vectors @ layer.weight.t() + layer.bias)
+        conv = stored(nn.Conv2d(32, 32, 3, padding=1))
+        assert multiply_in_int8(conv)
+        assert torch.equal(conv(torch.zeros(1, 32, 8, 8)), conv.bias.view(1, -1, 1, 1).expand(1, 32, 8, 8))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Linear(64, 16),
+        nn.Conv2d(32, 32, 3, padding=1, groups=2),
+        nn.Conv2d(32, 32, 3),
+        nn.Conv2d(32, 32, 5, padding=2),
+        nn.Conv2d(32, 32, 3, padding=2, dilation=2),
+        nn.Conv2d(32, 32, 3, padding=1, padding_mode="reflect"),
+        nn.Conv1d(64, 64, 3, padding=1),
+    ],
+    ids=str,
+)
+def test_other_geometries_decode(layer: nn.Module) -> None:
+    assert not multiply_in_int8(stored(layer))
+
+
+def test_other_formats_decode() -> None:
+    assert not multiply_in_int8(nn.Linear(64, 64))
+    assert not multiply_in_int8(stored(nn.Linear(64, 64), "fp8_e4m3fn_row"))
+
+
+def test_changed_weights_and_training_decode() -> None:
+    class Half:
+        def add_to(self, name: str, weight: Tensor) -> Tensor:
+            return weight * 0.5 if name == "weight" else weight
+
+    layer = stored(nn.Linear(64, 48, bias=False))
+    x = noise(1, 20, 64)
+    with torch.inference_mode():
+        decoded = layer(x)
+        multiply_in_int8(layer)
+        state = stored_state(layer)
+        assert state is not None and state.product is not None
+        state.changes = (Half(),)
+        torch.testing.assert_close(layer(x), decoded / 2)
+        state.changes = ()
+    assert state.product(layer, state, x, None) is None  # gradients are on
+    trained = x.clone().requires_grad_()
+    layer(trained).sum().backward()
+    assert trained.grad is not None
+
+
+def test_a_layer_that_would_lose_too_much_decodes() -> None:
+    """All its outputs hang on the input that is smallest on the made-up ones."""
+    width = 4096
+    generator = torch.Generator().manual_seed(width)
+    smallest = int(torch.randn(width, generator=generator).argmin())
+    layer = nn.Linear(width, 64)
+    layer.weight.data.zero_()[:, smallest] = 1
+    stored(layer)
+    data, scale = layer._parameters["weight"].data, layer._buffers["weight_scale"]
+    assert measured_error(data, scale, FORMATS.get("int8_row")) > MAX_ERROR
+    x = noise(1, 20, width)
+    with torch.inference_mode():
+        decoded = layer(x)
+        assert multiply_in_int8(layer)
+        assert torch.equal(layer(x), decoded)

@@ -1,0 +1,113 @@
+"""The page for those who cannot see it well, or use no mouse: axe's rules, sizes of targets, keys only.
+
+One page for the whole file: the window is resized, the theme switched and the tabs opened in turn.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright import sync_api
+
+from tests.ui.browser import needs_browser
+
+pytestmark = needs_browser
+AXE = Path(__file__).parent / "axe"
+NPM = shutil.which("npm")
+INSTALL_S = 120
+WIDTHS = (390, 1400)  # of a phone and of a desktop window, in pixels
+TABS = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "precision", "queue", "history", "settings")
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+SERIOUS = """async (rules) => {
+  const found = await axe.run(document, { resultTypes: ["violations"], runOnly: rules });
+  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact))
+    .map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 160)).join(" | ")}`);
+}"""
+SMALL = """() => [...document.querySelectorAll("button, a[href], input, select, textarea, summary, [role=button]")]
+  .filter((item) => item.checkVisibility({ opacityProperty: true, visibilityProperty: true }))
+  .map((item) => (["checkbox", "radio"].includes(item.type) && item.closest("label")) || item)
+  .map((item) => [item, item.getBoundingClientRect()])
+  .filter(([, box]) => box.width > 1 && box.height > 1 && (box.width < 23.9 || box.height < 23.9))
+  .map(([item, box]) => `${item.closest("[id]")?.id} ${item.outerHTML.slice(0, 120)} ${box.width}x${box.height}`)"""
+FOCUSED = "() => document.activeElement.id || document.activeElement.closest('[id]')?.id || ''"
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """axe-core's script, as the lock file pins it."""
+    script = AXE / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists():
+        if NPM is None:
+            pytest.skip("Node.js is not installed (apt-get install nodejs npm)")
+        words = [NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        done = subprocess.run(words, cwd=AXE, capture_output=True, text=True, timeout=INSTALL_S)
+        if done.returncode != 0:
+            pytest.skip(f"npm could not install axe-core (no network?): {done.stderr.strip()[-300:]}")
+    return script.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def axe_page(shared_page: sync_api.Page, axe: str) -> Iterator[sync_api.Page]:
+    """The shared page with axe in it; its window and theme are put back."""
+    size: Any = shared_page.viewport_size
+    shared_page.emulate_media(reduced_motion="reduce")  # no colours halfway between two themes
+    shared_page.evaluate(axe)
+    yield shared_page
+    shared_page.set_viewport_size(size)
+    shared_page.emulate_media(reduced_motion="no-preference")
+    set_theme(shared_page, "light")
+
+
+def set_theme(page: sync_api.Page, theme: str) -> None:
+    if (theme == "dark") is not page.evaluate("document.body.classList.contains('dark')"):
+        page.evaluate("document.querySelector('#fw_theme').click()")
+
+
+def tab_to(page: sync_api.Page, wanted: str, most: int = 40) -> None:
+    """Press Tab until the element with this id, or something inside of it, has the focus."""
+    way = []
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        way.append(page.evaluate(FOCUSED))
+        if page.evaluate(f"Boolean(document.activeElement.closest('#{wanted}'))"):
+            return
+    raise AssertionError(f"#{wanted} is not reached by Tab; on the way: {way}")
+
+
+def test_keys_alone_make_and_save_an_image(page: sync_api.Page) -> None:
+    page.mouse.click(2, 2)  # the next Tab begins at the top
+    tab_to(page, "txt2img_prompt")
+    page.keyboard.type("made by keys alone")
+    tab_to(page, "txt2img_generate")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#txt2img_infotext:has-text('made by keys alone')")
+    page.wait_for_selector("#txt2img_generate", state="visible")
+    assert page.evaluate(FOCUSED) == "txt2img_generate", "the focus is lost when the job is done"
+    tab_to(page, "save_txt2img", most=120)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#txt2img_messages:has-text('Saved as')")
+    assert page.evaluate(FOCUSED) == "save_txt2img"
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_no_serious_finding_and_no_small_target(axe_page: sync_api.Page, tab: str) -> None:
+    page = axe_page
+    page.evaluate(f"featherweight.showTab('{tab}')")
+    page.wait_for_selector(f"#tab_{tab}-button[aria-selected=true]", state="attached")
+    page.wait_for_function(f"document.querySelector('#tab_{tab}')?.offsetParent")
+    page.wait_for_timeout(300)
+    page.evaluate(f"""document.querySelectorAll('#tab_{tab} button.label-wrap:not(.open)').forEach((head) =>
+        head.offsetParent && head.click())""")
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        set_theme(page, "light")
+        page.wait_for_timeout(200)
+        assert page.evaluate(SERIOUS, RULES) == [], f"{width} px, light"
+        assert page.evaluate(SMALL) == [], f"{width} px"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{width} px: it scrolls sideways"
+        set_theme(page, "dark")  # of which only colours can be wrong
+        page.wait_for_timeout(100)
+        assert page.evaluate(SERIOUS, {"type": "rule", "values": ["color-contrast"]}) == [], f"{width} px, dark"

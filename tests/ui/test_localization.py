@@ -1,0 +1,176 @@
+"""Translations: which files count, which one a browser gets, that all texts of the page pass through the table, and
+that the shipped ones are complete."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from playwright import sync_api
+
+from modules.api.app import build_api
+from modules.services import Services
+from modules.ui.localization import LANGUAGES, NONE, SHIPPED, chosen, find_localizations, preferred, read_localization
+from modules.ui.routes import page_routes
+from modules.ui.texts import NO_TEXTS, html_texts, main_texts, message_texts, page_texts, script_texts
+from tests.fakes import fake_services, page_config
+from tests.ui.browser import needs_browser, open_page
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """All texts of the page."""
+    services = fake_services(tmp_path_factory.mktemp("texts"), start=False)
+    yield page_texts(page_config(services))
+    services.queue.close()
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Iterator[Services]:
+    services = fake_services(tmp_path, start=False)
+    yield services
+    services.queue.close()
+
+
+def write(folder: Path, name: str, content: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.json"
+    file.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return file
+
+
+def test_files_of_one_name_are_taken_together(tmp_path: Path) -> None:
+    write(tmp_path / "a", "xx", {"Save": "1", "Skip": "2", "empty": "", "number": 3})
+    write(tmp_path / "b", "xx", {"Skip": "3"})
+    files = find_localizations([tmp_path / "a", tmp_path / "missing", tmp_path / "b"])
+    assert read_localization("xx", files["xx"]).texts == {"Save": "1", "Skip": "3"}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '"text"', "\ud83d"[:0] + "[" * 100_000])
+def test_a_broken_file_is_named_and_the_others_count(tmp_path: Path, content: str) -> None:
+    good, bad = write(tmp_path / "a", "xx", {"Save": "1"}), write(tmp_path / "b", "xx", content)
+    found = read_localization("xx", [good, bad])
+    assert found.texts == {"Save": "1"}
+    assert len(found.faults) == 1 and "xx.json was left out" in found.faults[0] and str(bad.parent) in found.faults[0]
+
+
+def test_right_to_left_by_name_or_by_the_file(tmp_path: Path) -> None:
+    assert read_localization("he", []).is_rtl and not read_localization("de", []).is_rtl
+    assert read_localization("xx", [write(tmp_path, "xx", {"rtl": True})]).is_rtl
+
+
+@pytest.mark.parametrize(
+    ("languages", "name"),
+    [
+        (["de-AT", "en"], "de"),
+        (["en-US", "de"], NONE),
+        (["zh"], "zh-CN"),
+        (["zh-Hant-HK"], "zh-TW"),
+        (["pt"], "pt-BR"),
+        (["nl", "fr-CA"], "fr"),
+        (["nl"], NONE),
+        ([""], NONE),
+    ],
+)
+def test_the_browser_prefers(languages: list[str], name: str) -> None:
+    assert preferred(languages, LANGUAGES) == name
+
+
+def test_the_header_goes_before_the_setting_and_the_setting_before_the_browser() -> None:
+    assert chosen("fr", "de", ["it"], LANGUAGES) == "fr"
+    assert chosen(NONE, "de", ["it"], LANGUAGES) == NONE
+    assert chosen("", "de", ["it"], LANGUAGES) == "de"
+    assert chosen("gone", "gone", ["it"], LANGUAGES) == "it"
+
+
+def test_the_page_gets_the_translation_of_an_extension(services: Services) -> None:
+    write(services.paths.extensions_dir / "words" / "localizations", "Klingon", {"Generate": "qonwI'"})
+    app = build_api(services)
+    app.include_router(page_routes(services))
+    with TestClient(app) as client:
+        reply = client.get("/internal/localization", params={"choice": "Klingon"}).json()
+        assert (reply["name"], reply["texts"]) == ("Klingon", {"Generate": "qonwI'"})
+        assert ["Klingon", "Klingon"] in reply["available"] and reply["available"][0] == [NONE, "English"]
+        services.settings.update({"localization": "Klingon"})
+        assert client.get("/internal/localization", params={"languages": "de"}).json()["name"] == "Klingon"
+
+
+def test_texts_are_found_by_code() -> None:
+    script = """say(`Saved as ${reply.path}`); x.querySelector("#tabs button"); if (event.key === "Escape") y();
+        title: "Zoom in (+)"; // "A comment is none"
+        throw new Error(`It is ${isOld ? "Not new" : "x"}`)"""
+    assert script_texts(script) == ["Saved as {0}", "Zoom in (+)", "Not new", "It is {0}"]
+    assert html_texts('<b title="A tip">Two  words</b><code>no</code>') == ["A tip", "Two words"]
+    assert message_texts("note_box(f'{count} images')\nerror_box('Bad')") == ["{0} images", "Bad"]
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in SHIPPED.glob("*.json")))
+def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: str) -> None:
+    table = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
+    assert [text for text in main_texts(texts) if text not in table] == []
+    everything = {text for found in texts.values() for text in found}
+    assert [text for text in table if text not in everything] == [], "texts that the page has no longer"
+    for source, shown in table.items():
+        places = [f"{{{n}}}" for n in range(6)]
+        assert [p for p in places if p in source] == [p for p in places if p in shown], source
+
+
+UNTRANSLATED = """(names) => {
+  const found = new Set();
+  const skipped =
+    "script, style, textarea, pre, code, svg, [translate=no], .fw-example, .fw-script, #fw_scales, #fw_brand";
+  const look = (text, element) => {
+    if (names.includes(text.trim())) return;
+    if (/\\p{L}{2}/u.test(text) && !text.includes("⟦") && !element.closest(skipped)) found.add(text.trim());
+  };
+  const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (nodes.nextNode()) {
+    const element = nodes.currentNode.parentElement;
+    if (element.checkVisibility()) look(nodes.currentNode.data, element);
+  }
+  for (const name of ["placeholder", "title"]) {
+    for (const element of document.querySelectorAll(`[${name}]`)) {
+      if (element.checkVisibility()) look(element.getAttribute(name), element);
+    }
+  }
+  return [...found];
+}"""
+
+
+class TestInTheBrowser:
+    pytestmark = needs_browser
+
+    def test_all_texts_pass_through_the_table(
+        self, context: sync_api.BrowserContext, address: str, fakes: Services, texts: dict[str, list[str]]
+    ) -> None:
+        table: dict[str, Any] = {text: f"⟦{text}⟧" for found in texts.values() for text in found}
+        file = write(fakes.paths.localizations_dir, "pseudo", {**table, "rtl": True})
+        page = context.new_page()
+        page.add_init_script("localStorage.setItem('featherweight.language', 'pseudo')")
+        try:
+            open_page(page, address)
+            page.wait_for_selector("#txt2img_generate:has-text('⟦Generate⟧')")
+            assert page.evaluate("[document.documentElement.dir, document.documentElement.lang]") == ["rtl", "pseudo"]
+            page.fill("#txt2img_prompt textarea", "Generate")
+            page.press("#txt2img_prompt textarea", "Control+Enter")
+            page.wait_for_selector("#txt2img_messages:has-text('⟦Time taken:')")
+            assert "Steps: 20" in page.inner_text("#txt2img_infotext")  # is the image's, not the page's
+            left = {
+                tab: untranslated(page, tab) for tab in ("txt2img", "img2img", "extras", "pnginfo", "queue", "history")
+            }
+            assert left == {tab: [] for tab in left}
+        finally:
+            page.evaluate("localStorage.clear()")
+            page.close()
+            file.unlink()
+
+
+def untranslated(page: sync_api.Page, tab: str) -> list[str]:
+    """What a tab shows that does not come out of the table; names of models and samplers are nobody's language."""
+    page.evaluate(f"featherweight.showTab('{tab}')")
+    page.wait_for_function(f"document.querySelector('#tab_{tab}')?.offsetParent")
+    page.wait_for_timeout(400)
+    found: list[str] = page.evaluate(UNTRANSLATED, sorted(NO_TEXTS))
+    return found

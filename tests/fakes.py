@@ -151,7 +151,7 @@ def page_config(services: Services) -> dict[str, Any]:
     """Gradio's description of the page."""
     from modules.ui.app import build_page
 
-    config: dict[str, Any] = in_loop(lambda: build_page(services)).blocks.config
+    config: dict[str, Any] = dict(in_loop(lambda: build_page(services)).blocks.config)
     return config
 
 

@@ -94,7 +94,8 @@ def training_routes(services: Services) -> APIRouter:
     }
 
     def checkpoint() -> str:
-        return stored_checkpoint(services.settings.current, services.catalogue).name
+        wanted = stored_checkpoint(services.settings.current, services.catalogue)
+        return services.catalogue.default(wanted.name).title
 
     @routes.post("/featherweight/v1/train", **documented(errors=errors))
     def train(body: TrainBody) -> TaskItem:

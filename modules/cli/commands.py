@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "convert": "modules.cli.precision:convert",
     "lora": "modules.cli.lora:main",
     "merge": "modules.cli.merge:main",
+    "user": "modules.cli.user:main",
     "texts": "modules.ui.list_texts:main",
     "train": "modules.cli.train:main",
     "offload-clean": "modules.cli.offload:main",

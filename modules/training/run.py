@@ -436,9 +436,10 @@ def leave_memory(*modules: torch.nn.Module) -> None:
     """Weights that are not needed any more go to the meta device."""
     for module in modules:
         for layer in module.modules():
-            for table in (layer._parameters, layer._buffers):
-                for name, tensor in table.items():
-                    if tensor is not None and not tensor.is_meta:
-                        empty = torch.empty_like(tensor, device="meta")
-                        table[name] = torch.nn.Parameter(empty, False) if table is layer._parameters else empty
+            for name, weight in layer._parameters.items():
+                if weight is not None and not weight.is_meta:
+                    layer._parameters[name] = torch.nn.Parameter(torch.empty_like(weight, device="meta"), False)
+            for name, buffer in layer._buffers.items():
+                if buffer is not None and not buffer.is_meta:
+                    layer._buffers[name] = torch.empty_like(buffer, device="meta")
     gc.collect()

@@ -47,12 +47,12 @@ GROWTH_CLIENTS, GROWTH_IMAGES = 0.02, 0.03
 class Server:
     """One start of the program on a data folder."""
 
-    def __init__(self, data: Path, flags: Sequence[str]) -> None:
+    def __init__(self, data: Path, flags: Sequence[str], checkpoint: Path = TINY) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.log = data.with_suffix(f".{self.port}.log")
-        own = ["--port", str(self.port), "--data-dir", str(data), "--ckpt", str(TINY), "--use-cpu", "all"]
+        own = ["--port", str(self.port), "--data-dir", str(data), "--ckpt", str(checkpoint), "--use-cpu", "all"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", START, *own, *flags], cwd=ROOT, stdout=log, stderr=log

@@ -10,7 +10,7 @@ from modules.api.reply_models import ReportItem, TaskItem
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import precision_work
-from modules.jobs.precision import COMPARED, ComparisonRequest, StorageOptions
+from modules.jobs.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions
 from modules.services import Services
 
 MODEL = "featherweight-scenes.safetensors"
@@ -86,7 +86,7 @@ class ComparisonBody(Tolerant):
     )
 
     prompts: list[str]
-    formats: list[str] = Field(default_factory=lambda: list(COMPARED))
+    formats: list[str] = Field(default_factory=lambda: list(COMPARED_BY_DEFAULT))
     checkpoint: str | None = None
     negative_prompt: str = ""
     steps: int = 20

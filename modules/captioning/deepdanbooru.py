@@ -91,7 +91,8 @@ class DeepDanbooruNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.stem(F.pad(x, (2, 3, 2, 3))))
         x = F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=float("-inf")), 3, 2)
-        return self.head(self.blocks(x)).mean(dim=(2, 3)).sigmoid()
+        likely: Tensor = self.head(self.blocks(x)).mean(dim=(2, 3)).sigmoid()
+        return likely
 
 
 class DeepDanbooru:

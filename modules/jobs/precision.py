@@ -19,7 +19,7 @@ from modules.processing.checking import check_names
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import BUDGET_FORMAT, check_patterns, storage_rules
+from modules.processing.engine.precision import BUDGET_FORMAT, INT8_FORMATS, check_patterns, storage_rules
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.stages import Stage
 from modules.processing.record.output import Output
@@ -37,7 +37,9 @@ WRITTEN = tuple(name for name in EIGHT_BIT if name in CONVERTED_NAMES)  # what f
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 LAYOUTS = ("own", "comfyui", "gguf")
 MAX_BUDGET_GB = 1024
-COMPARED = (UNSTORED, *EIGHT_BIT)
+INT8_MATMUL = " + int8 matmul"  # as `processing.comparison` calls products in int8
+COMPARED_BY_DEFAULT = (UNSTORED, *EIGHT_BIT)
+COMPARED = (*COMPARED_BY_DEFAULT, *(name + INT8_MATMUL for name in INT8_FORMATS))
 REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE = "precision-report", "precision-comparison", "conversion"
 GRID_REPORT = "precision-grid"  # reports of grids; not a type of tasks
 PRECISION_TYPES = (REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE)
@@ -68,7 +70,7 @@ class ComparisonRequest:
     """The same images in several formats; the first is what the others are measured against."""
 
     prompts: tuple[str, ...]
-    storages: tuple[str, ...] = COMPARED
+    storages: tuple[str, ...] = COMPARED_BY_DEFAULT
     checkpoint: str | None = None
     negative_prompt: str = ""
     steps: int = 20

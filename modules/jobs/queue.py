@@ -47,6 +47,8 @@ KEPT_RECORDS = 1000
 PRUNED_EVERY = 50  # ended jobs
 MAX_WAITING = 256
 MAX_SHOWN = 100
+MAX_ASKED = 300  # of waiting work, how much a lane of several is asked for at a time: that may mean reading records
+LOSS_S = 1.0  # how long a lane may take to notice that its worker was ended
 RECORD_RETRY_S = 2.0
 HELD_RETRY_S = 5.0  # how often it is looked whether a model that was missing is back
 MAX_RETRIES = 2
@@ -583,8 +585,9 @@ class JobQueue:
         """
         with self._condition:
             if not task_id:
-                jobs: list[Entry] = [running for running in self.running_entries if isinstance(running, Job)]
-                for running in jobs or [task for task in (self.running_task,) if task is not None]:
+                jobs: list[Entry] = [job for job in self.running_entries if isinstance(job, Job)]
+                task = self.running_task
+                for running in jobs or ([task] if task is not None else []):
                     running.interrupt(after_batch)
                 return
             entry = self._known.get(task_id)
@@ -637,21 +640,28 @@ class JobQueue:
             entry.end(JobStatus.INTERRUPTED, Interrupted(STOPPED))
         for entry in running:
             entry.interrupt()
-        until = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(until - time.monotonic(), 0.0))
+        self._join(timeout_s)
+        left = [lane for lane in self._lanes if lane.entry is not None]
+        ended = [lane.executor for lane in self._lanes if lane not in left or lane.is_endable]
+        if ended:
+            with ThreadPoolExecutor(len(ended)) as together:  # processes take a moment each
+                for _ in together.map(lambda executor: executor.close(), ended):
+                    pass
+        self._join(LOSS_S if any(lane.is_endable for lane in left) else 0.0)
         left = [lane for lane in self._lanes if lane.entry is not None]
         if left:
             log.warning("What runs did not stop within %.0f s; it is tried again at the next start.", timeout_s)
         for lane in left:
             if lane.entry is not None:
                 self.store.put_back(lane.entry.task_id)
-        ended = [lane.executor for lane in self._lanes if lane not in left or lane.is_endable]
-        with ThreadPoolExecutor(len(self._lanes)) as together:  # processes take a moment each
-            for _ in together.map(lambda executor: executor.close(), ended):
-                pass
         if not left:
             self.store.close()
+
+    def _join(self, timeout_s: float) -> None:
+        """Wait for the lanes' threads, so long for all of them."""
+        until = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(until - time.monotonic(), 0.0))
 
     def remove_image(self, job: Job, image: GeneratedImage) -> None:
         """Forget an image of a final job, in the record too."""
@@ -710,7 +720,7 @@ class JobQueue:
         facts = [_facts(item) for item in self._waiting]
         if len(self._lanes) > 1:
             for index, item in enumerate(self._waiting):
-                if lane.name in item.standing.avoids or not lane.takes(item):
+                if index >= MAX_ASKED or lane.name in item.standing.avoids or not lane.takes(item):
                     facts[index] = replace(facts[index], is_held=True)
         groups = self._options().groups
         while (choice := choose(facts, lane.loaded, self._turns, groups)) is not None:

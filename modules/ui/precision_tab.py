@@ -10,6 +10,7 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
 from modules.jobs.precision import (
     COMPARED,
+    COMPARED_BY_DEFAULT,
     EIGHT_BIT,
     LAYOUTS,
     MAX_BUDGET_GB,
@@ -44,6 +45,8 @@ FORMAT_LABELS = {
     "gguf_q5_1": "Q5_1, 6 bits (error 3.8 %)",
     "gguf_q5_0": "Q5_0, 5.5 bits (error 4.3 %)",
     "code4": "code4, 4.5 bits (error 6.7 %)",
+    "int8_row + int8 matmul": "int8, one scale per row, multiplied in int8",
+    "int8_convrot + int8 matmul": "int8, rotated, multiplied in int8",
 }
 LAYOUT_LABELS = {
     "own": "safetensors",
@@ -184,7 +187,7 @@ def _comparison_fields(services: Services) -> Fields:
     )
     formats = gr.CheckboxGroup(
         [(FORMAT_LABELS.get(item, item), item) for item in COMPARED],
-        value=list(COMPARED),
+        value=list(COMPARED_BY_DEFAULT),
         label="Formats",
         info="The first is the reference",
         elem_id="precision_formats",

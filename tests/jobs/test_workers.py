@@ -327,3 +327,19 @@ def test_errors_come_back_as_what_they_were() -> None:
     wrapped.__cause__ = RuntimeError("CUDA error: device-side assert triggered")
     assert is_device_failure(wrapped) and not is_device_failure(RuntimeError("CUDA error: out of memory"))
     assert not is_device_failure(ValueError("CUDA error"))
+
+
+def test_a_worker_that_does_not_stop_is_ended_with_the_server_and_its_job_waits_for_the_next(tmp_path: Path) -> None:
+    class Deaf(Slow):
+        def run(self, job: Job) -> Result:
+            self.go.wait(10)
+            raise WorkerLostError("The worker was killed.")
+
+    queue = JobQueue([Lane(Deaf(), "deaf", is_endable=True)], JobStore(tmp_path / "jobs.sqlite"))
+    job = queue.submit(GenerationRequest(), task_id="a")
+    queue.start()
+    until(lambda: job.status is JobStatus.RUNNING)
+    queue.close(0.05)
+    assert job.status is JobStatus.INTERRUPTED
+    (record,) = JobStore(tmp_path / "jobs.sqlite").waiting()
+    assert record.status is JobStatus.QUEUED and record.standing.attempts == 0

@@ -43,7 +43,10 @@ def test_what_is_saved_is_what_would_be_loaded(family: str, storage: str, tmp_pa
             if value.dtype == torch.uint8
         )
     assert float((output(saved) - output(direct)).abs().max()) < 2e-2
-    assert f"{sum(t.storage is not None for t in report.tensors)} in {storage}; no further error" in saved.stored_note
+    count = sum(tensor.storage is not None for tensor in report.tensors)
+    swapped = 2 if family == "sd3" else 0  # tensors whose rows we have in another order are read decoded
+    assert f"{count - swapped} in {storage}; " in saved.stored_note
+    assert (f"{swapped} from {storage} to fp32, no further error" in saved.stored_note) == bool(swapped)
     again = tmp_path / "again.safetensors"
     save_as(info_of(target), CONFIGS, storage_rules(storage), again)
     assert load_file(again).keys() == load_file(target).keys()
@@ -111,16 +114,17 @@ def test_a_budget_is_kept_with_the_least_error_and_explained(tmp_path: Path) -> 
 
 def test_a_model_loads_within_a_budget(tmp_path: Path) -> None:
     source = write_family(tmp_path, "sdxl")
-    whole = load_plain(source)
+    info = info_of(source)
+    sizes = [report_precision(info, CONFIGS, storage_rules(name)).bytes_of()[1] for name in ("code4", "fp16")]
     plan = PrecisionPlan(
         device=torch.device("cpu"),
         compute_dtype=torch.float16,
         vae_dtype=torch.float16,
         unet_storage="code4",
         text_storage="code4",
-        budget_bytes=round(whole.parameters * 2 * 0.9),
+        budget_bytes=sum(sizes) // 2,
     )
-    model = load_model(info_of(source), CONFIGS, lambda _: plan)
+    model = load_model(info, CONFIGS, lambda _: plan)
     assert model.stored_bytes <= (plan.budget_bytes or 0)
     kinds = {s.formats["weight"].name for layer in model.unet.modules() if (s := stored_state(layer)) is not None}
     assert len(kinds & set(CANDIDATES)) >= 1 and "Fits" in model.stored_note

@@ -23,11 +23,12 @@ OWN_KEYS = frozenset(
         *("fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode", "lora_mode"),
         *("vae_tile_size", "queue_limit", "queue_starts_paused", "queue_retries", "queue_groups_models"),
         *("queue_kept_jobs", "queue_done_command"),
+        "worker_interrupt_grace",
         *("queue_resume_after", "queue_resume_every", "queue_resume_megabytes"),
         "split_feed_forward",
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
         *("forge_additional_modules", "weights_budget_gb", "prompt_cache_mb"),
-        *("stream_weights", "stream_keep_gb", "offload_quota_gb"),
+        *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength"),
     }
 )
 """The keys that the reference UI does not have."""

@@ -267,7 +267,7 @@ def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origi
 
 def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     if origin.transposed:
-        return replace(entry, shape=entry.shape[::-1], packed=None)
+        return replace(entry, shape=entry.shape[::-1], packed=None, coded=entry.packed or entry.coded)
     if not entry.shape or entry.shape[0] == 1:
         return entry
     rows = origin.rows
@@ -279,6 +279,9 @@ def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     row_bytes = entry.size_bytes // entry.shape[0]
     begin, size = entry.begin + rows[0][0] * row_bytes, _height(rows) * row_bytes
     packed = entry.packed if len(rows) == 1 and entry.size_bytes % entry.shape[0] == 0 else None
+    coded = entry.coded if packed == entry.packed else entry.packed
     if len(rows) > 1:
         begin = entry.begin
-    return replace(entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size, packed=packed)
+    return replace(
+        entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size, packed=packed, coded=coded
+    )

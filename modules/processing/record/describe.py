@@ -164,6 +164,8 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
             fields["NGMS all steps"] = True
     if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
         fields |= _as_set(settings, SamplerSettings.skip_early_cond)
+    if Used.FORECAST in facts.used:
+        fields |= _as_set(settings, OptimizationSettings.forecast_strength)
     if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
     if settings.compatibility.use_downcasted_alpha_bar:

@@ -48,6 +48,16 @@ class OptimizationSettings(SettingsGroup):
         infotext="Token merging ratio hr",
         hint="0: the ratio above.",
     )
+    forecast_strength = number(
+        "Forecast steps (Spectrum)",
+        0.0,
+        minimum=0,
+        maximum=1,
+        step=0.05,
+        infotext="Forecast steps",
+        hint="0: off. Some steps are computed from those before instead of by the model: 0.5 leaves out about two of "
+        "five of 20 steps. Samplers that add no noise and call the model once per step; the image changes a little.",
+    )
     pad_cond_uncond = flag(
         "Pad prompt/negative prompt",
         False,

@@ -56,7 +56,8 @@ def reload_routes(app: FastAPI, build: Build) -> APIRouter:
 
 
 def _licence(item: Distribution) -> str:
-    said = next((item.metadata[key] for key in ("License-Expression", "License") if key in item.metadata), "")
+    fields = [name for name in ("License-Expression", "License") if name in item.metadata]
+    said = item.metadata[fields[0]] if fields else ""
     if said and len(said) <= 80:
         return str(said)
     classes = item.metadata.get_all("Classifier") or []

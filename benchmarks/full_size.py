@@ -146,14 +146,16 @@ def load_through_program(
     dtype: torch.dtype,
     device: torch.device = CPU,
     streaming: StreamLayout | None = None,
+    mode: ComputeMode | None = None,
 ) -> LoadedModel:
-    """Load a checkpoint as a job would: UNet and text encoders in `storage` (None: in `dtype`), computed in `dtype`."""
+    """Load a checkpoint as a job would: UNet and text encoders in `storage` (None: in `dtype`), computed in `dtype`,
+    by a cast in each layer where `mode` says nothing else."""
     info = CheckpointCatalogue([path.parent], HashCache(path.parent / "hashes.json")).get(path.name)
     plan = PrecisionPlan(
         device=device,
         compute_dtype=dtype,
         vae_dtype=dtype,
-        mode=ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL,
+        mode=mode or (ComputeMode.PLAIN if storage is None else ComputeMode.MANUAL),
         unet_storage=storage,
         text_storage=storage,
         skip=storage_rules(storage).skip.texts if storage else (),

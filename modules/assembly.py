@@ -28,6 +28,7 @@ from modules.jobs.precision import PrecisionWork, measured, write_series
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
+from modules.jobs.training import TrainingWork
 from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.farm import Farm, check_installed, farm_workers
 from modules.jobs.workers.group import Workers, worker_lane
@@ -146,6 +147,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     precision_work(services).repeat_what_is_left()
     repeat_merges(queue, merger_of(services))
     extras_of(services).repeat_what_is_left()
+    training_of(services).repeat_what_is_left()
     return services
 
 
@@ -188,6 +190,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
             fixed=Path(flags.vae_path) if flags.vae_path else None,
         ),
         modules=ModuleCatalogue(paths.module_dirs),
+        prompts_dir=paths.cache_dir / "prompts",
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
         upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),
@@ -343,6 +346,23 @@ def merger_of(services: Services) -> Merger:
         services.paths.root / "configs",
         hashing=not services.flags.no_hashing,
         import_lock=services.engine.lock,
+    )
+
+
+def training_of(services: Services) -> TrainingWork:
+    """Trainings of this program; results lie in the first folder of LoRAs, and that of embeddings."""
+    paths = services.paths
+    return TrainingWork(
+        services.queue,
+        services.catalogue,
+        services.engine,
+        paths.root / "configs",
+        paths.lora_dirs[0],
+        paths.embeddings_dir,
+        paths.cache_dir,
+        paths.offload_dir,
+        services.engine.lock,
+        services.history_folders,
     )
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from PIL import Image
@@ -28,6 +29,7 @@ from modules.processing.request import GenerationRequest
 from modules.services import Services
 from tests.recordings import TINY
 
+T = TypeVar("T")
 STEP_S = 0.01
 SLOW_STEP_S = 0.05  # for prompts that begin with "slow"
 CHECKPOINT = CheckpointInfo(TINY, TINY.name, 1, 1, "f" * 64)
@@ -127,17 +129,30 @@ def whole_api(services: Services) -> FastAPI:
     return app
 
 
-def mounted_page(services: Services) -> FastAPI:
-    """API and page as they are served. Built in a loop, because Gradio makes loops, and leaves them open, where none is
+def in_loop(make: Callable[[], T]) -> T:
+    """What `make` builds of Gradio's: in a loop, because Gradio makes loops, and leaves them open, where none is
     running; in a thread of its own, because an open browser's loop may run in this one."""
 
-    async def build() -> FastAPI:
-        from modules.ui.app import mount_page
-
-        return mount_page(build_api(services), services)
+    async def build() -> T:
+        return make()
 
     with ThreadPoolExecutor(1) as elsewhere:
         return elsewhere.submit(lambda: asyncio.run(build())).result()
+
+
+def mounted_page(services: Services) -> FastAPI:
+    """API and page as they are served."""
+    from modules.ui.app import mount_page
+
+    return in_loop(lambda: mount_page(build_api(services), services))
+
+
+def page_config(services: Services) -> dict[str, Any]:
+    """Gradio's description of the page."""
+    from modules.ui.app import build_page
+
+    config: dict[str, Any] = in_loop(lambda: build_page(services)).blocks.config
+    return config
 
 
 def result_of(request: GenerationRequest, images: list[GeneratedImage], interrupted: bool) -> Result:
@@ -149,16 +164,3 @@ def name_context_of(request: GenerationRequest, checkpoint: CheckpointInfo) -> N
     """What file names may show of such a job."""
     now = datetime.now().astimezone()
     return name_context(request, checkpoint.model_name, checkpoint.shorthash or "", (request.seed,), now)
-
-
-def page_config(services: Services) -> dict[str, Any]:
-    """Gradio's description of the page; built as `mounted_page` is."""
-
-    async def build() -> dict[str, Any]:
-        from modules.ui.app import build_page
-
-        config: dict[str, Any] = build_page(services).config
-        return config
-
-    with ThreadPoolExecutor(1) as elsewhere:
-        return elsewhere.submit(lambda: asyncio.run(build())).result()

@@ -26,6 +26,7 @@ from modules.api.progress import progress_routes
 from modules.api.queue import queue_routes, worker_routes
 from modules.api.server import server_routes
 from modules.api.tasks import task_routes
+from modules.api.training import training_routes
 from modules.services import Services
 
 
@@ -52,6 +53,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(memory_routes(services))
     app.include_router(planning_routes(services))
     app.include_router(task_routes(services))
+    app.include_router(training_routes(services))
     app.include_router(queue_routes(services))
     app.include_router(worker_routes(services))
     app.include_router(history_routes(services))

@@ -23,6 +23,7 @@ TAGS = {
     "agent scheduler": "The same queue by the routes of the Agent Scheduler extension.",
     "tasks": "Long work alongside the images: how far it is, and stopping it.",
     "precision": "What 8-bit weights make of a model: report, comparison, conversion.",
+    "training": "Adapters and embeddings from images: training as a task, a learning rate, new embeddings.",
     "page": "What the page itself asks; may change between versions.",
 }
 ERROR_SCHEMA = {

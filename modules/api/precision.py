@@ -1,5 +1,7 @@
 """What 8 bits make of a model, over HTTP: report, comparison, conversion as tasks, and the reports they write."""
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Response
 from pydantic import ConfigDict, Field
 
@@ -8,7 +10,7 @@ from modules.api.reply_models import ReportItem, TaskItem
 from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import precision_work
-from modules.jobs.precision import COMPARED, ComparisonRequest, StorageOptions
+from modules.jobs.precision import COMPARED_BY_DEFAULT, ComparisonRequest, StorageOptions
 from modules.services import Services
 
 MODEL = "featherweight-scenes.safetensors"
@@ -35,6 +37,7 @@ class StorageBody(Tolerant):
     format: str = "fp8_e4m3fn_row"
     skip: list[str] = Field(default_factory=list)
     text_encoders: bool = True
+    budget_gb: float = 0.0
 
     def options(self) -> StorageOptions:
         """As the work takes it."""
@@ -43,6 +46,7 @@ class StorageBody(Tolerant):
             storage=self.format,
             skip=tuple(self.skip),
             text_encoders=self.text_encoders,
+            budget_gb=self.budget_gb,
         )
 
 
@@ -58,6 +62,11 @@ class ConversionBody(StorageBody):
     )
 
     name: str
+    layout: str = ""
+
+    def options(self) -> StorageOptions:
+        """As the work takes it."""
+        return replace(super().options(), layout=self.layout)
 
 
 class ComparisonBody(Tolerant):
@@ -77,7 +86,7 @@ class ComparisonBody(Tolerant):
     )
 
     prompts: list[str]
-    formats: list[str] = Field(default_factory=lambda: list(COMPARED))
+    formats: list[str] = Field(default_factory=lambda: list(COMPARED_BY_DEFAULT))
     checkpoint: str | None = None
     negative_prompt: str = ""
     steps: int = 20
@@ -107,14 +116,17 @@ def precision_routes(services: Services) -> APIRouter:
     """The routes below /featherweight/v1 that have to do with precision."""
     routes = APIRouter(prefix="/featherweight/v1", tags=["precision"])
     work = precision_work(services)
-    wrong = "Unknown storage format 'fp7'. Known: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row, int8_convrot."
+    wrong = (
+        "Unknown storage format 'fp7'. Known: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row, int8_convrot, code4 ..."
+    )
     errors = {404: UNKNOWN_MODEL, 422: wrong}
 
     @routes.post("/precision-report", **documented(errors=errors))
     def report(body: StorageBody) -> TaskItem:
         """Say what a storage format would make of a checkpoint. Nothing is changed; the task's `outcome` has bytes
         before and after, the mean relative error of the weights, and the layers with the largest; a file with every
-        tensor goes into the reports. Formats: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row, int8_convrot."""
+        tensor goes into the reports. Formats: fp8_e4m3fn_row, fp8_e4m3fn, fp8_e5m2, int8_row, int8_convrot, gguf_q8_0,
+        gguf_q5_1, gguf_q5_0, code4. With `budget_gb` each layer gets a format of its own, so that all weights fit."""
         return task_reply(work.report(body.options()))
 
     @routes.post("/precision-comparison", **documented(errors=errors))
@@ -127,7 +139,8 @@ def precision_routes(services: Services) -> APIRouter:
     @routes.post("/convert", **documented(errors=errors))
     def convert(body: ConversionBody) -> TaskItem:
         """Save a checkpoint in another precision. It goes into the folder of checkpoints under `name` and replaces
-        nothing. Formats: fp16, bf16, fp32 and those of the report."""
+        nothing. Formats: fp16, bf16, fp32 and those of the report. A name that ends in .gguf makes a GGUF file;
+        `layout` "comfyui" declares 8-bit weights as ComfyUI does."""
         return task_reply(work.convert(body.options(), body.name))
 
     @routes.get("/reports")

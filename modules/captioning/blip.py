@@ -1,4 +1,5 @@
-"""BLIP writes a sentence about an image. Li et al. 2022 (arXiv:2201.12086), through transformers, from a folder."""
+"""BLIP writes a sentence about an image. Li et al. 2022 (arXiv:2201.12086), through transformers, from a folder or from
+a file of BLIP's own."""
 
 from __future__ import annotations
 
@@ -18,16 +19,23 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 class BlipCaptioner:
-    """A model of a folder on a device. Nothing is looked up on the network."""
+    """A model on a device. Nothing is looked up on the network."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
-        """Raises `CheckpointError` that names the folder."""
+        """`folder`: in the layout of transformers, or a file of BLIP's own. Raises `CheckpointError` that names it."""
         from transformers import AutoTokenizer, BlipForConditionalGeneration
 
         self.folder = folder
         self._device = device
-        self._model = loaded(BlipForConditionalGeneration, folder, "BLIP").to(device).eval()
-        self._tokenizer = loaded(AutoTokenizer, folder, "BLIP's tokenizer")
+        self._tokenizer: Any
+        if folder.is_file():
+            from modules.captioning.blip_file import load_blip_file
+
+            model, self._tokenizer = load_blip_file(folder)
+        else:
+            model = loaded(BlipForConditionalGeneration, folder, "BLIP")
+            self._tokenizer = loaded(AutoTokenizer, folder, "BLIP's tokenizer")
+        self._model = model.to(device).eval()
 
     @torch.inference_mode()
     def caption(self, image: Image.Image, *, beams: int, min_tokens: int, max_tokens: int) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from modules.captioning.blip import BlipCaptioner
     from modules.captioning.clip_ranks import ClipRanks
+    from modules.captioning.deepdanbooru import DeepDanbooru
     from modules.captioning.tagger import Tagger
 
 CLIP, DEEPBOORU = "clip", "deepbooru"
@@ -45,7 +46,8 @@ class Captioners:
         self._lock = threading.Lock()
         self._blip: BlipCaptioner | None = None
         self._ranks: ClipRanks | None = None
-        self._tagger: Tagger | None = None
+        self._tagger: Tagger | DeepDanbooru | None = None
+        self._tagger_of: Path | None = None
 
     def caption(self, image: Image.Image, name: str, settings: Settings) -> str:
         """`name`: clip, deepbooru or deepdanbooru. Raises `UnknownNameError`, and `CheckpointError` for models that
@@ -66,12 +68,13 @@ class Captioners:
             self._blip = self._ranks = self._tagger = None
 
     def _sentence(self, image: Image.Image, settings: Settings) -> str:
-        folder = model_folder(self._models_dir / "BLIP")
+        folder = model_folder(self._models_dir / "BLIP") or file_in(self._models_dir / "BLIP", (".pth",))
         if folder is None:
             return self._seen(image) or _refuse(
                 f"There is no captioning model: put a folder of BLIP in the layout of transformers (config.json, "
-                f"model.safetensors, tokenizer.json) into {self._models_dir / 'BLIP'}. Nothing is downloaded. Without "
-                "one only images like those of the bundled model are described."
+                f"model.safetensors, tokenizer.json), or BLIP's own .pth with vocab.txt of bert-base-uncased, into "
+                f"{self._models_dir / 'BLIP'}. Nothing is downloaded. Without one only images like those of the "
+                "bundled model are described."
             )
         from modules.captioning.blip import BlipCaptioner
         from modules.captioning.clip_ranks import ClipRanks
@@ -100,17 +103,31 @@ class Captioners:
     def _tags(self, image: Image.Image, settings: Settings) -> str:
         from modules.captioning.tagger import Tagger, written
 
-        folder = next((found for name in TAGGER_FOLDERS if (found := tagger_folder(self._models_dir / name))), None)
-        if folder is None:
+        places = [self._models_dir / name for name in TAGGER_FOLDERS]
+        found = next((one for place in places if (one := tagger_folder(place))), None)
+        found = found or next((one for place in places if (one := file_in(place, (".pt",)))), None)
+        if found is None:
             seen = self._seen(image)
             if seen is not None:
                 return ", ".join(_ARTICLE.sub("", part) for part in re.split(r" on | with | and |, ", seen))
-            return _refuse(
-                "There is no tagging model: put a folder with model.onnx and selected_tags.csv (such as a WD14 tagger) "
-                f"into {self._models_dir / TAGGER_FOLDERS[0]}. Nothing is downloaded."
+            others = next((one for place in places if (one := file_in(place, (".safetensors", ".h5")))), None)
+            refused = (
+                f" {others.name} holds a tagger's weights, of which only the ONNX form can be used." if others else ""
             )
-        if self._tagger is None or self._tagger.folder != folder:
-            self._tagger = Tagger(folder)
+            return _refuse(
+                "There is no tagging model: put a folder with model.onnx and selected_tags.csv (such as a WD14 "
+                f"tagger), or DeepDanbooru's model-resnet_custom_v3.pt, into {places[0]}. Nothing is downloaded."
+                f"{refused}"
+            )
+        if self._tagger is None or self._tagger_of != found:
+            self._tagger = None
+            if found.is_file():
+                from modules.captioning.deepdanbooru import DeepDanbooru
+
+                self._tagger = DeepDanbooru(found, self._find_device("interrogate"))
+            else:
+                self._tagger = Tagger(found)
+            self._tagger_of = found
         return written(self._tagger.scores(image), settings.interrogate)
 
     @staticmethod
@@ -124,6 +141,12 @@ def model_folder(place: Path) -> Path | None:
         return place
     found = sorted(path.parent for path in place.glob("*/config.json")) if place.is_dir() else []
     return found[0] if found else None
+
+
+def file_in(place: Path, suffixes: tuple[str, ...]) -> Path | None:
+    """The first file by name with one of these endings, in a folder or in those in it."""
+    found = [path for path in place.rglob("*") if path.suffix.lower() in suffixes and path.is_file()]
+    return min(found) if found else None
 
 
 def tagger_folder(place: Path) -> Path | None:

@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "lora": "modules.cli.lora:main",
     "merge": "modules.cli.merge:main",
     "texts": "modules.ui.list_texts:main",
+    "train": "modules.cli.train:main",
     "offload-clean": "modules.cli.offload:main",
 }
 

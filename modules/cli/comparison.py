@@ -12,7 +12,7 @@ from modules.cli.running import flags_of, run_guarded
 from modules.cli.settings_words import add_settings_words, named_checkpoint, settings_of
 from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
-from modules.jobs.precision import COMPARED, described
+from modules.jobs.precision import COMPARED, COMPARED_BY_DEFAULT, described
 from modules.jobs.queue import fix_seeds
 from modules.processing.checking import check_names
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
         from modules.processing.comparison.compare import as_json, compare
         from modules.processing.comparison.report_page import as_html, verdict
 
-        formats = arguments.format or COMPARED
+        formats = arguments.format or COMPARED_BY_DEFAULT
         output = Output(arguments.output.parent)
         request = fix_seeds(request)
         rows = compare(request, arguments.prompt, formats, services.engine, output, Silent())

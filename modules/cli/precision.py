@@ -10,9 +10,10 @@ from pathlib import Path
 from modules.assembly import build_services
 from modules.cli.running import flags_of, run_guarded
 from modules.flags.flags import MODELS, PATHS, add_arguments
+from modules.memory.storage import StorageRules
 from modules.models.merging.conversion import PrecisionReport, report_precision, save_as
 from modules.models.reading.catalogue import CheckpointInfo
-from modules.processing.engine.precision import storage_rules
+from modules.processing.engine.precision import BUDGET_FORMAT, storage_rules
 from modules.services import Services
 
 DEFAULT_FORMAT = "fp8_e4m3fn_row"
@@ -27,9 +28,13 @@ def report(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
 
     def run(services: Services, info: CheckpointInfo) -> int:
-        rules = storage_rules(arguments.format, tuple(arguments.skip))
         found = report_precision(
-            info, services.paths.root / "configs", rules, not arguments.keep_text_encoder, _progress(arguments.json)
+            info,
+            services.paths.root / "configs",
+            _rules(arguments),
+            not arguments.keep_text_encoder,
+            _progress(arguments.json),
+            _budget_bytes(arguments),
         )
         print(json.dumps(found.as_dict(), indent=1) if arguments.json else summary(found))
         return 0
@@ -40,13 +45,23 @@ def report(argv: Sequence[str]) -> int:
 def convert(argv: Sequence[str]) -> int:
     """Save a checkpoint in another format. Exit code 0, or 1 for errors."""
     parser = _parser("convert", "Save a checkpoint in another precision, in the same layout.")
-    parser.add_argument("--output", type=Path, required=True, help="the .safetensors file to write")
+    parser.add_argument("--output", type=Path, required=True, help="the .safetensors or .gguf file to write")
+    parser.add_argument(
+        "--layout", default="", metavar="NAME", help="own, comfyui or gguf (default: own, or as the file's name says)"
+    )
     arguments = parser.parse_args(argv)
 
     def run(services: Services, info: CheckpointInfo) -> int:
-        rules = storage_rules(arguments.format, tuple(arguments.skip))
-        configs = services.paths.root / "configs"
-        found = save_as(info, configs, rules, arguments.output, not arguments.keep_text_encoder, _progress(False))
+        found = save_as(
+            info,
+            services.paths.root / "configs",
+            _rules(arguments),
+            arguments.output,
+            not arguments.keep_text_encoder,
+            _progress(False),
+            _budget_bytes(arguments),
+            arguments.layout,
+        )
         print(summary(found))
         print(arguments.output)
         return 0
@@ -86,8 +101,24 @@ def _parser(command: str, description: str) -> argparse.ArgumentParser:
         "--skip", action="append", default=[], metavar="REGEX", help="layers to leave alone; repeatable"
     )
     parser.add_argument("--keep-text-encoder", action="store_true", help="leave text encoders in 16 bit")
+    parser.add_argument(
+        "--budget-gb",
+        type=float,
+        default=0.0,
+        metavar="GB",
+        help="in place of --format: a format for each layer, so that all weights fit with the least total error",
+    )
     add_arguments(parser, (PATHS, MODELS))
     return parser
+
+
+def _rules(arguments: argparse.Namespace) -> StorageRules:
+    storage = BUDGET_FORMAT if _budget_bytes(arguments) else arguments.format
+    return storage_rules(storage, tuple(arguments.skip))
+
+
+def _budget_bytes(arguments: argparse.Namespace) -> int | None:
+    return round(arguments.budget_gb * 1e9) or None
 
 
 def _guarded(arguments: argparse.Namespace, run: Callable[[Services, CheckpointInfo], int]) -> int:

@@ -33,7 +33,6 @@ NO_EFFECT: dict[str, str] = {
     "no_download_sd_model": _NO_DOWNLOAD,
     "do_not_download_clip": _NO_DOWNLOAD,
     "disable_safe_unpickle": "pickled checkpoints are read without running what is in them",
-    "ui_config_file": "a file of the page's default values is not built yet",
     "api": "the API is always served alongside the page",
     "no_prompt_history": "params.txt is not written; the Paste button asks the record of jobs",
     "unix_filenames_sanitization": _ONE_NAMING,

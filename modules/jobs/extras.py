@@ -337,7 +337,8 @@ class Extras:
 
 def _note(task: Task, index: int, number: int, found: ExtrasImage, path: Path, fingerprint: str) -> None:
     """Result `number` of a source is about to appear at a path."""
-    data = {"path": str(path), "fingerprint": fingerprint, "source": found.source, "size": list(found.size)}
+    data: dict[str, Any] = {"path": str(path), "fingerprint": fingerprint}
+    data |= {"source": found.source, "size": list(found.size)}
     data |= {"infotext": found.infotext, "parameters": found.parameters, "caption": found.caption}
     task.note(f"{index}/{number}", data)
 

@@ -13,13 +13,13 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import JobQueue, fix_seeds
 from modules.jobs.reports import Reports
 from modules.jobs.tasks import Outcome, Task, TaskSpec
-from modules.models.merging.request import FORMAT_NAMES
+from modules.models.merging.request import CONVERTED_NAMES
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
 from modules.processing.comparison.series import Measured, SeriesReport
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint, wanted_checkpoint
 from modules.processing.engine.engine import Engine
-from modules.processing.engine.precision import check_patterns, storage_rules
+from modules.processing.engine.precision import BUDGET_FORMAT, INT8_FORMATS, check_patterns, storage_rules
 from modules.processing.pipeline.events import Silent
 from modules.processing.pipeline.stages import Stage
 from modules.processing.record.output import Output
@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 UNSTORED = "16 bit"  # as `processing.comparison` calls fp8 off
 EIGHT_BIT: tuple[str, ...] = tuple(str(choice) for choice in OptimizationSettings.fp8_format.setting.choices or ())
-WRITTEN = tuple(name for name in EIGHT_BIT if name in FORMAT_NAMES)  # what files can be saved in
+WRITTEN = tuple(name for name in EIGHT_BIT if name in CONVERTED_NAMES)  # what files can be saved in
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
-COMPARED = (UNSTORED, *EIGHT_BIT)
+LAYOUTS = ("own", "comfyui", "gguf")
+MAX_BUDGET_GB = 1024
+INT8_MATMUL = " + int8 matmul"  # as `processing.comparison` calls products in int8
+COMPARED_BY_DEFAULT = (UNSTORED, *EIGHT_BIT)
+COMPARED = (*COMPARED_BY_DEFAULT, *(name + INT8_MATMUL for name in INT8_FORMATS))
 REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE = "precision-report", "precision-comparison", "conversion"
 GRID_REPORT = "precision-grid"  # reports of grids; not a type of tasks
 PRECISION_TYPES = (REPORT_TYPE, COMPARISON_TYPE, CONVERSION_TYPE)
@@ -52,6 +56,13 @@ class StorageOptions:
     storage: str = "fp8_e4m3fn_row"
     skip: tuple[str, ...] = ()  # regular expressions on names of layers that stay
     text_encoders: bool = True
+    budget_gb: float = 0.0  # each layer in a format of its own, so that all weights fit; 0: one format for all
+    layout: str = ""  # of a file that is written: "own", "comfyui", "gguf"; "": as its name says
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The budget, if there is one."""
+        return round(self.budget_gb * 1e9) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +70,7 @@ class ComparisonRequest:
     """The same images in several formats; the first is what the others are measured against."""
 
     prompts: tuple[str, ...]
-    storages: tuple[str, ...] = COMPARED
+    storages: tuple[str, ...] = COMPARED_BY_DEFAULT
     checkpoint: str | None = None
     negative_prompt: str = ""
     steps: int = 20
@@ -94,12 +105,20 @@ class PrecisionWork:
             self._import()
             from modules.models.merging.conversion import report_precision
 
-            found = report_precision(info, self.configs_dir, _rules(options), options.text_encoders, _tensors(task))
+            found = report_precision(
+                info,
+                self.configs_dir,
+                _rules(options),
+                options.text_encoders,
+                _tensors(task),
+                options.budget_bytes,
+            )
             stem = self.reports.new_stem(REPORT_TYPE)
             self.reports.write(f"{stem}.json", json.dumps(found.as_dict(), indent=1))
             return {**facts_of(found), "json": f"{stem}.json"}
 
-        title = f"Precision report of {info.name} as {options.storage}"
+        what = f"within {options.budget_gb:g} GB" if options.budget_bytes else f"as {options.storage}"
+        title = f"Precision report of {info.name} {what}"
         return TaskSpec(REPORT_TYPE, title, work, asdict(options))
 
     def convert(self, options: StorageOptions, name: str) -> Task:
@@ -109,13 +128,22 @@ class PrecisionWork:
     def convert_spec(self, options: StorageOptions, name: str) -> TaskSpec:
         """See `convert`; not yet in line."""
         info = self._check(options, (*SIXTEEN_BIT, *WRITTEN))
-        target = self._target(name)
+        target = self._target(name, options.layout)
 
         def work(task: Task) -> Outcome:
             self._import()
             from modules.models.merging.conversion import save_as
 
-            found = save_as(info, self.configs_dir, _rules(options), target, options.text_encoders, _tensors(task))
+            found = save_as(
+                info,
+                self.configs_dir,
+                _rules(options),
+                target,
+                options.text_encoders,
+                _tensors(task),
+                options.budget_bytes,
+                options.layout,
+            )
             self.catalogue.refresh()
             return {**facts_of(found), "file": target.name, "size_bytes": target.stat().st_size}
 
@@ -175,17 +203,25 @@ class PrecisionWork:
         if options.storage not in allowed:
             raise UnknownNameError.of("storage format", options.storage, allowed)
         check_patterns(options.skip)
+        if not 0 <= options.budget_gb <= MAX_BUDGET_GB:
+            raise InvalidValueError(f"A budget is 0 to {MAX_BUDGET_GB} GB, and {options.budget_gb:g} was given.")
+        if options.layout not in ("", *LAYOUTS):
+            raise UnknownNameError.of("file layout", options.layout, LAYOUTS)
         return self._default(options.checkpoint)
 
     def _default(self, name: str | None) -> CheckpointInfo:
         """The checkpoint of that name, else the one that an image would be made with."""
         return self.catalogue.default(name or stored_checkpoint(self.settings.current, self.catalogue).name)
 
-    def _target(self, name: str) -> Path:
+    def _target(self, name: str, layout: str) -> Path:
         name = name.strip()
-        if name and not name.endswith(".safetensors"):
-            name += ".safetensors"
-        bad = not name.removesuffix(".safetensors") or Path(name).name != name or name.startswith(".")
+        if name and not name.endswith((".safetensors", ".gguf")):
+            name += ".gguf" if layout == "gguf" else ".safetensors"
+        bad = (
+            not name.removesuffix(".safetensors").removesuffix(".gguf")
+            or Path(name).name != name
+            or name.startswith(".")
+        )
         if bad or any(character in name for character in '\\/:*?"<>|\0'):
             raise InvalidValueError(
                 f"{name!r} is no name for a checkpoint. Write a file name such as smaller.safetensors."
@@ -296,7 +332,7 @@ def _storage_options(asked: dict[str, Any]) -> StorageOptions:
 
 
 def _rules(options: StorageOptions) -> Any:
-    return storage_rules(options.storage, options.skip)
+    return storage_rules(BUDGET_FORMAT if options.budget_bytes else options.storage, options.skip)
 
 
 def _tensors(task: Task) -> Any:

@@ -36,6 +36,8 @@ MIN_SIDE = 32
 MIN_TOKENS = 17
 """Below, the weight is read for too few products, and CUDA's kernel has its limit. Vectors without a dimension of
 tokens (a time embedding) never pay."""
+MIN_PRODUCTS = 1 << 24
+"""Of one image: a smaller layer is done before its input would be rounded."""
 CUDA_MULTIPLE = 8
 SLICE_SUMS = 1 << 20
 """Sums on the CPU that are made, scaled and written at a time: their int32 and float32 stay in the caches."""
@@ -111,12 +113,17 @@ class Int8Product:
         return _convolution(layer, x, data, scale, extra, state.compute_dtype)
 
 
-def _is_large(layer: nn.Module, x: Tensor) -> bool:
+def _is_large(layer: Any, x: Tensor) -> bool:
     """Whether there are enough inputs; by one image's, so that it does not depend on the batch."""
+    if not x.numel():
+        return False
     if isinstance(layer, nn.Linear):
-        return x.ndim >= 3 and x.shape[-2] >= MIN_TOKENS and x.numel() > 0
-    stride: tuple[int, ...] = layer.stride  # type: ignore[assignment] # of a convolution
-    return x.ndim == 4 and x.shape[2] * x.shape[3] // math.prod(stride) >= MIN_TOKENS and x.numel() > 0
+        tokens, width = (x.shape[-2] if x.ndim >= 3 else 0), layer.in_features * layer.out_features
+    else:
+        places = x.shape[2] * x.shape[3] if x.ndim == 4 else 0
+        tokens = places // math.prod(layer.stride)
+        width = layer.in_channels * layer.out_channels * math.prod(layer.kernel_size)
+    return bool(tokens >= MIN_TOKENS and tokens * width >= MIN_PRODUCTS)
 
 
 def quantized(x: Tensor, peak: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def _ratio(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> float
 def _name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"  # type: ignore[no-untyped-call]
+    return f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -32,13 +33,15 @@ class StorageRules:
     Formats without scales take weight and bias of every Linear and convolution, as the reference UI does; those with
     scales take the weights (two dimensions or more) and leave biases and small tensors in the compute dtype.
     `embeddings` adds embedding tables, `direct` parameters of two dimensions or more that a module which is no leaf
-    layer owns itself (the in-projection of nn.MultiheadAttention). Norms are never taken.
+    layer owns itself (the in-projection of nn.MultiheadAttention). Norms are never taken. `chosen`: formats by the full
+    name of a parameter, for what would be stored in `storage` without it; what has none stays.
     """
 
     storage: str
     skip: SkipRules = field(default_factory=SkipRules)
     embeddings: bool = False
     direct: bool = False
+    chosen: Mapping[str, str | None] | None = None
 
     def __post_init__(self) -> None:
         FORMATS.get(self.storage)
@@ -56,6 +59,9 @@ class StorageRules:
             return None
         if storage.scaled and (len(shape) < 2 or torch.Size(shape).numel() < SMALLEST_SCALED_ELEMENTS):
             return None
+        if self.chosen is not None:
+            own = self.chosen.get(f"{path}.{name}" if path else name)
+            return None if own is None else for_weight(FORMATS.get(own), shape)
         return for_weight(storage, shape)
 
 

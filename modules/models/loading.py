@@ -14,6 +14,7 @@ from modules.memory.formats.expected import expected_error
 from modules.memory.int8_matmul import multiply_in_int8
 from modules.memory.matmul import multiply_in_8_bits
 from modules.models.architecture import LdmArchitecture, read_architecture
+from modules.models.budget import plan_budget
 from modules.models.families.family import Component, ModelFamily
 from modules.models.families.registry import detect_family
 from modules.models.layouts.diffusers_config import refined
@@ -82,6 +83,15 @@ def load_model(
         if optional is not None and any(component.name == optional.component for component in components):
             optional.tokenizer(info.path)  # without it the encoder is of no use: better to say so at once
 
+        mixed = None
+        if plan.budget_bytes is not None:
+            mixed = plan_budget(
+                file,
+                assign_tensors(file, components, family.is_ignored),
+                lambda name: next(c.rules(plan.rules(name)) for c in components if c.name == name),
+                plan.budget_bytes,
+            )
+            log.info("%s: %s", info.name, mixed.explained())
         rest = ModelRest(plan.streaming) if plan.streaming is not None else None
 
         def placement(component: Component) -> Placement:
@@ -89,6 +99,8 @@ def load_model(
                 return Placement(plan.device, plan.vae_dtype, plan.vae_dtype, rest=rest, map_files=plan.map_files)
             casts = plan.mode is not ComputeMode.AUTOCAST
             rules = component.rules(plan.rules(component.name))
+            if mixed is not None and rules is not None:
+                rules = replace(rules, chosen=mixed.chosen.get(component.name, {}))
             tables_in_file = rules is not None or (rest is not None and rest.on_disk)
             return Placement(
                 plan.device,
@@ -110,7 +122,7 @@ def load_model(
     streaming = rest.start(parts, plan.streaming, plan.device) if rest is not None and plan.streaming else None
     seconds = time.monotonic() - began
     log.info("Loaded %s (%s, %s) in %.1f s", info.name, family.label, plan.label, seconds)
-    stored_note = storage_note(report)
+    stored_note = " ".join(filter(None, (storage_note(report), mixed.explained() if mixed else "")))
     if stored_note:
         log.info("%s: %s", info.name, stored_note)
     if report.saturated:

@@ -70,7 +70,8 @@ class MetaModel:
     def weights(self, plan: PrecisionPlan) -> dict[str, dict[str, int]]:
         """Bytes of every parameter and buffer as it will be stored, by component and name."""
         if plan not in self._known:
-            self._known[plan] = {item.name: self._weights_of(item, plan) for item in self.components}
+            found = {item.name: self._weights_of(item, plan) for item in self.components}
+            self._known[plan] = found if plan.budget_bytes is None else _scaled(found, plan.budget_bytes)
         return self._known[plan]
 
     def _weights_of(self, component: Component, plan: PrecisionPlan) -> dict[str, int]:
@@ -88,6 +89,7 @@ class MetaModel:
             if tables_stay and isinstance(layer, nn.Embedding) and entry and entry.size_bytes >= SMALLEST_TABLE_BYTES:
                 continue
             storage = rules.format_of(path, layer, name, shape) if rules is not None else None
+            storage = None if plan.budget_bytes is not None else storage  # in 16 bits, and then `_scaled`
             if entry is not None and entry.packed is not None and isinstance(layer, CASTABLE):
                 found[key] = entry.size_bytes  # blocks stay as they are in the file
             elif storage is not None:
@@ -169,6 +171,12 @@ class MetaModel:
         if component.name not in self._tensors:
             self._tensors[component.name] = component.module.state_dict()
         return self._tensors[component.name]
+
+
+def _scaled(weights: dict[str, dict[str, int]], most: int) -> dict[str, dict[str, int]]:
+    """Sizes that are at most so many bytes together: which layers get smaller is only known when they are read."""
+    share = min(1.0, most / max(1, sum(sum(sizes.values()) for sizes in weights.values())))
+    return {part: {key: int(size * share) for key, size in sizes.items()} for part, sizes in weights.items()}
 
 
 def build_meta_model(

@@ -45,6 +45,7 @@ class PrecisionPlan:
     check_nan: bool = True
     streaming: StreamLayout | None = None  # None: all weights lie on the device
     with_optional: bool = False  # the text encoder that the family can do without, where a file holds it
+    budget_bytes: int | None = None  # of all weights; each layer gets a format of its own, see `modules.models.budget`
     map_files: bool = True  # on the CPU, weights that the file has as they are used are pages of the file
     notes: tuple[str, ...] = field(default=(), compare=False)
 
@@ -94,11 +95,14 @@ class PrecisionPlan:
             self.skip,
             self.streaming,
             self.with_optional,
+            self.budget_bytes,
             self.map_files,
         )
 
     @property
     def label(self) -> str:
         """For people: "fp16", "fp8 e4m3fn row", "fp32"."""
+        if self.budget_bytes is not None:
+            return f"mixed, at most {self.budget_bytes / 1e9:g} GB"
         storage = self.unet_storage or self.text_storage
         return storage.replace("_", " ") if storage else dtype_name(self.compute_dtype)

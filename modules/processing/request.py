@@ -240,7 +240,8 @@ class HiresRequest:
             choices=Choices.UPSCALERS,
             control=Control(
                 elem_id="{tab}_hr_upscaler",
-                help="What enlarges the image between the passes. Latent ones need a denoising strength above 0.5; the others keep more.",
+                help="What enlarges the image between the passes. Latent ones need a denoising strength above 0.5; "
+                "the others keep more.",
                 label="Upscaler",
                 section=Section.HIRES,
             ),
@@ -320,7 +321,8 @@ class GenerationRequest:
             choices=Choices.SAMPLERS,
             control=Control(
                 elem_id="{tab}_sampling",
-                help="How noise becomes an image step by step. DPM++ 2M and Euler are good beginnings; those with an a never settle on one image.",
+                help="How noise becomes an image step by step. DPM++ 2M and Euler are good beginnings; those with "
+                "an a never settle on one image.",
                 label="Sampling method",
                 section=Section.SAMPLING,
             ),
@@ -450,7 +452,8 @@ class GenerationRequest:
             title="CFG scale",
             control=Control(
                 elem_id="{tab}_cfg_scale",
-                help="How closely the image follows the prompt. Higher: more literal, harsh colors from about 12; lower: freer. 5 to 8 is usual.",
+                help="How closely the image follows the prompt. Higher: more literal, harsh colors from about 12; "
+                "lower: freer. 5 to 8 is usual.",
                 label="CFG Scale",
                 section=Section.SAMPLING,
                 line=3,
@@ -592,7 +595,8 @@ class GenerationRequest:
             high=1.0,
             control=Control(
                 elem_id="{tab}_switch_at",
-                help="Larger: the second model makes fewer of the last steps; at 1 it makes none. Smaller: it makes more.",
+                help="Larger: the second model makes fewer of the last steps; at 1 it makes none. Smaller: it makes "
+                "more.",
                 label="Switch at",
                 section=Section.REFINER,
                 hint="Fraction of steps after which it takes over (0.8: the last 20 %)",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,10 +27,7 @@ MAX_RANK = 512
 
 def row(default: Any, says: str, **allowed: Any) -> Any:
     """A key: its default, what it means, and what it may be (`low`, `high`, `choices`, `above`)."""
-    metadata = {"says": says, **allowed}
-    if isinstance(default, (list, dict)):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"says": says, **allowed})
 
 
 class Checked:
@@ -98,7 +96,7 @@ class FolderConfig(Checked):
 class DataConfig(Checked):
     """What is learnt from."""
 
-    folders: list[FolderConfig] = row([], "folders of images")
+    folders: list[FolderConfig] = field(default_factory=list, metadata={"says": "folders of images"})
     resolution: int | None = row(None, "pixels of a square image's side; empty: the model's own", low=64, high=4096)
     buckets: bool = row(True, "images keep their aspect; off: all are cut to a square")
     max_aspect: float = row(2.0, "longest over shortest side of a bucket", low=1.0, high=4.0)
@@ -183,7 +181,9 @@ class OutputConfig(Checked):
     save_every: int = row(250, "steps between two states to resume from; 0: only at the end", low=0)
     validate_every: int = row(50, "steps between two measurements on held-out images; 0: none", low=0)
     sample_every: int = row(0, "steps between two images with and without the adapter; 0: none", low=0)
-    prompts: list[str] = row([], "of these images, and of the preview; empty: captions of the images")
+    prompts: list[str] = field(
+        default_factory=list, metadata={"says": "of these images, and of the preview; empty: captions of the images"}
+    )
     keep_best: bool = row(True, "the file holds the step with the lowest validation loss, and NAME-last the last")
     resume: bool = row(True, "goes on from the state of a training of that name, if one was cut off")
 
@@ -340,10 +340,8 @@ def _plain(hint: Any, value: Any, place: str) -> Any:
     if hint is str and isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if hint is float and isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = float(value)  # YAML 1.1 reads 1e-4, without a dot, as text
-        except ValueError:
-            pass
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not hint:

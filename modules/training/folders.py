@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -114,8 +115,8 @@ def read_folders(data: DataConfig, resolution: int) -> FolderReport:
     without = [sample.path.name for sample in samples if not sample.captions]
     if without:
         problems.append(
-            f"{_count(without, 'image')} {'has' if len(without) == 1 else 'have'} no caption: {_some(without)}. What is "
-            "not said in words becomes part of the adapter."
+            f"{_count(without, 'image')} {'has' if len(without) == 1 else 'have'} no caption: {_some(without)}. "
+            "What is not said in words becomes part of the adapter."
         )
     if doubles:
         problems.append(f"{_count(doubles, 'image')} {_is(doubles)} there twice: {_some(doubles)}. Delete one of each.")
@@ -176,13 +177,17 @@ def decode_text(data: bytes) -> str:
         return data.decode("utf-16-le", errors="replace")
     if data[::2].count(0) * 4 > len(data):
         return data.decode("utf-16-be", errors="replace")
+    western = data.decode("cp1252", errors="replace")
     try:
         from charset_normalizer import from_bytes
     except ImportError:
-        guess = None
-    else:
-        guess = from_bytes(data).best()
-    return str(guess) if guess is not None else data.decode("cp1252", errors="replace")
+        return western
+    guess = from_bytes(data).best()
+    if guess is None:
+        return western
+    letters = [letter for letter in str(guess) if letter.isalpha()]
+    is_latin = all("LATIN" in unicodedata.name(letter, "") for letter in letters)
+    return western if is_latin else str(guess)  # few letters do not tell one Latin alphabet from another
 
 
 def open_image(path: Path) -> Image.Image:

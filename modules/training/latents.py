@@ -42,8 +42,8 @@ class LatentCache:
                     if path is not None:
                         self._write(path, latent)
                 self._known[view] = latent
-                if view.sample.mask is not None:
-                    self._masks[view] = self._mask(view)
+            if view.sample.mask is not None and view not in self._masks:
+                self._masks[view] = self._mask(view)
             if on_image is not None:
                 on_image(index + 1)
         return encoded

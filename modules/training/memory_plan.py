@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from modules.errors import InvalidValueError
-from modules.memory.checkpointing import enable_gradient_checkpointing, find_blocks
+from modules.memory.checkpointing import enable_gradient_checkpointing
 from modules.memory.dry_run import MetaRun
 from modules.memory.feed_forward.options import SplitOptions
 from modules.memory.feed_forward.split import split_feed_forward
@@ -191,7 +190,7 @@ class StepEstimator:
                 stack.callback(split_feed_forward(unet, SplitOptions(num_splits=way.split)).remove)
 
             def step() -> None:
-                with torch.enable_grad(), _FlashAttention():
+                with torch.enable_grad(), _attention_as_on_devices():
                     output = family.run(unet, inputs)
                     torch.autograd.backward(output.float().square().mean())
 
@@ -199,7 +198,7 @@ class StepEstimator:
 
 
 class _Attention(torch.autograd.Function):
-    """What kernels keep that never hold all scores (Dao et al. 2022, arXiv:2205.14135): inputs, output, a sum per row."""
+    """What kernels keep that never hold all scores (Dao et al. 2022, arXiv:2205.14135)."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -212,18 +211,23 @@ class _Attention(torch.autograd.Function):
         return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
 
 
-class _FlashAttention(TorchFunctionMode):
-    """While open, attention on the meta device takes the memory that it takes on the device: there PyTorch would
-    compute all scores."""
+@contextmanager
+def _attention_as_on_devices() -> Iterator[None]:
+    """While open, attention on the meta device takes the memory that it takes elsewhere: there PyTorch would compute
+    all scores. Attention on other devices is not touched."""
+    real = nn.functional.scaled_dot_product_attention
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is nn.functional.scaled_dot_product_attention:
-            return _Attention.apply(*args[:3] if len(args) >= 3 else (*args, *_rest(args, kwargs)))
-        return func(*args, **(kwargs or {}))
+    def attend(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not query.is_meta:
+            return real(query, key, value, *args, **kwargs)
+        found: Tensor = _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
+        return found
 
-
-def _rest(args: Any, kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
-    return (kwargs[name] for name in ("query", "key", "value")[len(args) :])
+    nn.functional.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = real
 
 
 @contextmanager
@@ -270,22 +274,3 @@ def plan_memory(estimator: StepEstimator, config: TrainingConfig, plain: str) ->
         f"{budget:g} GB are too few: with {least.way.words} a step takes {least.total / GB:.1f} GB by the estimate "
         f"({least.activations / GB:.1f} of it activations). Choose a smaller resolution or batch."
     )
-
-
-def check_eight_bits(estimator: StepEstimator, config: TrainingConfig, plain: str) -> None:
-    """Refuse an 8-bit base that takes more than 16 bits would. Raises `InvalidValueError`."""
-    memory, model = config.memory, config.model
-    if model.storage in PLAIN or memory.checkpointing:
-        return
-    eight = estimator.estimate(Way(model.storage, model.stream, memory.checkpointing, memory.split_feed_forward))
-    whole = estimator.estimate(Way(plain, model.stream, memory.checkpointing, memory.split_feed_forward))
-    if eight.total > whole.total:
-        raise InvalidValueError(
-            f"{model.storage} without memory.checkpointing takes {eight.total / GB:.1f} GB, {plain} "
-            f"{whole.total / GB:.1f} GB. Set memory.checkpointing to all, or model.storage to {plain}."
-        )
-
-
-def blocks_of(unet: nn.Module) -> int:
-    """How many blocks can be computed again."""
-    return len(find_blocks(unet, None))

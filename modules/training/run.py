@@ -79,8 +79,8 @@ class Finished:
 def run_training(config: TrainingConfig, places: Places, report: Report = lambda progress: None) -> Finished:
     """Train until the configured steps are done.
 
-    Raises `TrainingError` and other `FeatherweightError`s for what cannot be trained; and whatever `report` raises, after
-    the state was saved.
+    Raises `TrainingError` and other `FeatherweightError`s for what cannot be trained; and whatever `report` raises,
+    after the state was saved.
     """
     run = TrainingRun(config, places, report)
     try:
@@ -150,9 +150,9 @@ class TrainingRun:
         if not self.trainer.trains_text:
             self._tell("encoding captions", 0, 1)
             self.texts.fill([*captions, *self.sample_captions])
-            _leave_memory(*model.text_encoders.values())
+            leave_memory(*model.text_encoders.values())
         if not config.output.sample_every:
-            _leave_memory(model.vae)
+            leave_memory(model.vae)
         release_memory(model.device)
         self._resume()
 
@@ -307,8 +307,8 @@ class TrainingRun:
         if best:
             files = [self.target, self._write(self.target.with_name(f"{self.target.stem}-last{self.target.suffix}"))]
             self.notices.append(
-                f"{self.target.name} holds step {self.history.best_step}, whose validation loss is the lowest; the last "
-                f"step is {files[1].name}."
+                f"{self.target.name} holds step {self.history.best_step}, whose validation loss is the lowest; "
+                f"the last step is {files[1].name}."
             )
         else:
             files = [self._write(self.target)]
@@ -394,8 +394,8 @@ def overfitting(history: History) -> str:
         return ""
     return (
         f"Overfitting: the loss on held-out images was lowest at step {best[0]} and has risen by "
-        f"{later[-1][1] / best[1] - 1:.0%} since: the images are being learnt by heart. Take the file of step {best[0]}, "
-        "or give more images, fewer steps, or a lower rank."
+        f"{later[-1][1] / best[1] - 1:.0%} since: the images are being learnt by heart. Take the file of step "
+        f"{best[0]}, or give more images, fewer steps, or a lower rank."
     )
 
 
@@ -432,7 +432,7 @@ def compute_of(config: TrainingConfig) -> torch.dtype | None:
     return PLAIN.get(config.model.compute)
 
 
-def _leave_memory(*modules: torch.nn.Module) -> None:
+def leave_memory(*modules: torch.nn.Module) -> None:
     """Weights that are not needed any more go to the meta device."""
     for module in modules:
         for layer in module.modules():

@@ -76,8 +76,8 @@ def read_state(path: Path, trainer: Trainer, identity: str) -> tuple[Place, Hist
         ) from error
     if data["identity"] != identity or data["version"] != VERSION:
         raise TrainingError(
-            f"{path.name} is the state of a training with other options, images or base. Give output.name another name, "
-            "set output.resume to false to begin anew, or put back what was changed."
+            f"{path.name} is the state of a training with other options, images or base. Give output.name another "
+            "name, set output.resume to false to begin anew, or put back what was changed."
         )
     for parameter, known in zip(trainer.parameters, parameters, strict=True):
         parameter.copy_(known)

@@ -204,8 +204,8 @@ class Trainer:
             cause = "The computation in fp16 is the likely cause: set model.compute to bf16 or fp32."
         elif self.step < max(5, config.training.warmup):
             cause = (
-                "It came so early that a broken base or VAE, or a wrong alpha, is likelier than the learning rate: check "
-                "the base by making an image with it."
+                "It came so early that a broken base or VAE, or a wrong alpha, is likelier than the learning rate: "
+                "check the base by making an image with it."
             )
         else:
             cause = f"Choose a lower learning rate (it is {config.training.learning_rate:g})."

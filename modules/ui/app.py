@@ -3,14 +3,17 @@
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI, Request
 from gradio.routes import App as GradioApp
-from starlette.routing import Mount
 
 from modules.api.auth import SessionUser
+from modules.api.compression import CompressHtml
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
@@ -21,16 +24,20 @@ from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
 from modules.ui.history_tab import build_history_tab
 from modules.ui.img2img_tab import build_img2img_tab
+from modules.ui.looks import theme_of, user_css
 from modules.ui.merger_tab import build_merger_tab
 from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
+from modules.ui.reload_routes import SessionOf, page_app, reload_routes
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
-from modules.ui.theme import build_theme
+from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
 from modules.ui.tooltips import tooltips
+from modules.ui.train_tab import build_train_tab
 from modules.ui.txt2img_tab import build_txt2img_tab
+from modules.ui.ui_config import UiConfig
 
 ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
@@ -46,78 +53,116 @@ SCRIPTS = (
         "notices.js",
         "queue.js",
         "history.js",
+        "settings.js",
         "tooltips.js",
         "tour.js",
         "start.js",
     ),
 )
-STYLES = ("style.css", "extra_networks.css", "precision.css", "memory.css", "canvas.css", "extras.css", "queue.css")
+STYLES = (
+    "style.css",
+    "extra_networks.css",
+    "precision.css",
+    "memory.css",
+    "canvas.css",
+    "extras.css",
+    "queue.css",
+    "train.css",
+)
 UPLOADS_KEPT_S = (3600, 86400)  # how often to look, and how old an upload may get
 
 
-def build_page(services: Services) -> gr.Blocks:
+@dataclass(frozen=True)
+class BuiltPage:
+    """The page, and what of the user's files was left out of it."""
+
+    blocks: gr.Blocks
+    faults: tuple[str, ...]
+
+
+def build_page(services: Services) -> BuiltPage:
     """The Gradio page; loads no model."""
     services.scripts.callbacks.call(Moment.BEFORE_UI)
     extension_tabs = make_extension_tabs(services.scripts.callbacks)
+    settings = services.settings.current.interface
     with gr.Blocks(
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
         checkpoint = build_header(services, page)
         gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
+        wire_defaults: list[Callable[[UiConfig], None]] = []
+        builders: dict[str, Callable[[], Any]] = {
+            "txt2img": lambda: build_txt2img_tab(services, page),
+            "img2img": lambda: build_img2img_tab(services, page),
+            "extras": lambda: build_extras_tab(services, page),
+            "pnginfo": build_png_info_tab,
+            "modelmerger": lambda: build_merger_tab(services, page, checkpoint),
+            "train": lambda: build_train_tab(services, page),
+            "precision": lambda: build_precision_tab(services, page),
+            "queue": build_queue_tab,
+            "history": build_history_tab,
+            "settings": lambda: wire_defaults.append(build_settings_tab(services, page)),
+        }
         with gr.Tabs(elem_id="tabs"):
-            with gr.Tab("txt2img", id="txt2img", elem_id="tab_txt2img"):
-                build_txt2img_tab(services, page)
-            with gr.Tab("img2img", id="img2img", elem_id="tab_img2img", render_children=True):
-                build_img2img_tab(services, page)
-            with gr.Tab("Extras", id="extras", elem_id="tab_extras"):
-                build_extras_tab(services, page)
-            with gr.Tab("PNG Info", id="pnginfo", elem_id="tab_pnginfo"):
-                build_png_info_tab()
-            with gr.Tab("Checkpoint Merger", id="modelmerger", elem_id="tab_modelmerger"):
-                build_merger_tab(services, page, checkpoint)
-            with gr.Tab("Precision", id="precision", elem_id="tab_precision"):
-                build_precision_tab(services, page)
-            with gr.Tab("Queue", id="queue", elem_id="tab_queue"):
-                build_queue_tab()
-            with gr.Tab("History", id="history", elem_id="tab_history"):
-                build_history_tab()
-            place_extension_tabs(extension_tabs)
-            with gr.Tab("Settings", id="settings", elem_id="tab_settings"):
-                build_settings_tab(services, page)
+            for name in ordered(settings.ui_tab_order):
+                if name == "settings":
+                    place_extension_tabs(extension_tabs)
+                with gr.Tab(
+                    TAB_ORDER[name],
+                    id=name,
+                    elem_id=f"tab_{name}",
+                    visible=not is_hidden(name, settings.hidden_tabs),
+                    render_children=name == "img2img",
+                ):
+                    builders[name]()
         version = f'<span translate="no">{services.version}</span>'
         tour = '<button type="button" id="fw_start_tour">Show me around</button>'
         text = f'{version} · <a href="docs" translate="no">API</a> · {tour} · <span>nothing leaves this machine</span>'
         gr.HTML(f'<footer class="fw-footer">{text}</footer>')
+        config = UiConfig(services.paths.ui_config_file)
+        faults = config.apply(page)
+        for wire in wire_defaults:
+            wire(config)
     assert isinstance(page, gr.Blocks)
-    return page
+    return BuiltPage(page, faults)
 
 
 def mount_page(app: FastAPI, services: Services) -> FastAPI:
     """Put the page at "/" of `app`; its own routes are declared first, because the page answers every other path."""
     app.include_router(page_routes(services))
     app.include_router(extras_routes(services))
+    app.include_router(reload_routes(app, lambda fresh: _mount(fresh, services)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
+    mounted, page, _ = _mount(app, services)
+    app.add_middleware(CompressHtml)
+    if services.access.page:
+        app.state.session_user = _session_user(page_app(mounted))
+    add_extension_routes(app, services.scripts.callbacks, page)
+    return mounted
+
+
+def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks, SessionOf]:
+    """Build the page and put it at "/"; gives the app, the page, and who is logged in on it."""
     users = services.access.page
-    page = build_page(services)
+    built = build_page(services)
+    theme, theme_fault = theme_of(services.settings.current.interface.gradio_theme)
+    css, css_fault = user_css(services.paths.data_dir)
+    faults = [fault for fault in (*built.faults, theme_fault, css_fault) if fault]
     mounted: FastAPI = gr.mount_gradio_app(
         app,
-        page,
+        built.blocks,
         path="/",
         auth=users.accepts if users else None,
         ssr_mode=False,
         footer_links=[],
-        theme=build_theme(),
-        css_paths=[*(ASSETS / name for name in STYLES), *services.scripts.page_styles],
-        head=_head(services),
+        theme=theme,
+        css_paths=[*(ASSETS / name for name in STYLES), *services.scripts.page_styles, *([css] if css else [])],
+        head=_head(services, faults),
         allowed_paths=[],
         max_file_size="256mb",
     )
-    page_app = next(route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, GradioApp))
-    refuse_unknown_calls(page_app)
-    if users:
-        app.state.session_user = _session_user(page_app)
-    add_extension_routes(app, services.scripts.callbacks, page)
-    return mounted
+    refuse_unknown_calls(page_app(mounted))
+    return mounted, built.blocks, _session_user(page_app(mounted))
 
 
 def _session_user(page: GradioApp) -> SessionUser:
@@ -131,18 +176,21 @@ def _session_user(page: GradioApp) -> SessionUser:
     return user_of
 
 
-def _head(services: Services) -> str:
+def _head(services: Services, faults: Sequence[str]) -> str:
     """The page's scripts, inlined: no request leaves the page for them."""
     known = {
         "tabs": [txt2img_tab.SCRIPT_IDS, img2img_tab.SCRIPT_IDS],
         "cards": list(services.cards.pages),
         "theme": services.flags.theme or "",
         "help": tooltips(),
+        "faults": list(faults),
     }
     forced = f"window.featherweightPage = {json.dumps(known)};"
     ours = "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in SCRIPTS)
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    return f"{viewport}<script>{forced}\n{ours}</script>{''.join(map(_script, services.scripts.page_scripts))}"
+    looks = (ASSETS / "looks.css").read_text(encoding="utf-8")
+    extensions = "".join(map(_script, services.scripts.page_scripts))
+    return f"{viewport}<style>{looks}</style><script>{forced}\n{ours}</script>{extensions}"
 
 
 def _script(file: Path) -> str:

@@ -244,7 +244,9 @@ def _small(task_id: str, index: int, one: dict[str, Any]) -> str:
     title = escape(", ".join(text for text in (one["source"], one["infotext"], one["caption"]) if text))
     return (
         f'<li><a href="{url}" target="_blank" title="{title}"><img src="{url}" alt="{escape(one["source"])}" '
-        f'loading="lazy"></a><span>{escape(one["source"])}</span></li>'
+        f'loading="lazy"></a><span>{escape(one["source"])}</span>'
+        '<details><summary>Send to</summary><div class="fw-tools fw-send" role="group" aria-label="Send to" '
+        f'id="extras_result_{index}" data-send-url="{url}"></div></details></li>'
     )
 
 

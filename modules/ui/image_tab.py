@@ -23,6 +23,7 @@ from modules.ui.filling import bounded, choices_of_names, known_only, restored
 from modules.ui.form import FIELDS_OF, NO_REFINER, ROWS, form_values, pasted_fields, sent_values
 from modules.ui.messages import error_box, note_box
 from modules.ui.scripts_panel import ScriptFields
+from modules.ui.ui_config import CONFIGURED
 
 SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
@@ -116,7 +117,8 @@ class ImageTab:
         found = restored(kept, self.form, self.scripts.components)
         names = {component: name for name, component in self.form.items()}
         updates: dict[str, dict[str, Any]] = {name: {"choices": choices} for name, choices in lists.items()}
-        updates |= {"width": {"value": side}, "height": {"value": side}}
+        follows = [name for name in ("width", "height") if CONFIGURED not in (self.form[name].elem_classes or [])]
+        updates |= {name: {"value": side} for name in follows}
         values: dict[str, Any] = {}
         for component, value in found.items():
             name = names.get(component, "")

@@ -1,13 +1,16 @@
 """`python launch.py texts [NAME]`: the texts of the page that a translation has not."""
 
 import argparse
+import asyncio
 import json
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 from modules.assembly import build_services
 from modules.cli.running import run_guarded
 from modules.flags.flags import Flags
+from modules.services import Services
 from modules.ui.app import build_page
 from modules.ui.localization import find_localizations, localization_folders, read_localization
 from modules.ui.texts import page_texts
@@ -22,11 +25,21 @@ def main(argv: Sequence[str]) -> int:
     return run_guarded(lambda: _run(arguments.name, arguments.part))
 
 
+def _config(services: Services) -> dict[str, Any]:
+    """Gradio's description of the page; built in a loop, because Gradio leaves one open where none is running."""
+
+    async def build() -> dict[str, Any]:
+        config: dict[str, Any] = build_page(services).blocks.config
+        return config
+
+    return asyncio.run(build())
+
+
 def _run(name: str, part: str | None) -> int:
     with tempfile.TemporaryDirectory() as folder:  # nothing of the user's is opened or changed
         services = build_services(Flags(data_dir=folder))
         try:
-            texts = page_texts(build_page(services).config)
+            texts = page_texts(_config(services))
             files = find_localizations(localization_folders(services.paths)).get(name, [])
         finally:
             services.queue.close()

@@ -10,6 +10,7 @@ PAGE_SETTINGS = (
     *("keyedit_precision_attention", "keyedit_precision_extra", "keyedit_delimiters"),
     *("keyedit_delimiters_whitespace", "keyedit_move", "disable_token_counters"),
     *("notification_audio", "notification_volume", "prevent_screen_sleep_during_generation"),
+    *("gradio_theme", "ui_density", "js_modal_lightbox_gamepad", "js_modal_lightbox_gamepad_repeat"),
     "sd_webui_modal_lightbox_icon_opacity",
     *("img2img_editor_height", "img2img_sketch_default_brush_color", "img2img_inpaint_mask_brush_color"),
     *("img2img_inpaint_sketch_default_brush_color", "img2img_batch_show_results_limit"),

@@ -10,7 +10,10 @@ from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
 from modules.jobs.precision import (
     COMPARED,
+    COMPARED_BY_DEFAULT,
     EIGHT_BIT,
+    LAYOUTS,
+    MAX_BUDGET_GB,
     PRECISION_TYPES,
     SIXTEEN_BIT,
     WRITTEN,
@@ -38,6 +41,17 @@ FORMAT_LABELS = {
     "fp8_e5m2": "fp8 e5m2, plain",
     "int8_row": "int8, one scale per row",
     "int8_convrot": "int8, rotated where weights have outliers",
+    "gguf_q8_0": "Q8_0, 8.5 bits (error 0.5 %)",
+    "gguf_q5_1": "Q5_1, 6 bits (error 3.8 %)",
+    "gguf_q5_0": "Q5_0, 5.5 bits (error 4.3 %)",
+    "code4": "code4, 4.5 bits (error 6.7 %)",
+    "int8_row + int8 matmul": "int8, one scale per row, multiplied in int8",
+    "int8_convrot + int8 matmul": "int8, rotated, multiplied in int8",
+}
+LAYOUT_LABELS = {
+    "own": "safetensors",
+    "comfyui": "safetensors as ComfyUI declares it (8-bit formats)",
+    "gguf": "GGUF (Q8_0, Q5_1, Q5_0 and 16 bits)",
 }
 NOTHING_YET = (
     "Report: what a format would save and lose, in seconds. Compare: the same images in several formats, with "
@@ -76,6 +90,12 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
                         elem_id="precision_name",
                     )
                     convert_fields = _storage_fields("convert", (*WRITTEN, *SIXTEEN_BIT), services)
+                    layout = gr.Dropdown(
+                        [("As the file name says", ""), *((LAYOUT_LABELS[item], item) for item in LAYOUTS)],
+                        value="",
+                        label="File layout",
+                        elem_id="precision_layout",
+                    )
                     convert = gr.Button("Save", variant="primary", elem_id="precision_convert")
             cancel = gr.Button("Cancel", variant="stop", interactive=False, elem_id="precision_cancel")
         with gr.Column(scale=3, min_width=320):
@@ -115,7 +135,7 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
         return gr.update(choices=_models(services))
 
     report.click(start_report, inputs=[model, *report_fields], outputs=watched, **HIDDEN_EVENT)
-    convert.click(start_conversion, inputs=[model, name, *convert_fields], outputs=watched, **HIDDEN_EVENT)
+    convert.click(start_conversion, inputs=[model, name, *convert_fields, layout], outputs=watched, **HIDDEN_EVENT)
     compare.click(start_comparison, inputs=[model, *compare_fields], outputs=watched, **HIDDEN_EVENT)
     cancel.click(stop, outputs=watched, **HIDDEN_EVENT)
     refresh.click(look_again, outputs=[model], **HIDDEN_EVENT)
@@ -145,7 +165,15 @@ def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -
             label="Text encoders too",
             elem_id=f"precision_{prefix}_text_encoders",
         )
-    return [storage, skip, text]
+        budget = gr.Number(
+            0,
+            label="Fit into (GB)",
+            info="0: the format above for all. Else each layer gets its own, with the least total error",
+            minimum=0,
+            maximum=MAX_BUDGET_GB,
+            elem_id=f"precision_{prefix}_budget",
+        )
+    return [storage, skip, text, budget]
 
 
 def _comparison_fields(services: Services) -> Fields:
@@ -159,7 +187,7 @@ def _comparison_fields(services: Services) -> Fields:
     )
     formats = gr.CheckboxGroup(
         [(FORMAT_LABELS.get(item, item), item) for item in COMPARED],
-        value=list(COMPARED),
+        value=list(COMPARED_BY_DEFAULT),
         label="Formats",
         info="The first is the reference",
         elem_id="precision_formats",
@@ -179,12 +207,16 @@ def _comparison_fields(services: Services) -> Fields:
     return [prompts, formats, steps, seed, negative, sampler, cfg_scale, width, height]
 
 
-def _storage_options(checkpoint: str | None, storage: str, skip: str | None, text_encoders: bool) -> StorageOptions:
+def _storage_options(
+    checkpoint: str | None, storage: str, skip: str | None, text_encoders: bool, budget: Any, layout: str | None = None
+) -> StorageOptions:
     return StorageOptions(
         checkpoint=checkpoint or None,
         storage=storage,
         skip=split_patterns(skip or ""),
         text_encoders=bool(text_encoders),
+        budget_gb=float(budget or 0),
+        layout=layout or "",
     )
 
 

@@ -13,6 +13,8 @@ from modules.settings.definitions import visible_sections
 from modules.settings.setting import Setting, SettingType
 from modules.settings.values import Settings, as_json
 from modules.ui.localization import NONE, find_localizations, localization_folders
+from modules.ui.looks import CONTRAST, DEFAULT, THEMES
+from modules.ui.tab_order import TAB_ORDER
 
 
 def visible_settings() -> list[Setting]:
@@ -26,6 +28,10 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
         return [info.title for info in services.catalogue.entries]
     if setting.choices == "localizations":
         return [NONE, *find_localizations(localization_folders(services.paths))]
+    if setting.choices == "tabs":
+        return [name for name in TAB_ORDER if name != "settings"]
+    if setting.choices == "themes":
+        return [DEFAULT, CONTRAST, *THEMES]
     if setting.choices == "upscalers":
         return [*PIXEL_UPSCALERS, *services.engine.upscalers.catalogue.names]
     if setting.choices == "vaes":

@@ -1,5 +1,8 @@
-"""The Settings tab: all sections on one page, a search over them, Apply stores what changed."""
+"""The Settings tab: a list of sections, one shown at a time, a search over all; Apply stores what changed. Behind them
+pages that are no settings: defaults of the forms, actions, the system, licences. The page's script is settings.js."""
 
+from collections.abc import Callable
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -7,25 +10,67 @@ import gradio as gr
 from modules.errors import FeatherweightError
 from modules.services import Services
 from modules.settings.definitions import SETTINGS, visible_sections
+from modules.ui.defaults_page import build_defaults_page
 from modules.ui.messages import error_box, note_box
 from modules.ui.settings_form import changed_values, component_of, shown_values
+from modules.ui.ui_config import UiConfig
+
+BAR = (
+    '<input id="settings_search" type="search" placeholder="Search settings" aria-label="Search settings">'
+    '<span id="settings_unsaved" role="status"></span>'
+)
+ACTIONS = """
+<div class="fw-tools">
+  <button type="button" data-act="reload" title="Build the page anew with changed defaults, themes and tabs"
+    >Reload UI</button>
+  <button type="button" data-act="unload" title="Free the memory of the model; the next image loads it again"
+    >Unload the model</button>
+  <button type="button" data-act="load" title="Read the model from its file again">Load the model again</button>
+  <button type="button" data-act="notify" title="The browser says when images are done while the page is not in sight"
+    >Allow browser notifications</button>
+</div>
+<p id="settings_action_result" role="status"></p>
+"""
+SYSTEM = """
+<p>What this program runs on, and with which settings. Passwords and keys are left out.</p>
+<div class="fw-tools"><a href="internal/sysinfo" target="_blank" rel="noopener">Show</a>
+<a href="internal/sysinfo-download">Save as a file</a></div>
+"""
+LICENCES = """
+<p>The packages that this program uses, and their licences.</p>
+<div id="settings_licences" translate="no"></div>
+"""
 
 
-def build_settings_tab(services: Services, page: gr.Blocks) -> None:
-    """Build the tab's contents inside of the tab that is open now."""
+def build_settings_tab(services: Services, page: gr.Blocks) -> Callable[[UiConfig], None]:
+    """Build the tab's contents inside of the tab that is open now. Call what is returned when the whole page stands."""
     with gr.Row(elem_classes=["fw-settings-bar"]):
+        gr.HTML(BAR, elem_classes=["fw-search"])
         gr.HTML(
-            '<input id="settings_search" type="search" placeholder="Search settings" aria-label="Search settings">',
-            elem_classes=["fw-search"],
+            '<button type="button" id="settings_reload" data-act="reload" '
+            'title="Build the page anew with changed defaults, themes and tabs">Reload UI</button>',
+            elem_classes=["fw-settings-reload"],
         )
         apply = gr.Button("Apply settings", variant="primary", elem_id="settings_submit", scale=0, min_width=160)
     message = gr.HTML(elem_id="settings_result")
     components: list[gr.components.Component] = []
     values = iter(shown_values(services.settings.current))
-    for section, settings in visible_sections().items():
-        with gr.Column(elem_classes=["fw-section"], elem_id=f"settings_{section.id}"):
-            gr.HTML(f"<h2>{section.title}</h2>")
-            components.extend(component_of(setting, next(values), services) for setting in settings)
+    with gr.Row(elem_id="settings_body", equal_height=False):
+        gr.HTML(_sections_list(), elem_id="settings_list")
+        with gr.Column(elem_id="settings_pages"):
+            for section, settings in visible_sections().items():
+                with gr.Column(elem_classes=["fw-section"], elem_id=f"settings_{section.id}"):
+                    gr.HTML(f"<h2>{section.title}</h2>")
+                    components.extend(component_of(setting, next(values), services) for setting in settings)
+            with _page("Defaults"):
+                wire_defaults = build_defaults_page()
+            with _page("Actions"):
+                gr.HTML(ACTIONS)
+            with _page("Sysinfo"):
+                gr.HTML(SYSTEM)
+            with _page("Licences"):
+                gr.HTML(LICENCES)
+            gr.HTML('<p id="settings_nothing" role="status" hidden>No setting has these words.</p>')
 
     def store(*values: Any) -> str:
         try:
@@ -39,11 +84,41 @@ def build_settings_tab(services: Services, page: gr.Blocks) -> None:
         restart = any(SETTINGS.get(key).needs_reload for key in changes)
         return note_box(f"Saved: {labels}.{' Reload the page to see it.' if restart else ''}")
 
-    apply.click(store, inputs=components, outputs=[message], queue=False, api_visibility="private")
-    page.load(
-        lambda: shown_values(services.settings.current),
-        outputs=components,
-        queue=False,
-        api_visibility="private",
-        show_progress="hidden",
+    hidden: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
+    saving = apply.click(store, inputs=components, outputs=[message], queue=False, api_visibility="private")
+    loading = page.load(lambda: shown_values(services.settings.current), outputs=components, **hidden)
+    for event in (saving, loading):
+        event.then(None, inputs=components, js="(...values) => featherweight.settingsStored(values)", **hidden)
+    gr.on(
+        [component.change for component in components if hasattr(component, "change")],
+        None,
+        inputs=components,
+        js="(...values) => featherweight.settingsChanged(values)",
+        trigger_mode="multiple",
+        **hidden,
     )
+    return wire_defaults
+
+
+def _page(title: str) -> gr.Column:
+    """A page of the tab that holds no settings; close its `with` when it is built."""
+    column = gr.Column(elem_classes=["fw-section", "fw-no-settings"], elem_id=f"settings_page_{title.lower()}")
+    with column:
+        gr.HTML(f"<h2>{title}</h2>")
+    return column
+
+
+def _sections_list() -> str:
+    """Buttons for all pages under the headings of their categories; settings.js shows the page of the same place."""
+    groups: dict[str, list[str]] = {}
+    place = 0
+    for section in visible_sections():
+        button = f'<button type="button" data-place="{place}">{escape(section.title)}</button>'
+        groups.setdefault(section.category or "Uncategorized", []).append(button)
+        place += 1
+    for title in ("Defaults", "Actions", "Sysinfo", "Licences"):
+        groups.setdefault("Other", []).append(f'<button type="button" data-place="{place}">{title}</button>')
+        place += 1
+    groups["Other"].append('<button type="button" data-place="all">Show all pages</button>')
+    parts = (f"<h3>{escape(title)}</h3>{''.join(buttons)}" for title, buttons in groups.items())
+    return f'<nav aria-label="Pages of the settings">{"".join(parts)}</nav>'

@@ -83,6 +83,17 @@ class Upscalers:
                         break
         return image if image.size == size_px else image.resize(size_px, Image.Resampling.LANCZOS)
 
+    def weights_bytes(self, name: str = "") -> tuple[int, torch.device | None]:
+        """Bytes of the file that is held, or of the file `name`, which takes its place; and on which device (None:
+        nothing is held). Never waits."""
+        info = self.catalogue.find(name) if name else None
+        loaded = self._loaded
+        if info is not None and info.path.is_file():
+            return info.path.stat().st_size, self._find_device(info.type.part)
+        if loaded is not None and loaded.info.path.is_file():
+            return loaded.info.path.stat().st_size, loaded.device
+        return 0, None
+
     def release(self) -> None:
         """Let go of the model."""
         with self._lock:

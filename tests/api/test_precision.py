@@ -46,6 +46,23 @@ def test_a_conversion_appears_among_the_checkpoints(client: TestClient, services
     assert again.status_code == 422 and "is there already" in again.json()["errors"]
 
 
+def test_a_report_and_a_file_within_a_budget(client: TestClient, services: Services) -> None:
+    whole = outcome_of(client, services, "precision-report", {"format": "code4"})
+    budget = (whole["bytes_16"] + whole["bytes_stored"]) / 2e9
+    outcome = outcome_of(client, services, "precision-report", {"budget_gb": budget})
+    assert whole["bytes_stored"] < outcome["bytes_stored"] <= budget * 1e9
+    assert "sum of the squared relative errors" in outcome["notices"][0]
+    assert outcome["storage"].startswith("mixed formats within 0.0")
+    body = {"checkpoint": TINY.name, "format": "gguf_q8_0", "name": "small.gguf"}
+    saved = outcome_of(client, services, "convert", body)
+    assert (services.paths.checkpoint_dirs[0] / saved["file"]).read_bytes()[:4] == b"GGUF"
+    assert "small" in {model["model_name"] for model in client.get("/sdapi/v1/sd-models").json()}
+    for wrong in ({"budget_gb": -1}, {"budget_gb": 2000}):
+        reply = client.post(f"{BASE}/precision-report", json=wrong)
+        assert reply.status_code == 422 and "A budget is 0 to 1024 GB" in reply.json()["errors"]
+    assert client.post(f"{BASE}/convert", json={**body, "name": "x", "layout": "zip"}).status_code == 404
+
+
 def test_a_comparison_leaves_a_page_and_numbers(client: TestClient, services: Services) -> None:
     body = {"prompts": ["a <b>red</b> cat"], "formats": ["16 bit", "int8_row"], "steps": 2, "width": 64, "height": 64}
     outcome = outcome_of(client, services, "precision-comparison", {**body, "seed": 3})

@@ -26,6 +26,16 @@ def test_a_conversion_writes_the_file(tmp_path: Path) -> None:
     assert target.stat().st_size < TINY.stat().st_size
 
 
+def test_a_budget_is_explained_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = [str(TINY), "--data-dir", str(tmp_path), "--budget-gb", f"{TINY.stat().st_size * 0.8 / 1e9}"]
+    assert report(common) == 0
+    text = capsys.readouterr().out
+    assert "tiny-sd1.safetensors (SD 1.x) as mixed formats within" in text and "Layers: " in text
+    target = tmp_path / "mixed.safetensors"
+    assert convert([*common, "--output", str(target)]) == 0
+    assert target.stat().st_size < TINY.stat().st_size
+
+
 def test_a_comparison_says_its_verdict_and_writes_page_and_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from modules.memory.formats.code4 import CODE4
 from modules.memory.formats.expected import ERRORS, described
 from modules.memory.layer import Part, read_part, read_weight, stored_state
 from modules.memory.storage import StorageRules
+from modules.memory.streaming.offload_storage import OffloadStorage
 from modules.memory.streaming.streaming import stream
 from tests.memory.storing import apply_storage
 
@@ -63,18 +64,18 @@ def test_a_side_branch_has_its_full_effect() -> None:
 
 def test_a_layer_and_a_convolution_compute_with_their_codes_resident_and_streamed() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(16, 48, 3, padding=1), nn.Flatten(2), nn.Linear(64, 128))
-    x, before = torch.randn(2, 16, 8, 8), [model[0].weight.detach().clone(), model[2].weight.detach().clone()]
+    convolution, linear = nn.Conv2d(16, 48, 3, padding=1), nn.Linear(64, 1024)
+    model = nn.Sequential(convolution, nn.Flatten(2), linear).requires_grad_(False)
+    x, before = torch.randn(2, 16, 8, 8), [convolution.weight.detach().clone(), linear.weight.detach().clone()]
     apply_storage(model, StorageRules("code4"), torch.float32)
-    linear = model[2]
-    for layer, weight in zip((model[0], linear), before, strict=True):
+    for layer, weight in zip((convolution, linear), before, strict=True):
         decoded = read_weight(layer, "weight")
         assert decoded.shape == weight.shape and float((decoded - weight).norm() / weight.norm()) < 0.08
     assert torch.equal(read_part(Part(linear, "weight", 0, 32, 96)), read_weight(linear, "weight")[32:96])
     with torch.no_grad():
         resident = model(x)
-        with stream(model, torch.device("cpu")) as handle:
-            assert handle.offloaded_bytes == 0 or torch.equal(model(x), resident)
+        with stream(model, torch.device("cpu"), place=OffloadStorage(small_bytes=1024)) as handle:
+            assert handle.offloaded_bytes > 30_000 and torch.equal(model(x), resident)
         assert torch.equal(model(x), resident)
 
 

@@ -1,5 +1,7 @@
 """int8_convrot: which weights are rotated, what is lost, and that stored layers come to the same weights either way."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -99,8 +101,8 @@ def test_stochastic_rounding_keeps_the_mean_of_a_rotated_weight() -> None:
     assert (mean - weight).norm() / weight.norm() < 0.005
 
 
-def stored_model() -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(512, 64), nn.Linear(64, 512)).requires_grad_(False)
+def stored_model() -> Any:
+    model: Any = nn.Sequential(nn.Linear(512, 64), nn.Linear(64, 512)).requires_grad_(False)
     model[0].weight.copy_(with_outliers())
     return model
 

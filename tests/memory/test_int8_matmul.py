@@ -10,7 +10,13 @@ from modules.memory.changes import AllBranches, SideBranch, joined_branches
 from modules.memory.formats import FORMATS
 from modules.memory.formats.convrot import ROTATED
 from modules.memory.int8_matmul import MAX_ERROR, Int8Product, measured_error, multiply_in_int8
-from modules.memory.layer import manage, put, stored_state
+from modules.memory.layer import manage, put, stored_state, stored_tensors
+
+
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of toys multiply in int8 too."""
+    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 0)
 
 
 def noise(*shape: int, seed: int = 1) -> Tensor:
@@ -218,10 +224,27 @@ def test_a_layer_that_would_lose_too_much_decodes() -> None:
     layer = nn.Linear(width, 64)
     layer.weight.data.zero_()[:, smallest] = 1
     stored(layer)
-    data, scale = layer._parameters["weight"].data, layer._buffers["weight_scale"]
+    data, scale = stored_tensors(layer, "weight")
+    assert scale is not None
     assert measured_error(data, scale, FORMATS.get("int8_row")) > MAX_ERROR
     x = noise(1, 20, width)
     with torch.inference_mode():
         decoded = layer(x)
         assert multiply_in_int8(layer)
         assert torch.equal(layer(x), decoded)
+
+
+def test_small_layers_decode_whatever_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, conv = stored(nn.Linear(64, 64)), stored(nn.Conv2d(32, 32, 3, padding=1))
+    assert multiply_in_int8(layer) and multiply_in_int8(conv)
+    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 18 * 32 * 32 * 9 + 1)
+    with torch.inference_mode():
+        x, image = noise(8, 20, 64), noise(8, 32, 3, 6)
+        assert torch.equal(layer(x), x @ layer.weight.t() + layer.bias)
+        torch.testing.assert_close(conv(image), conv._conv_forward(image, conv.weight, conv.bias))
+    states = [stored_state(one) for one in (layer, conv)]
+    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 20 * 64 * 64)
+    with torch.inference_mode():
+        layer(noise(1, 20, 64)), conv(noise(1, 32, 8, 8))
+    assert all(state is not None and state.product is not None for state in states)
+    assert [state.product.error is not None for state in states if state] == [True, True]  # type: ignore[union-attr]

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from modules.errors import UnknownNameError
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from
 from modules.memory.int8_matmul import Int8Product
 from modules.memory.int8_support import Int8Support
 from modules.memory.layer import stored_state
 from modules.models.precision import ComputeMode
-from modules.processing.comparison.compare import psnr_db
+from modules.processing.comparison.compare import INT8_MATMUL, UNSTORED, check_storages, compare, psnr_db
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.precision import Machine, PrecisionOptions, resolve
 from modules.processing.pipeline.events import Silent
@@ -26,6 +27,12 @@ from tests.recordings import cpu_machine, tiny_engine
 from tests.scripts.toys import small_request
 
 ON = {"fp8_storage": "Enable", "fp8_format": "int8_row", "compute_mode": "int8 matmul"}
+
+
+@pytest.fixture(autouse=True)
+def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of toys multiply in int8 too."""
+    monkeypatch.setattr("modules.memory.int8_matmul.MIN_PRODUCTS", 0)
 
 
 def able(ratio: float | None = 0.3) -> Machine:
@@ -77,6 +84,16 @@ def test_streamed_weights_give_the_same_image(engine: Engine, tmp_path: Path) ->
         streamed = make(engine, tmp_path, **ON, stream_weights=unit)
         assert len(used(engine)) > 10
         assert streamed.samples[0].image.tobytes() == resident.samples[0].image.tobytes()
+
+
+def test_a_comparison_has_rows_that_multiply_in_int8(engine: Engine, tmp_path: Path) -> None:
+    storages = (UNSTORED, "int8_row", "int8_row" + INT8_MATMUL)
+    rows = compare(small_request(), ["a cat"], storages, engine, Output(tmp_path), Silent())
+    assert [row.storage for row in rows] == list(storages)
+    assert len(used(engine)) > 10
+    assert rows[1].psnr_db[0] > rows[2].psnr_db[0] > 20
+    with pytest.raises(UnknownNameError, match="fp8_e5m2"):
+        check_storages(["fp8_e5m2" + INT8_MATMUL])
 
 
 def test_automatic_chooses_it_where_it_pays() -> None:

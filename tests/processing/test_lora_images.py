@@ -58,7 +58,7 @@ def test_adapters_on_plain_fp8_as_the_reference(
 
 
 @pytest.mark.parametrize("adapter", ["tiny-lora-a", "tiny-locon", "tiny-loha", "tiny-lokr", "tiny-full", "tiny-dora"])
-@pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row"])
+@pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row", "code4"])
 def test_exact_has_the_effect_of_the_delta_in_fp32(
     adapter: str, storage: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

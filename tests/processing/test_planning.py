@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from modules.faces.restorers import FaceRestorers
 from modules.images.resize import ResizeMode
 from modules.memory.timeline import MemoryRecord, Reading, StagePeak
 from modules.models.meta_model import build_meta_model
@@ -23,8 +24,11 @@ from modules.processing.record.result import GenerationInfo, Result
 from modules.processing.request import GenerationRequest, HiresRequest
 from modules.processing.start import FromImage, SourceImage
 from modules.settings.values import Settings
+from modules.upscalers.catalogue import UpscalerCatalogue
+from modules.upscalers.upscalers import Upscalers
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS, TINY, cpu_machine, tiny_engine
+from tests.upscalers.models import save_esrgan
 
 NAME = "tiny-sd1.safetensors"
 MB = 1_000_000
@@ -267,6 +271,60 @@ def test_with_a_card_main_memory_is_predicted_too(
     learnt = {str(stage.stage): stage for stage in plan.stages}
     assert {stage: learnt[stage].main_bytes for stage in peaks} == peaks
     assert learnt["denoise"].needs_bytes == 170 * MB
+
+
+@pytest.fixture
+def enlarging(tmp_path: Path) -> Iterator[Engine]:
+    """An engine with an upscaler file."""
+    save_esrgan(tmp_path / "ESRGAN" / "Big_4x.pth", 4)
+    save_esrgan(tmp_path / "GFPGAN" / "GFPGAN.pth", 4)  # only its size counts here
+    catalogue = CheckpointCatalogue([TINY.parent], HashCache(tmp_path / "hashes.json"))
+    engine = Engine(
+        catalogue,
+        CONFIGS,
+        cpu_machine,
+        upscalers=Upscalers(UpscalerCatalogue({"ESRGAN": tmp_path / "ESRGAN"}), lambda part: torch.device("cpu")),
+        faces=FaceRestorers({"GFPGAN": tmp_path / "GFPGAN"}, lambda part: torch.device("cpu")),
+    )
+    yield engine
+    engine.unload()
+
+
+def test_upscalers_and_face_restorers_count_from_where_they_are_used(enlarging: Engine) -> None:
+    estimator = MemoryEstimator(enlarging, CONFIGS)
+    hires = HiresRequest(scale=2.0, upscaler="Big_4x", denoising_strength=0.5)
+    plain = needs(estimator, request(hires=replace(hires, upscaler="Lanczos")))
+    with_file = needs(estimator, request(hires=hires))
+    weights, _ = enlarging.upscalers.weights_bytes("Big_4x")
+    assert weights > 0 and enlarging.upscalers.weights_bytes() == (0, None)
+    assert "enlarge" not in plain and with_file["enlarge"] > with_file["text"]
+    assert with_file["denoise hires"] == plain["denoise hires"] + weights
+    assert with_file["text"] == plain["text"]
+    larger = needs(estimator, request(hires=replace(hires, scale=4.0)))
+    assert larger["enlarge"] > with_file["enlarge"]
+    restored = needs(estimator, request({"face_restoration": True, "face_restoration_model": "GFPGAN"}))
+    assert restored["faces"] > restored["text"] and restored["save"] > needs(estimator, request())["save"]
+
+
+def test_what_an_upscaler_took_is_learnt(enlarging: Engine) -> None:
+    estimator = MemoryEstimator(enlarging, CONFIGS)
+    hires = HiresRequest(scale=2.0, upscaler="Big_4x", denoising_strength=0.5)
+    wanted = request(hires=hires)
+    image = Image.new("RGB", (32, 32))
+    enlarging.upscalers.enlarge(image, "Big_4x", (64, 64), wanted.settings, lambda index, count: None)
+    assert enlarging.upscalers.weights_bytes()[1] == torch.device("cpu")
+    before = needs(estimator, wanted)
+    peaks = {"text": 610 * MB, "denoise": 640 * MB, "enlarge": 1600 * MB, "denoise hires": 650 * MB}
+    estimator.learn(wanted, result_of(peaks, 600 * MB))
+    assert needs(estimator, wanted)["enlarge"] > before["enlarge"] + 300 * MB
+
+
+def test_an_image_to_start_from_is_enlarged_where_that_is_set(estimator: MemoryEstimator) -> None:
+    image = SourceImage.of(Image.new("RGB", (32, 32)))
+    wanted = request({"upscaler_for_img2img": "R-ESRGAN 4x+"}, start=FromImage(images=(image,)))
+    assert "enlarge" in [item.stage for item in stages_of(wanted, 8)]
+    whole = replace(wanted, start=FromImage(images=(SourceImage.of(Image.new("RGB", (64, 64))),)))
+    assert "enlarge" not in [item.stage for item in stages_of(whole, 8)]
 
 
 def on_gpu(result: Result, allocated: int) -> Result:

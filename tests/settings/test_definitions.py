@@ -26,7 +26,8 @@ OWN_KEYS = frozenset(
         "worker_interrupt_grace",
         "split_feed_forward",
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
-        *("stream_weights", "stream_keep_gb", "offload_quota_gb"),
+        *("forge_additional_modules", "weights_budget_gb", "prompt_cache_mb"),
+        *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength"),
     }
 )
 """The keys that the reference UI does not have."""

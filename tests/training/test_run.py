@@ -1,4 +1,4 @@
-"""A whole training on the bundled model: resumed after a kill it is the same to the bit, and a full disk costs nothing."""
+"""A whole training: resumed after a kill it is the same to the bit, and a full disk costs nothing."""
 
 import errno
 import json
@@ -30,7 +30,7 @@ from tests.recordings import CONFIGS, TINY
 SIDE = 64
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for whatever ends a training in the middle."""
 
 
@@ -76,7 +76,7 @@ def train(settings: TrainingConfig, tmp_path: Path, report: Callable[[Progress],
 def kill_at(step: int) -> Callable[[Progress], None]:
     def report(progress: Progress) -> None:
         if progress.phase.startswith(f"step {step} "):
-            raise Killed
+            raise KilledError
 
     return report
 
@@ -84,7 +84,7 @@ def kill_at(step: int) -> Callable[[Progress], None]:
 def test_a_training_that_was_cut_off_goes_on_to_the_same_bits(images: Path, tmp_path: Path) -> None:
     whole = train(config(images), tmp_path / "whole")
     cut = config(images)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train(cut, tmp_path / "cut", kill_at(3))
     assert (tmp_path / "cut" / "Lora" / "toy.training").is_file()
     finished = train(cut, tmp_path / "cut")
@@ -125,7 +125,7 @@ train(config(Path({str(images)!r}), training={{"optimizer": "prodigy", "learning
 
 
 def test_a_state_of_other_options_is_refused_and_a_damaged_one_kept_aside(images: Path, tmp_path: Path) -> None:
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train(config(images), tmp_path, kill_at(1))
     with pytest.raises(TrainingError, match="with other options"):
         train(config(images, training={"learning_rate": 2e-3}), tmp_path)

@@ -74,6 +74,8 @@ def test_a_folder_is_done_but_for_its_broken_file(page: sync_api.Page, folder: P
     page.click("#extras_generate")
     page.wait_for_selector("#extras_gallery .fw-failures li:has-text('c.png')")
     assert page.locator("#extras_gallery .fw-extras img").count() == 2
+    page.locator("#extras_gallery .fw-extras summary").nth(1).click()
+    page.wait_for_selector("#extras_result_1 button:has-text('img2img')")
     found = {path.name: open_image(path).size for path in (folder / "out").rglob("*.png")}
     assert found == {"a.png": (64, 64), "b.png": (64, 64)}
     assert len(list((folder / "out").glob("failures-*.txt"))) == 1

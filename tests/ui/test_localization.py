@@ -106,7 +106,7 @@ def test_texts_are_found_by_code() -> None:
     assert message_texts("note_box(f'{count} images')\nerror_box('Bad')") == ["{0} images", "Bad"]
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in SHIPPED.glob("*.json")))
+@pytest.mark.parametrize("name", LANGUAGES)
 def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: str) -> None:
     table = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
     assert [text for text in main_texts(texts) if text not in table] == []

@@ -13,6 +13,7 @@ ERRORS = {
     "fp8_e4m3fn_row": 0.026,
     "fp8_e5m2_row": 0.053,
     "int8_row": 0.008,
+    "int8_convrot": 0.008,
     "code4": 0.067,
     "gguf_q8_0": 0.0054,
     "gguf_q5_1": 0.038,

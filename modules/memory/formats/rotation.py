@@ -37,11 +37,14 @@ def hadamard(order: int, device: torch.device | None = None) -> Tensor:
 def rotate(x: Tensor, group: int = GROUP) -> Tensor:
     """`x` [..., n] with each group along its last dimension times the matrix, in x's dtype; twice gives `x` back up to
     rounding. n is a multiple of `group`."""
+    turned: Tensor
     if group == FACTOR * FACTOR and x.numel():
         small = hadamard(FACTOR, x.device).to(x.dtype)
         rows = x.reshape(-1, FACTOR) @ small
-        return (small @ rows.view(-1, FACTOR, FACTOR)).view(x.shape)
-    return (x.reshape(-1, group) @ hadamard(group, x.device).to(x.dtype)).view(x.shape)
+        turned = small @ rows.view(-1, FACTOR, FACTOR)
+    else:
+        turned = x.reshape(-1, group) @ hadamard(group, x.device).to(x.dtype)
+    return turned.view(x.shape)
 
 
 @cache

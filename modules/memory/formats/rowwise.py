@@ -59,7 +59,9 @@ class RowFormat:
 
     def decode(self, data: Tensor, scale: Tensor | None, out: Tensor) -> Tensor:
         assert scale is not None, f"{self.name} needs its scale"
-        return decode_narrow(data, by_row(scale, data.ndim), out)
+        # A convolution's weight may be channels last, see `int8_matmul`: to copy its bytes is cheaper than a slow cast.
+        ordered = data.contiguous() if data.device.type == "cpu" else data
+        return decode_narrow(ordered, by_row(scale, data.ndim), out)
 
 
 def _rounded_up(scale: Tensor) -> Tensor:

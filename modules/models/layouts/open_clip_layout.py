@@ -9,10 +9,11 @@ Families whose key map is derived (`row_map`) have the parts of their fused tens
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -135,7 +136,14 @@ class LayoutWriter:
     Raises `InvalidValueError` where the parts of one tensor are to be stored differently.
     """
 
-    def __init__(self, target: Path, declared: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], room: int) -> None:
+    def __init__(
+        self,
+        target: Path,
+        declared: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+        room: int,
+        make_writer: Callable[[Path, Mapping[str, tuple[torch.dtype, tuple[int, ...]]], int], Any] = TensorWriter,
+    ) -> None:
+        """`make_writer` makes what writes the file, called as `TensorWriter` is."""
         joined: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for name, (dtype, shape) in declared.items():
             origin = original_name(name)
@@ -151,7 +159,7 @@ class LayoutWriter:
                     )
                 shape = (before[1][0] + shape[0], *shape[1:])
             joined[origin.key] = (dtype, shape)
-        self._writer = TensorWriter(target, joined, room)
+        self._writer = make_writer(target, joined, room)
         self._shapes = {key: shape for key, (_, shape) in joined.items()}
         self._parts: dict[str, dict[int, Tensor]] = {}
         self._rows: dict[str, list[tuple[Rows, Tensor]]] = {}
@@ -159,7 +167,8 @@ class LayoutWriter:
     @property
     def metadata(self) -> dict[str, str]:
         """What goes into the header's `__metadata__`; set it before the end."""
-        return self._writer.metadata
+        metadata: dict[str, str] = self._writer.metadata
+        return metadata
 
     @metadata.setter
     def metadata(self, metadata: dict[str, str]) -> None:
@@ -258,7 +267,7 @@ def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origi
 
 def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     if origin.transposed:
-        return replace(entry, shape=entry.shape[::-1], packed=None)
+        return replace(entry, shape=entry.shape[::-1], packed=None, coded=entry.packed or entry.coded)
     if not entry.shape or entry.shape[0] == 1:
         return entry
     rows = origin.rows
@@ -270,6 +279,9 @@ def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     row_bytes = entry.size_bytes // entry.shape[0]
     begin, size = entry.begin + rows[0][0] * row_bytes, _height(rows) * row_bytes
     packed = entry.packed if len(rows) == 1 and entry.size_bytes % entry.shape[0] == 0 else None
+    coded = entry.coded if packed == entry.packed else entry.packed
     if len(rows) > 1:
         begin = entry.begin
-    return replace(entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size, packed=packed)
+    return replace(
+        entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size, packed=packed, coded=coded
+    )

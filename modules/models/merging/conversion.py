@@ -4,8 +4,8 @@ Both go through the file tensor by tensor, so a model much larger than the memor
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -14,17 +14,32 @@ from torch import Tensor
 from modules.atomic_files import write_atomic
 from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
+from modules.memory.formats.block_formats import BLOCK_FORMATS
+from modules.memory.formats.blocks import BlockFormat
 from modules.memory.storage import CASTABLE, StorageRules
+from modules.models.budget import plan_budget
 from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
-from modules.models.families.family import ModelFamily
+from modules.models.families.family import Component, ModelFamily
 from modules.models.families.ldm.parts import V_KEY, ZERO_SNR_KEY
 from modules.models.families.registry import detect_family
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint
 from modules.models.loading import architecture_of
-from modules.models.merging.request import FORMAT_NAMES
+from modules.models.merging.file_layout import (
+    FileLayout,
+    PlannedTensor,
+    check_format,
+    extras_of,
+    fitted,
+    layout_of,
+    scale_key_in,
+    scale_of,
+    writer_in,
+)
+from modules.models.merging.request import CONVERTED_NAMES
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
-from modules.models.reading.coded_file import DECLARATIONS_KEY
-from modules.models.reading.matching import Assignment, assign_tensors
+from modules.models.reading.coded_file import DECLARATIONS_KEY, PACKED_KEY
+from modules.models.reading.gguf_file import read_packed
+from modules.models.reading.matching import assign_tensors
 from modules.models.reading.tensor_source import TensorSource
 from modules.version import PROGRAM_VERSION
 
@@ -98,34 +113,24 @@ class PrecisionReport:
         }
 
 
-@dataclass(frozen=True)
-class PlannedTensor:
-    """A tensor of the file and the format it gets; None: it stays."""
-
-    assignment: Assignment
-    storage: StorageFormat | None
-    stays_8_bit: bool  # it is stored in 8 bits in the file already, and is never rounded again
-    must_be_finite: bool = False  # it stays, in a component that is stored in 8 bits
-
-
 def report_precision(
     info: CheckpointInfo,
     configs_dir: Path,
     rules: StorageRules,
     text_encoders: bool = True,
     progress: Progress = lambda done, total: None,
+    budget_bytes: int | None = None,
 ) -> PrecisionReport:
     """Encode every tensor as loading would, measure, and keep nothing.
 
     The autoencoder stays in 16 bit, as when loading. Encoders that a family can do without count where they
-    are in the checkpoint itself. Raises
-    `CheckpointError` as loading does.
+    are in the checkpoint itself. With `budget_bytes` each layer gets a format of its own, see `modules.models.budget`.
+    Raises `CheckpointError` as loading does, and `InvalidValueError` for a budget that nothing fits.
     """
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
-        family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
-        report = PrecisionReport(
-            info.name, family.label, rules.storage, notices=family.notes_on_converting(file.entries)
-        )
+        family, planned, said = plan_with_budget(file, info, configs_dir, rules, text_encoders, budget_bytes)
+        report = PrecisionReport(info.name, family.label, _label(rules, budget_bytes))
+        report.notices = (*said, *family.notes_on_converting(file.entries))
         for index, item in enumerate(planned):
             tensor, encoded = encode_planned(file, item)
             report.tensors.append(_measure(item, tensor, encoded))
@@ -140,6 +145,8 @@ def save_as(
     target: Path,
     text_encoders: bool = True,
     progress: Progress = lambda done, total: None,
+    budget_bytes: int | None = None,
+    layout: str = "",
 ) -> PrecisionReport:
     """Write the checkpoint to `target` in the format of `rules`, in the original layout, atomically.
 
@@ -147,58 +154,107 @@ def save_as(
     fp16. Scales stand next to their weights as `NAME.scale_weight` (float32, one per row). The metadata holds format,
     source hash, program version and the error of every stored tensor. What is in 8 bits already stays as it is, so
     load -> save -> load is bit-equal. Encoders that a family can do without are
-    kept where they are in the checkpoint itself. A YAML next to the
+    kept where they are in the checkpoint itself. `budget_bytes`: see `report_precision`. `layout` is a `FileLayout`;
+    "": as the target's name says (.gguf, else our own). A YAML next to the
     source is copied next to the target. Raises `CheckpointError`, `OutputError`, and `InvalidValueError` when target
     and source are the same file.
     """
     if target.resolve() == info.path.resolve():
         raise InvalidValueError(f"{target.name} is the checkpoint that is being read. Choose another name.")
-    if rules.storage not in FORMAT_NAMES:
-        raise UnknownNameError.of("format for files", rules.storage, FORMAT_NAMES)
-    if target.suffix != ".safetensors":
-        raise InvalidValueError(f"{target.name}: the name must end in .safetensors.")
+    if rules.storage not in CONVERTED_NAMES:
+        raise UnknownNameError.of("format for files", rules.storage, CONVERTED_NAMES)
+    chosen = layout_of(target, layout)
+    check_format(chosen, rules.storage, budget_bytes is not None)
     with open_checkpoint(info.path, with_optional=True, optional_beside=False) as file:
-        family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders)
+        family, planned, said = plan_with_budget(file, info, configs_dir, rules, text_encoders, budget_bytes)
+        planned = fitted(planned, file, chosen)
+        extras = extras_of(planned, file, chosen)
         rest = offload_dtype(rules.storage)
-        report = PrecisionReport(
-            info.name, family.label, rules.storage, notices=family.notes_on_converting(file.entries)
-        )
+        report = PrecisionReport(info.name, family.label, _label(rules, budget_bytes))
+        report.notices = (*said, *family.notes_on_converting(file.entries))
         shapes: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         for item in planned:
-            shapes |= declare_planned(file, item, rest)
-        markers = [name for name in MARKERS if name in file.entries]
+            shapes |= declare_planned(file, item, rest, chosen)
+        markers = [name for name in MARKERS if name in file.entries and chosen is not FileLayout.GGUF]
+        shapes |= {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in extras.tensors.items()}
         shapes |= {name: (file.entries[name].dtype, file.entries[name].shape) for name in markers}
         room = METADATA_BYTES_A_TENSOR * len(planned) + 4096
-        with LayoutWriter(target, shapes, room) as writer:
+        with LayoutWriter(target, shapes, room, writer_in(chosen, extras.packed)) as writer:
             for index, item in enumerate(planned):
                 tensor, encoded = encode_planned(file, item)
                 key = item.assignment.original_key
                 if encoded is None:
-                    writer.write(key, tensor.to(rest) if tensor.is_floating_point() else tensor)
+                    writer.write(key, tensor.to(shapes[key][0]))
                 else:
                     writer.write(key, encoded.data)
-                    if encoded.scale is not None:
-                        writer.write(scale_key_of(key), encoded.scale)
+                    scale = scale_of(encoded, chosen)
+                    if scale is not None:
+                        writer.write(scale_key_in(chosen, key), scale)
                 report.tensors.append(_measure(item, tensor, encoded))
                 progress(index + 1, len(planned))
+            for name, tensor in extras.tensors.items():
+                writer.write(name, tensor)
             for name in markers:
                 writer.write(name, file.read(name))
-            writer.metadata = _metadata(file, info, report)
+            writer.metadata = {**_metadata(file, info, report), **extras.metadata}
     yaml = target.with_suffix(".yaml")
     if info.config_path is not None and not yaml.exists():
         write_atomic(yaml, info.config_path.read_bytes())
     return report
 
 
-def plan_tensors(
-    file: TensorSource, info: CheckpointInfo, configs_dir: Path, rules: StorageRules, text_encoders: bool
-) -> tuple[ModelFamily, list[PlannedTensor]]:
-    """The family, and what becomes of each tensor that its modules need. Raises `CheckpointError` as loading
-    does."""
+def plan_with_budget(
+    file: TensorSource,
+    info: CheckpointInfo,
+    configs_dir: Path,
+    rules: StorageRules,
+    text_encoders: bool,
+    budget_bytes: int | None,
+) -> tuple[ModelFamily, list[PlannedTensor], tuple[str, ...]]:
+    """See `plan_tensors`; with a budget each layer gets a format of its own, and a sentence says which and why."""
+    if budget_bytes is None:
+        return *plan_tensors(file, info, configs_dir, rules, text_encoders), ()
     family = detect_family(file)
+    components = _components(file, info, configs_dir, family)
+
+    def rules_of(name: str) -> StorageRules | None:
+        component = next(item for item in components if item.name == name)
+        return component.rules(rules) if _takes(name, text_encoders) else None
+
+    budget = plan_budget(file, assign_tensors(file, components, family.is_ignored), rules_of, budget_bytes)
+    family, planned = plan_tensors(file, info, configs_dir, rules, text_encoders, budget.chosen)
+    return family, planned, (budget.explained(),)
+
+
+def _label(rules: StorageRules, budget_bytes: int | None) -> str:
+    return rules.storage if budget_bytes is None else f"mixed formats within {budget_bytes / 1e9:g} GB"
+
+
+def _takes(component: str, text_encoders: bool) -> bool:
+    return component != "vae" and (text_encoders or not component.startswith("text_encoder"))
+
+
+def _components(
+    file: TensorSource, info: CheckpointInfo, configs_dir: Path, family: ModelFamily
+) -> tuple[Component, ...]:
     architecture = architecture_of(file, info, family, configs_dir)
-    folders = (info.path.parent, info.path.parent.parent, configs_dir.parent)
-    components = family.components(file.entries, architecture, folders)
+    return family.components(
+        file.entries, architecture, (info.path.parent, info.path.parent.parent, configs_dir.parent)
+    )
+
+
+def plan_tensors(
+    file: TensorSource,
+    info: CheckpointInfo,
+    configs_dir: Path,
+    rules: StorageRules,
+    text_encoders: bool,
+    chosen: Mapping[str, Mapping[str, str | None]] | None = None,
+) -> tuple[ModelFamily, list[PlannedTensor]]:
+    """The family, and what becomes of each tensor that its modules need; `chosen`: formats by component and our name.
+    Raises `CheckpointError` as loading does."""
+    family = detect_family(file)
+    components = _components(file, info, configs_dir, family)
     planned = []
     for assignment in assign_tensors(file, components, family.is_ignored):
         component = assignment.component
@@ -206,13 +262,18 @@ def plan_tensors(
         layer = component.module.get_submodule(path)
         entry = file.entries[assignment.original_key]
         as_it_is = STORED_AS.get((entry.dtype, assignment.scale_key is not None))
-        taken = component.name != "vae" and (text_encoders or not component.name.startswith("text_encoder"))
+        taken = _takes(component.name, text_encoders)
         wide = FORMATS.get(rules.storage).dtype.itemsize > 1
         if as_it_is is not None and isinstance(layer, CASTABLE) and not wide:
             planned.append(PlannedTensor(assignment, as_it_is, stays_8_bit=True))
             continue
         shape = component.keymap.shape_to_ours(assignment.original_key, entry.shape)
+        if entry.packed is not None and isinstance(layer, CASTABLE) and not wide and component.name != "vae":
+            planned.append(PlannedTensor(assignment, BLOCK_FORMATS[entry.packed].of(shape), stays_8_bit=True))
+            continue
         own = component.rules(rules)
+        if own is not None and chosen is not None:
+            own = replace(own, chosen=chosen.get(component.name, {}))
         storage = own.format_of(path, layer, name, shape) if own is not None and taken and not wide else None
         must_be_finite = own is not None and taken and not wide
         planned.append(PlannedTensor(assignment, storage, stays_8_bit=False, must_be_finite=must_be_finite))
@@ -229,6 +290,8 @@ def encode_planned(file: TensorSource, item: PlannedTensor) -> tuple[Tensor, Enc
     """The tensor as it is in the file, widened where it is in 8 bits, and as it is to be stored."""
     key = item.assignment.original_key
     raw = file.read(key)
+    if item.stays_8_bit and file.entries[key].packed is not None:
+        return raw, Encoded(read_packed(file.path, file.entries[key], key))
     if raw.element_size() == 1 or (item.must_be_finite and item.storage is None):
         refuse_non_finite(file, key, raw)
     scale = read_scale(file, item.assignment.scale_key, key, tuple(raw.shape))
@@ -267,26 +330,31 @@ def _relative_error(storage: StorageFormat, tensor: Tensor, encoded: Encoded) ->
 
 
 def declare_planned(
-    file: TensorSource, item: PlannedTensor, rest: torch.dtype
+    file: TensorSource, item: PlannedTensor, rest: torch.dtype, layout: FileLayout = FileLayout.OWN
 ) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """What will be written for a tensor: itself, and its scale."""
     key = item.assignment.original_key
     entry = file.entries[key]
     if item.storage is None:
         floating = entry.dtype.is_floating_point or item.assignment.scale_key is not None
+        if layout is FileLayout.GGUF and floating and len(entry.shape) < 2:
+            rest = torch.float32  # as other writers of GGUF have biases and norms
         return {key: (rest if floating else entry.dtype, entry.shape)}
+    if isinstance(item.storage, BlockFormat):
+        return {key: (torch.uint8, (entry.shape[0], item.storage.row_bytes(entry.shape)))}
     declared = {key: (item.storage.dtype, entry.shape)}
+    scale_key, side = scale_key_in(layout, key), ((1,) if layout is FileLayout.COMFYUI else ())
     if item.assignment.scale_key and item.stays_8_bit:
         scale = file.entries[item.assignment.scale_key]
-        declared[scale_key_of(key)] = (torch.float32, (torch.Size(scale.shape).numel(),))
+        declared[scale_key] = (torch.float32, (torch.Size(scale.shape).numel(), *side))
     elif item.storage.scaled:
-        declared[scale_key_of(key)] = (torch.float32, entry.shape[:1])
+        declared[scale_key] = (torch.float32, (*entry.shape[:1], *side))
     return declared
 
 
 def scale_key_of(key: str) -> str:
     """What the scale of a weight is called in the files that we write."""
-    return f"{key.removesuffix('.weight')}.scale_weight"
+    return scale_key_in(FileLayout.OWN, key)
 
 
 def _metadata(file: TensorSource, info: CheckpointInfo, report: PrecisionReport) -> dict[str, str]:
@@ -297,5 +365,6 @@ def _metadata(file: TensorSource, info: CheckpointInfo, report: PrecisionReport)
         "version": PROGRAM_VERSION,
         "errors": {tensor.name: float(f"{tensor.error:.3g}") for tensor in report.tensors if tensor.storage},
     }
-    others = {key: text for key, text in file.metadata.items() if key != DECLARATIONS_KEY}  # of the source's formats
+    formats_of_source = (DECLARATIONS_KEY, PACKED_KEY)
+    others = {key: text for key, text in file.metadata.items() if key not in formats_of_source}
     return {**others, METADATA_KEY: json.dumps(ours)}

@@ -22,13 +22,13 @@ from modules.models.eight_bits import LEFT_OVER, SCALE_NAMES
 from modules.models.families.registry import FAMILIES
 from modules.models.layouts.open_clip_layout import LayoutWriter, open_checkpoint, original_name
 from modules.models.merging.conversion import (
-    PlannedTensor,
     declare_planned,
     encode_planned,
     offload_dtype,
     plan_tensors,
     scale_key_of,
 )
+from modules.models.merging.file_layout import PlannedTensor
 from modules.models.merging.merged import MergedSource
 from modules.models.merging.recipe import merge_metadata
 from modules.models.merging.request import MergeRequest, refuse_taken

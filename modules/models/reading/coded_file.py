@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.rotation import GROUP, can_rotate, rotate
 from modules.models.reading.tensor_file import Closing, TensorEntry, TensorFile
 
@@ -27,6 +28,8 @@ FP4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """E2M1 by its lower three bits; the fourth is the sign."""
 NVFP4_BLOCK, MXFP8_BLOCK = 16, 32
 TILE_ROWS, TILE_COLUMNS = 128, 4
+PACKED_KEY = "featherweight_packed"
+"""In the metadata of files that we write: {name: [block format, shape]} of weights that are there as their blocks."""
 NUNCHAKU = (".qweight", ".wscales")
 
 
@@ -45,8 +48,9 @@ class CodedFile(Closing):
 
     has_offsets = False
 
-    def __init__(self, file: TensorFile, coded: Mapping[str, Coded]) -> None:
-        self._file, self._coded = file, coded
+    def __init__(self, file: TensorFile, coded: Mapping[str, Coded], packed: Mapping[str, TensorEntry]) -> None:
+        """`packed`: the entries of weights that are kept as their blocks."""
+        self._file, self._coded, self._packed = file, coded, packed
         self.path = file.path
         self.metadata = _other_declarations(file.metadata, coded)
         used = {key for weight in coded.values() for key in weight.tensors.values()}
@@ -55,7 +59,7 @@ class CodedFile(Closing):
             if key in coded:
                 entries[key] = replace(entry, dtype=torch.float32, shape=coded[key].shape, coded=coded[key].name)
             elif key not in used:
-                entries[key] = entry
+                entries[key] = packed.get(key, entry)
         self.entries: Mapping[str, TensorEntry] = entries
 
     def close(self) -> None:
@@ -65,6 +69,10 @@ class CodedFile(Closing):
     def read(self, name: str, into: Tensor | None = None) -> Tensor:
         """The tensor, decoded where it is coded. Raises `CheckpointError` that names it where its parts do not fit."""
         weight = self._coded.get(name)
+        form = self._packed[name].packed if name in self._packed else None
+        if form is not None:
+            decoded = torch.empty(self.entries[name].shape) if into is None else into
+            return BLOCK_FORMATS[form].decode(self._file.read(name), None, decoded)
         if weight is None:
             return self._file.read(name, into)
         parts = {role: self._file.read(key) for role, key in weight.tensors.items()}
@@ -89,7 +97,8 @@ def with_coded(file: TensorFile) -> TensorFile | CodedFile:
             "Use a copy in 16 bits, fp8, or GGUF."
         )
     coded = dict(_declared(file)) | dict(_of_bitsandbytes(file))
-    return CodedFile(file, coded) if coded else file
+    packed = dict(_packed(file))
+    return CodedFile(file, coded, packed) if coded or packed else file
 
 
 # -- what a file says --------------------------------------------------------------------------------------------------
@@ -128,6 +137,25 @@ def _declared(file: TensorFile) -> Iterator[tuple[str, Coded]]:
             if f"{layer}.{role}" in file.entries:
                 tensors[role] = f"{layer}.{role}"
         yield f"{layer}.weight", Coded(name, shape, tensors, facts)
+
+
+def _packed(file: TensorFile) -> Iterator[tuple[str, TensorEntry]]:
+    for key, described in _json(file.metadata.get(PACKED_KEY, "")).items():
+        entry = file.entries.get(key)
+        name, shape = described if isinstance(described, list) and len(described) == 2 else (None, None)
+        form = BLOCK_FORMATS.get(name) if isinstance(name, str) else None
+        sides = isinstance(shape, list) and all(isinstance(side, int) and 0 < side < 1 << 40 for side in shape)
+        if entry is None or form is None or not isinstance(shape, list) or not sides or not form.takes(tuple(shape)):
+            raise CheckpointError(
+                f"{file.path.name}: says that {key} is packed as {described!r}, which is not understood. Use a newer "
+                "version of this program, or another copy."
+            )
+        if entry.dtype != torch.uint8 or entry.shape != (shape[0], form.row_bytes(tuple(shape))):
+            raise CheckpointError(
+                f"{file.path.name}: {key} is said to be packed as {name} of shape {shape}, but its bytes are "
+                f"{list(entry.shape)}. Use another copy."
+            )
+        yield key, replace(entry, dtype=torch.float32, shape=tuple(shape), packed=form.name)
 
 
 def _of_bitsandbytes(file: TensorFile) -> Iterator[tuple[str, Coded]]:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import Encoded, StorageFormat
+from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
 from modules.memory.formats.format import row_width
-from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
 from modules.memory.formats.names import dtype_name
 from modules.memory.row_table import RowTable, look_up_in_file
 from modules.memory.scratch import release_scratch, scratch
@@ -269,7 +269,7 @@ def _packed_format(file: TensorSource, slot: _Slot) -> BlockFormat | None:
         return None
     if entry.packed is None or slot.name != "weight" or not isinstance(slot.layer, CASTABLE):
         return None
-    storage, shape = GGUF_BLOCKS[entry.packed], slot.keymap.shape_to_ours(slot.key, entry.shape)
+    storage, shape = BLOCK_FORMATS[entry.packed], slot.keymap.shape_to_ours(slot.key, entry.shape)
     return storage.of(shape) if storage.takes(shape) and entry.size_bytes % shape[0] == 0 else None
 
 

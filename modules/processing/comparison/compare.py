@@ -22,6 +22,7 @@ from modules.errors import Interrupted, UnknownNameError
 from modules.memory.formats import FORMATS
 from modules.processing.comparison.series import Series
 from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import INT8_FORMATS
 from modules.processing.pipeline.events import Events, ForwardedEvents
 from modules.processing.pipeline.generate import generate
 from modules.processing.record.output import Output
@@ -29,6 +30,7 @@ from modules.processing.request import GenerationRequest
 from modules.sampling.types import StepInfo
 
 UNSTORED = "16 bit"
+INT8_MATMUL = " + int8 matmul"  # behind a format: layers multiply in int8
 SSIM_SIDE = 8
 PEAK = 255.0
 YIELD_S = 0.05  # between two formats, so that a job that waits for the engine gets it
@@ -88,9 +90,7 @@ def compare(
     check_storages(storages)
     rows: list[Row] = []
     for storage in storages:
-        changes: dict[str, object] = {"fp8_storage": "Disable"}
-        if storage != UNSTORED:
-            changes = {"fp8_storage": "Enable", "fp8_format": storage}
+        changes = changes_of(storage)
         row = Row(storage)
         with engine.lock:
             for prompt in prompts:
@@ -109,6 +109,19 @@ def compare(
         _measure(row, rows[0])
         time.sleep(YIELD_S)
     return rows
+
+
+def changes_of(storage: str) -> dict[str, object]:
+    """The settings of a row. One whose name ends in `INT8_MATMUL` multiplies in int8, other int8 formats decode."""
+    if storage == UNSTORED:
+        return {"fp8_storage": "Disable"}
+    name = storage.removesuffix(INT8_MATMUL)
+    changes: dict[str, object] = {"fp8_storage": "Enable", "fp8_format": name}
+    if name != storage:
+        changes["compute_mode"] = "int8 matmul"
+    elif name in INT8_FORMATS:
+        changes["compute_mode"] = "Manual cast"
+    return changes
 
 
 def rows_of(series: Sequence[Series]) -> list[Row]:
@@ -134,6 +147,7 @@ def rows_of(series: Sequence[Series]) -> list[Row]:
 def check_storages(storages: Sequence[str]) -> None:
     """Raises `UnknownNameError` for a format that there is not."""
     known = [UNSTORED, *(name for name, storage in FORMATS.items() if storage.dtype.itemsize == 1)]
+    known += [name + INT8_MATMUL for name in INT8_FORMATS]
     for storage in storages:
         if storage not in known:
             raise UnknownNameError.of("storage format", storage, known)

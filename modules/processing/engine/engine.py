@@ -81,6 +81,7 @@ class Engine:
         tiny_vaes: TinyVaeFolders | None = None,
         faces: FaceRestorers | None = None,
         modules: ModuleCatalogue | None = None,
+        prompts_dir: Path | None = None,
     ) -> None:
         """`find_machine` is called once, on first use, because asking a device means importing torch; `current_options`
         whenever a model is asked for without a job's own settings; `current_keep` whenever a model is asked for."""
@@ -94,6 +95,7 @@ class Engine:
         self.upscalers = upscalers or Upscalers(UpscalerCatalogue({}), lambda _: self.machine.device)
         self.faces = faces or FaceRestorers({}, lambda _: self.machine.device)
         self._configs_dir = configs_dir
+        self._prompts_dir = prompts_dir
         self._find_machine = find_machine
         self._current_options = current_options
         self._current_keep = current_keep
@@ -236,7 +238,7 @@ class Engine:
 
             model = self.model(wanted, options)
             if self._conditioner is None:
-                self._conditioner = Conditioner(model, model.plan.fingerprint)
+                self._conditioner = Conditioner(model, model.plan.fingerprint, self._prompts_dir)
             return self._conditioner
 
     def request_load(self, wanted: str | None) -> None:

@@ -39,6 +39,8 @@ FP8_MATMUL = "FP8 matmul"
 INT8_MATMUL = "int8 matmul"
 INT8_FORMATS = ("int8_row", "int8_convrot")
 FP8_MATMUL_FORMATS = ("fp8_e4m3fn", "fp8_e4m3fn_row")
+BUDGET_FORMAT = "code4"
+"""What every layer may be stored in where a budget chooses, and the smallest of it."""
 SCALED_SKIP = (r"^conv_(in|out)$", r"^time_embedding\.")
 """Of formats with scales: the first and last layer and the time embedding are 0.3 % of a UNet and matter most."""
 
@@ -47,7 +49,7 @@ _ENCODER_SWITCHES = (Sd3Settings.sd3_enable_t5,)
 OPTIONAL_ENCODERS = frozenset(switch.key for switch in _ENCODER_SWITCHES)
 """The settings that ask for a text encoder which a family can do without, see `OptionalEncoder`."""
 PRECISION_KEYS = frozenset(
-    {"fp8_storage", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
+    {"fp8_storage", "weights_budget_gb", "fp8_format", "fp8_skip", "fp8_text_encoder", "compute_dtype", "compute_mode"}
     | {"disable_mmap_load_safetensors"}
     | VAE_KEYS
     | MODULE_KEYS
@@ -116,6 +118,7 @@ class PrecisionOptions:
     optional: frozenset[str] = frozenset()
     map_files: bool = True
     modules: tuple[str, ...] = ()
+    budget_bytes: int = 0  # of all weights; 0: one format for all
 
     @classmethod
     def of(cls, settings: Settings) -> PrecisionOptions:
@@ -134,6 +137,7 @@ class PrecisionOptions:
             optional=optional_encoders(settings),
             map_files=not settings.system.disable_mmap_load_safetensors,
             modules=settings.vae.forge_additional_modules,
+            budget_bytes=round(settings.optimizations.weights_budget_gb * 1e9),
         )
 
 
@@ -185,10 +189,12 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
     if options.compute_mode == FP8_MATMUL:
         notes += _notes_on_fp8_matmul(options, machine, wanted)
     dtype = _dtype(options, machine)
+    has_budget = options.budget_bytes > 0 and machine.device.type != "mps"
+    wanted = wanted or has_budget
     if options.compute_mode == INT8_MATMUL:
         notes += _notes_on_int8_matmul(options, machine, wanted, dtype)
     rules = storage_rules(
-        options.fp8_format, options.fp8_skip
+        BUDGET_FORMAT if has_budget else options.fp8_format, options.fp8_skip
     )  # also where it is off: a bad pattern is an error at once
     storage = rules.storage if wanted else None
     return PrecisionPlan(
@@ -202,6 +208,7 @@ def resolve(options: PrecisionOptions, machine: Machine, family: Family | None) 
         extra_skip=options.fp8_skip if wanted else (),
         lora_mode=options.lora_mode,
         fp8_options=options.fp8_storage if wanted else OFF,
+        budget_bytes=options.budget_bytes if has_budget else None,
         cache_fp16_weight=options.cache_fp16_weight and wanted,
         dtype_is_chosen=options.compute_dtype != AUTOMATIC,
         check_nan=machine.check_nan,

@@ -27,6 +27,7 @@ from modules.processing.pipeline.stages import (
     checkpoint_of,
     computes,
     stages_of,
+    upscaler_of,
 )
 from modules.processing.pipeline.texts import prepare_text
 from modules.processing.request import GenerationRequest
@@ -54,6 +55,13 @@ OUTPUT_ONLY = ("sdp", "sdp-no-mem", "xformers")
 """Ways of attention that never hold the scores."""
 KERNELS_ON_TOP = {"cpu": 0.35}
 """Before anything was learnt: convolutions on the CPU copy what they read into another layout."""
+
+
+AUXILIARY_STAGES = (Stage.ENLARGE, Stage.FACES)
+UPSCALER_MAPS = 128
+RESTORER_MAPS = 256
+"""Before anything was learnt: maps in the size of the result that a network of its usual width has at once."""
+FACE_PX = 512
 
 
 @dataclass(frozen=True)
@@ -152,6 +160,7 @@ class MemoryEstimator:
         self._learning: threading.Thread | None = None
         self._observation: tuple[GenerationRequest, Result] | None = None  # the next, in the background
         self._closed = False
+        self._auxiliary_left = (0, 0)  # what the last job has left in memory, as `_Auxiliary.bytes`
 
     def plan(self, request: GenerationRequest, available_bytes: int | None = None) -> MemoryEstimate:
         """What the job will need, and whether it is there: `available_bytes`, or else what is free now.
@@ -163,22 +172,24 @@ class MemoryEstimator:
             device = case.plan.device
             weights = sum(sum(sizes.values()) for sizes in case.meta_model.weights(case.plan).values())
             needs: dict[Stage, StageNeed] = {}
+            auxiliary = _Auxiliary(self._engine, device)
             for each, item in stages:
-                for need in self._needs(each, item):
+                auxiliary.enter(item.stage, request)
+                for need in self._needs(each, item, auxiliary.bytes):
                     needs[need.stage] = _most(needs.get(need.stage, need), need)
             free = available(device) if available_bytes is None else available_bytes
             main = None if device.type == "cpu" else available(_main_memory())
             count = self._corrections.count(_keys(case, Stage.SAMPLE)[0])
             return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
 
-    def _needs(self, case: _Case, item: StageOfJob) -> Iterator[StageNeed]:
-        """Of one stage; nothing where it is not known to need any."""
+    def _needs(self, case: _Case, item: StageOfJob, auxiliary: tuple[int, int]) -> Iterator[StageNeed]:
+        """Of one stage, with upscaler and face restorer in memory; nothing where it is not known to need any."""
         device, stage = case.plan.device, item.stage
         program, predicted = self._program(device), self._predicted(case, item)
         if predicted is None:
             return
         extra = round(predicted * KERNELS_ON_TOP.get(device.type, 0.0))
-        on_device, in_main = self._held(case, stage)
+        on_device, in_main = (sum(both) for both in zip(self._held(case, stage), auxiliary, strict=True))
         needs = on_device + self._corrections.correct(_keys(case, stage), predicted, extra)
         if device.type == "cpu":
             yield StageNeed(stage, program + needs, program + needs, program + on_device)
@@ -204,7 +215,7 @@ class MemoryEstimator:
                 return
             device = case.plan.device
             on_cpu = device.type == "cpu"
-            held = {stage: self._held(case, Stage(stage)) for stage in record.summary()}
+            held = self._held_in(case, record)
             in_main = {stage: on_device if on_cpu else main for stage, (on_device, main) in held.items()}
             program = self._learn_program(record, in_main, device)
             predictions: dict[Stage, int] = {}
@@ -220,6 +231,24 @@ class MemoryEstimator:
                 if not on_cpu and peak.rss is not None:
                     main = max(0, peak.rss - program - in_main[stage])
                     self._corrections.learn((_main_key(device, stage),), _main_bytes(stage, predicted), main)
+
+    def _held_in(self, case: _Case, record: MemoryRecord) -> dict[str, tuple[int, int]]:
+        """What was held in each stage of a job that has ended, as `_held`. Upscaler and face restorer: from the stage
+        that uses them on what is there now, until then what the job before had left."""
+        now = _Auxiliary(self._engine, case.plan.device).bytes
+        before = (
+            self._auxiliary_left if self._auxiliary_left[0] <= now[0] and self._auxiliary_left[1] <= now[1] else now
+        )
+        self._auxiliary_left = now
+        names = [item.stage for item in record.stages]
+        first = next((place for place, name in enumerate(names) if name in AUXILIARY_STAGES), len(names))
+        after = set(names[first:])
+        found = {}
+        for stage in record.summary():
+            on_device, in_main = self._held(case, Stage(stage))
+            own = now if stage in after else before
+            found[str(stage)] = (on_device + own[0], in_main + own[1])
+        return found
 
     def learn_later(self, request: GenerationRequest, result: Result) -> None:
         """The same in the background, so that the next job need not wait; what goes wrong is logged. Where jobs come
@@ -331,9 +360,23 @@ class MemoryEstimator:
             return self._encoder_bytes(case, *latent)
         if stage is Stage.DECODE:
             return self._decoder_bytes(case, *latent)
+        if stage is Stage.ENLARGE:
+            return self._enlarging_bytes(request, item)
+        if stage is Stage.FACES:
+            return RESTORER_MAPS * 4 * FACE_PX * FACE_PX
         if stage is Stage.SAVE:
             return 3 * item.width_px * item.height_px * (4 + 4 + 1)
-        return None  # hashing holds nothing; what an upscaler takes is known when it has its file
+        return None  # hashing holds nothing
+
+    def _enlarging_bytes(self, request: GenerationRequest, item: StageOfJob) -> int | None:
+        """Of an upscaler file: the maps of one tile and the images, in float32; None for upscalers without a file."""
+        info = self._engine.upscalers.catalogue.find(upscaler_of(request))
+        if info is None:
+            return None
+        width, height = -(-item.width_px // info.scale), -(-item.height_px // info.scale)
+        tile = info.type.tiling(request.settings).size
+        pixels = min(width, tile or width) * min(height, tile or height) * info.scale**2
+        return 4 * (UPSCALER_MAPS * pixels + 2 * 3 * item.width_px * item.height_px)
 
     def _adapter_bytes(self, request: GenerationRequest) -> int:
         """The files of the adapters that the prompt names: they are held in main memory and put on the device."""
@@ -494,6 +537,36 @@ def _output_only(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) ->
     return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
+class _Auxiliary:
+    """Weights of upscaler and face restorer while a job goes through its stages. `bytes`: on the device that computes,
+    and in main memory where that is another one."""
+
+    def __init__(self, engine: Engine, device: torch.device) -> None:
+        self._engine, self._device = engine, device
+        self._upscaler = self._restorer = ""
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        on_device = in_main = 0
+        found = (
+            self._engine.upscalers.weights_bytes(self._upscaler),
+            self._engine.faces.weights_bytes(self._restorer),
+        )
+        for count, device in found:
+            if device is not None and device.type == self._device.type:
+                on_device += count
+            else:
+                in_main += count
+        return on_device, in_main
+
+    def enter(self, stage: Stage, request: GenerationRequest) -> None:
+        """A stage begins; what it uses stays."""
+        if stage is Stage.ENLARGE:
+            self._upscaler = upscaler_of(request)
+        elif stage is Stage.FACES:
+            self._restorer = request.settings.face_restoration.face_restoration_model
+
+
 def _model_key(case: _Case) -> tuple[object, ...]:
     return case.meta_model.info.path, case.meta_model.info.mtime_ns, case.plan.device, case.attention, case.upcast
 
@@ -516,6 +589,11 @@ def _keys(case: _Case, stage: Stage) -> tuple[str, ...]:
         own = f"{plan.unet_storage or 'plain'}/{streaming}"
         if stage.samples and _split(case) != "Off":
             own, kin = f"{own}/split {_split(case)}", f"{kin}/split {_split(case)}"
+        if stage in AUXILIARY_STAGES:
+            settings = case.request.settings
+            is_faces = stage is Stage.FACES
+            name = settings.face_restoration.face_restoration_model if is_faces else upscaler_of(case.request)
+            own, kin = f"{own}/{name}", f"{kin}/{name}"
     return f"{kin}/{case.meta_model.family.label}/{case.attention}/{own}", kin
 
 

@@ -1,7 +1,8 @@
 """Prompts of a job to conditionings, through the model's text encoder and a cache that knows what they depend on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from modules.adapters.embeddings import Embedding
 from modules.models.families.family import TextParts, TextRequest
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.adapters import ActiveAdapters
+from modules.processing.pipeline.encoded_store import EncodedStore
 from modules.processing.pipeline.texts import text_options
 from modules.prompting.cache import ConditioningCache, ResultIdentity
 from modules.prompting.conditioning import (
@@ -38,8 +40,10 @@ class EncodedPrompts:
 class Conditioner:
     """The prompt encoder of one loaded model; lives and dies with it."""
 
-    def __init__(self, model: LoadedModel, plan_fingerprint: str) -> None:
+    def __init__(self, model: LoadedModel, plan_fingerprint: str, stored_in: Path | None = None) -> None:
+        """`stored_in`: the folder where encodings are kept between starts, as far as a job's settings allow."""
         self._model = model
+        self._stored_in = stored_in
         self._plan_fingerprint = plan_fingerprint
         self.adapters = ActiveAdapters()
         self._tokenizer = ClipTokenizer.standard()
@@ -77,21 +81,45 @@ class Conditioner:
         positive = self._identity(tuple(prompts), "positive", timing, options, conditioner.facts)
         negative = self._identity(tuple(negatives), "negative", timing, options, conditioner.facts)
 
+        empty = self._identity(("",), "empty", Timing(1, None, False), options, conditioner.facts)
+        store = self._store(settings)
+        device = self._model.device
+
         def encode_prompts() -> tuple[ComposedConditioning, ...]:
-            return tuple(encoder.encode_prompts(prompts, timing))
+            return store.get_or_make(
+                self._on_disk(positive), device, lambda: tuple(encoder.encode_prompts(prompts, timing))
+            )
 
         def encode_negatives() -> tuple[ScheduledConditioning, ...]:
-            return tuple(encoder.encode_negatives(negatives, timing))
+            return store.get_or_make(
+                self._on_disk(negative), device, lambda: tuple(encoder.encode_negatives(negatives, timing))
+            )
+
+        def encode_empty() -> tuple[ScheduledConditioning, ...]:
+            return store.get_or_make(
+                self._on_disk(empty), device, lambda: (ScheduledConditioning(((1, encoder.encode_empty()),)),)
+            )
 
         def encode() -> EncodedPrompts:
             with self._model.computing():
                 return EncodedPrompts(
                     self._prompts.get_or_make(positive, encode_prompts),
                     self._negatives.get_or_make(negative, encode_negatives),
-                    encoder.encode_empty().crossattn,
+                    self._negatives.get_or_make(empty, encode_empty)[0].at(1).crossattn,
                 )
 
         return self._model.recovery.run("text", encode)
+
+    def _store(self, settings: Settings) -> EncodedStore:
+        limit = settings.optimizations.prompt_cache_mb << 20 if self._stored_in is not None else 0
+        return EncodedStore(self._stored_in or Path(), limit)
+
+    def _on_disk(self, identity: ResultIdentity) -> ResultIdentity:
+        """The identity with the checkpoint called by what is known of it at once, and not by a hash that may not be
+        taken yet, and with the files of its parts."""
+        info = self._model.info
+        stats = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in info.modules]
+        return replace(identity, checkpoint_hash=f"{info.path}:{info.size_bytes}:{info.mtime_ns}:{stats}")
 
     def use_embeddings(self, embeddings: Mapping[str, Embedding]) -> None:
         """Have these embeddings take the place of their names."""

@@ -20,6 +20,7 @@ from modules.models.reading.catalogue import CheckpointInfo
 from modules.processing.pipeline.hooks import Denoised, DenoiserInputs, GuidanceHooks
 from modules.prompting.conditioning import ComposedConditioning, Conditioning, ScheduledConditioning
 from modules.prompting.padding import CondPadding, pad_conditionings, stack_encodings
+from modules.sampling.forecast import Forecast
 from modules.sampling.types import Denoise
 
 # (x [N,C,h,w], timesteps [N], context of N rows) -> eps or v [N,C,h,w]
@@ -54,6 +55,7 @@ class Used(Flag):
     EARLY_WITHOUT_NEGATIVE = auto()
     LATE_WITHOUT_NEGATIVE = auto()
     MERGED_TOKENS = auto()
+    FORECAST = auto()
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,17 @@ class Guidance:
         before_model_call: Callable[[], None] = lambda: None,
         hooks: GuidanceHooks | None = None,
         refiner_switch: RefinerSwitch | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
-        """`before_model_call` may raise to stop the job, `hooks` may change what goes in and comes out."""
+        """`before_model_call` may raise to stop the job, `hooks` may change what goes in and comes out. `forecast`
+        stands in for some of the calls."""
         self._take(denoiser)
         self._options = options
         self._before = before_model_call
         self._hooks = hooks
         self._refiner_switch = refiner_switch
+        self._forecast = forecast
+        self._shown: tuple[object, ...] = ()  # the conditionings of the call before
         self._evaluation = 0
         self._uncond: Tensor | None = None
         self.used = Used.NOTHING
@@ -113,6 +119,10 @@ class Guidance:
             for row, prompt in enumerate(self._prompts)
             for conditioning, weight in prompt.at(self._evaluation)
         ]
+        guess = self._forecast_of(x, sigma, [conditioning for _, _, conditioning in parts])
+        if guess is not None:
+            self._evaluation += 1
+            return guess
         rows = [row for row, _, _ in parts]
         weights = [weight for _, weight, _ in parts]
         inputs = self._inputs(x, sigma, rows, [conditioning for _, _, conditioning in parts])
@@ -138,8 +148,23 @@ class Guidance:
             outputs = self._outputs(denoised)
             self._hooks.after_guidance(outputs)
             denoised = outputs.x
+        if self._forecast is not None:
+            self._forecast.take(x, sigma, denoised)
         self._evaluation += 1
         return denoised
+
+    def _forecast_of(self, x: Tensor, sigma: Tensor, prompts: Sequence[Conditioning]) -> Tensor | None:
+        """What stands in for this call; None: it is made. Other prompts begin a new history."""
+        if self._forecast is None:
+            return None
+        shown = (*prompts, *(negative.at(self._evaluation) for negative in self._negatives))
+        if len(shown) != len(self._shown) or any(a is not b for a, b in zip(shown, self._shown, strict=True)):
+            self._forecast.reset()
+        self._shown = shown
+        guess = self._forecast.denoised(self._evaluation, x, sigma)
+        if guess is not None:
+            self.used |= Used.FORECAST
+        return guess
 
     def uncond_denoised(self) -> Tensor:
         """What the last evaluation predicted for the negative prompt, [B,C,h,w]."""
@@ -166,6 +191,8 @@ class Guidance:
         self._refiner_switch = self._denoise = self._image = None
         self._prompts = self._negatives = ()
         self._take(refiner_switch.make())
+        if self._forecast is not None:
+            self._forecast.reset()
 
     def _leaves_out_uncond(self, sigma: Tensor) -> bool:
         options = self._options

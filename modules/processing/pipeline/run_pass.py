@@ -21,7 +21,7 @@ from modules.processing.pipeline.guidance import (
     conditioned,
 )
 from modules.processing.pipeline.hooks import ExtraNoise, GuidanceHooks, Hooks, MaskedStart, PassStart
-from modules.processing.pipeline.pass_settings import PassSettings, schedule_options
+from modules.processing.pipeline.pass_settings import PassSettings, eta_of, schedule_options
 from modules.processing.pipeline.stages import Stage
 from modules.processing.pipeline.starts.start import Start
 from modules.processing.pipeline.step_recording import BatchRecorder, PassRecording, pass_identity
@@ -30,6 +30,7 @@ from modules.prompting.padding import CondPadding
 from modules.sampling.catalog import SAMPLERS, Family
 from modules.sampling.denoisers import Prediction, denoise_for
 from modules.sampling.flow import NoiseLevels, trained_timesteps
+from modules.sampling.forecast import Forecast, ForecastOptions, forecast_problem
 from modules.sampling.noise import ImageNoise, NoiseRequest, NoiseSource
 from modules.sampling.plan import SamplingRun
 from modules.sampling.schedules import build_sigmas
@@ -90,7 +91,8 @@ def run_pass(
     if refiner_switch is not None:
         refiner_switch = replace(refiner_switch, make=_recorded(recording, refiner_switch.make))
     check, check_nan = recording.counting(tools.steps.check), model.plan.check_nan
-    guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch)
+    calls = len(sampling_run.sigmas) - 1
+    guidance = build_guidance(settings, denoiser, check, check_nan, hooks.guidance, refiner_switch, calls)
     del denoiser, model  # a refiner may have to leave memory to itself
     x = first if latents is None else latents
     computing = _Computing(settings, start, tools, levels, sampling_run, image, latents)
@@ -261,8 +263,9 @@ def build_guidance(
     check_nan: bool,
     hooks: GuidanceHooks | None = None,
     refiner_switch: RefinerSwitch | None = None,
+    calls: int = 0,
 ) -> Guidance:
-    """The denoiser of this pass, with guidance."""
+    """The denoiser of this pass, with guidance; `calls` of it are expected (0: not known, nothing is forecast)."""
     settings = plan.settings
     options = GuidanceOptions(
         cfg_scale=plan.cfg_scale * plan.sampler.cfg_scale_multiplier,
@@ -274,7 +277,16 @@ def build_guidance(
         padding=_padding(settings),
         check_nan=check_nan,
     )
-    return Guidance(denoiser, options, check, hooks, refiner_switch)
+    return Guidance(denoiser, options, check, hooks, refiner_switch, forecast_of(plan, calls))
+
+
+def forecast_of(plan: PassSettings, calls: int) -> Forecast | None:
+    """What forecasts some of the calls of a pass, where the settings say so and its sampler allows it."""
+    strength = plan.settings.optimizations.forecast_strength
+    churn = plan.settings.sampler.s_churn
+    if strength <= 0 or forecast_problem(plan.sampler, calls, eta_of(plan.sampler, plan.settings), churn) is not None:
+        return None
+    return Forecast(calls, ForecastOptions(strength))
 
 
 def _padding(settings: Settings) -> CondPadding:

@@ -130,6 +130,8 @@ def stages_of(request: GenerationRequest, multiple_px: int) -> tuple[StageOfJob,
         add(Stage.ADAPTERS)
     add(Stage.ENCODE_TEXT)
     if isinstance(request.start, FromImage):
+        if enlarges_start(request, request.start):
+            add(Stage.ENLARGE)
         found.append(StageOfJob(Stage.ENCODE_IMAGE, role, *encoded_size(request, request.start)))
     add_pass(Stage.SAMPLE)
     hires = request.hires
@@ -145,8 +147,24 @@ def stages_of(request: GenerationRequest, multiple_px: int) -> tuple[StageOfJob,
         if enlarges_pixels(hires):
             add(Stage.ENCODE_IMAGE)
         add_pass(Stage.SAMPLE_HIRES)
-    add(Stage.DECODE, Stage.HASH, Stage.SAVE)
+    add(Stage.DECODE)
+    if request.settings.face_restoration.face_restoration:
+        add(Stage.FACES)
+    add(Stage.HASH, Stage.SAVE)
     return tuple(found)
+
+
+def upscaler_of(request: GenerationRequest) -> str:
+    """The upscaler of the stage that enlarges images: of hires fix, or for images to start from."""
+    return request.hires.upscaler if request.hires is not None else request.settings.upscaling.upscaler_for_img2img
+
+
+def enlarges_start(request: GenerationRequest, start: FromImage) -> bool:
+    """Whether an image to start from is smaller than what is made, and an upscaler is set for that."""
+    if (request.settings.upscaling.upscaler_for_img2img or "None") == "None":
+        return False
+    width, height = request.size_px
+    return any(width > source.image.width or height > source.image.height for source in start.images)
 
 
 def computes(stage: Stage, component: str) -> bool:

@@ -120,10 +120,13 @@ def own_fields(request: GenerationRequest) -> dict[str, object]:
 def precision_fields(plan: PrecisionPlan) -> dict[str, object]:
     """How the weights were stored and computed; nothing for a plan that is neither fp8 nor chosen."""
     fields: dict[str, object] = {}
-    if plan.is_low_precision:
+    if plan.budget_bytes is not None:
+        fields["Weights budget"] = plan.budget_bytes / 1e9
+    elif plan.is_low_precision:
         fields["FP8 weight"] = plan.fp8_options
         fields["Cache FP16 weight for LoRA"] = plan.cache_fp16_weight
         fields["FP8 format"] = plan.unet_storage
+    if plan.is_low_precision:
         if plan.extra_skip:
             fields["FP8 skip"] = "; ".join(plan.extra_skip)
         if plan.text_storage is None:
@@ -161,6 +164,8 @@ def extra_fields(request: GenerationRequest, prompt: str, negative_prompt: str, 
             fields["NGMS all steps"] = True
     if Used.EARLY_WITHOUT_NEGATIVE in facts.used:
         fields |= _as_set(settings, SamplerSettings.skip_early_cond)
+    if Used.FORECAST in facts.used:
+        fields |= _as_set(settings, OptimizationSettings.forecast_strength)
     if Used.PADDING in facts.used:
         fields["Pad conds v0" if settings.optimizations.pad_cond_uncond_v0 else "Pad conds"] = True
     if settings.compatibility.use_downcasted_alpha_bar:

@@ -53,6 +53,14 @@ class GallerySettings(SettingsGroup):
         maximum=1,
         step=0.01,
     )
+    js_modal_lightbox_gamepad = flag(
+        "Full page image viewer: go through the images with a gamepad",
+        False,
+        hint="By its stick or cross, left and right.",
+    )
+    js_modal_lightbox_gamepad_repeat = whole(
+        "Gamepad repeat period, in milliseconds", 250, minimum=50, hint="How fast it goes on while the stick is held."
+    )
     open_dir_button_choice = choice(
         "What Open folder opens",
         "Subdirectory",
@@ -80,6 +88,29 @@ class InterfaceSettings(SettingsGroup):
         "localizations",
         needs_reload=True,
         hint="None: as the browser prefers. The header of each page can say otherwise.",
+    )
+    ui_tab_order = many(
+        "UI tab order",
+        (),
+        "tabs",
+        needs_reload=True,
+        hint="The tabs that come first, in this order; Reload UI shows it.",
+    )
+    hidden_tabs = many(
+        "Hidden UI tabs", (), "tabs", needs_reload=True, hint="Reload UI shows it. Settings always stay."
+    )
+    gradio_theme = choice(
+        "Gradio theme",
+        "Default",
+        "themes",
+        needs_reload=True,
+        hint="High contrast: dark text on white, or white on black, with borders. Reload UI shows it.",
+    )
+    ui_density = choice(
+        "Density",
+        "Comfortable",
+        ("Comfortable", "Compact"),
+        hint="Compact: the whole form and the image on one screen of 1440x900 pixels.",
     )
     show_progress_in_title = flag("Show generation progress in window title", True)
     send_seed = flag("Send the seed along with a prompt or image", True)

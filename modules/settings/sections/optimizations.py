@@ -1,6 +1,6 @@
 """Speed, memory, and switches that reproduce images of older versions."""
 
-from modules.settings.group import SettingsGroup, choice, flag, number, text
+from modules.settings.group import SettingsGroup, choice, flag, number, text, whole
 from modules.settings.setting import Section
 
 FP8_CHOICES = ("Disable", "Enable for SDXL", "Enable")
@@ -48,6 +48,16 @@ class OptimizationSettings(SettingsGroup):
         infotext="Token merging ratio hr",
         hint="0: the ratio above.",
     )
+    forecast_strength = number(
+        "Forecast steps (Spectrum)",
+        0.0,
+        minimum=0,
+        maximum=1,
+        step=0.05,
+        infotext="Forecast steps",
+        hint="0: off. Some steps are computed from those before instead of by the model: 0.5 leaves out about two of "
+        "five of 20 steps. Samplers that add no noise and call the model once per step; the image changes a little.",
+    )
     pad_cond_uncond = flag(
         "Pad prompt/negative prompt",
         False,
@@ -61,6 +71,13 @@ class OptimizationSettings(SettingsGroup):
         hint="As versions before 1.6.0 did; it cuts a longer negative prompt. Wins over the option above.",
     )
     persistent_cond_cache = flag("Persistent cond cache", True, hint="An unchanged prompt is not encoded again.")
+    prompt_cache_mb = whole(
+        "Encoded prompts on disk (MB)",
+        128,
+        minimum=0,
+        maximum=65536,
+        hint="A prompt that is used again after a restart does not run the text encoders. 0: none are kept.",
+    )
     batch_cond_uncond = flag(
         "Batch cond/uncond", True, hint="Prompt and negative prompt in one batch: faster, more memory."
     )
@@ -70,6 +87,15 @@ class OptimizationSettings(SettingsGroup):
         FP8_CHOICES,
         infotext="FP8 weight",
         hint="Keeps the weights of UNet and text encoders in 8 bits: half the memory. SDXL: and larger ones.",
+    )
+    weights_budget_gb = number(
+        "Fit weights into (GB)",
+        0.0,
+        minimum=0,
+        maximum=1024,
+        step=0.1,
+        infotext="Weights budget",
+        hint="Gives each layer the format (16 bits, Q8_0 ... code4) with which the model fits and loses least. 0: off.",
     )
     fp8_format = choice(
         "FP8 format",

@@ -61,8 +61,6 @@ SETTINGS = (
     *kept(
         GallerySettings.section,
         {
-            "js_modal_lightbox_gamepad": False,
-            "js_modal_lightbox_gamepad_repeat": 250,
             "sd_webui_modal_lightbox_toolbar_opacity": 0.9,
         },
     ),
@@ -82,10 +80,7 @@ SETTINGS = (
     *kept(
         InterfaceSettings.section,
         {
-            "ui_tab_order": (),
-            "hidden_tabs": (),
             "ui_reorder_list": (),
-            "gradio_theme": "Default",
             "gradio_themes_cache": True,
             "enable_reloading_ui_scripts": False,
         },

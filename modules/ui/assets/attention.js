@@ -17,6 +17,10 @@
   };
 
   fw.chime = () => {
+    if (document.hidden && window.Notification?.permission === "granted") {
+      const note = new Notification("Featherweight", { body: fw.text("The images are done."), tag: "featherweight" });
+      note.addEventListener("click", () => window.focus());
+    }
     const volume = (fw.settings.notification_volume ?? 100) / 100;
     if (fw.settings.notification_audio === false || volume <= 0 || !window.AudioContext) return;
     context = context || new AudioContext();

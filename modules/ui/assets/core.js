@@ -76,7 +76,8 @@ window.featherweight = (() => {
     tabs: page.tabs.map((tab) => new Tab(tab)),
     cardPages: page.cards,
     forcedTheme: page.theme,
-    help: page.help, // what is said of controls, by the ids of their elements
+    pageFaults: page.faults || [], // what was left out when the page was built
+    help: page.help || {}, // what is said of controls, by the ids of their elements
     settings: {}, // as the server has them; see page_settings.py
 
     text: (text) => text, // in the page's language; localization.js replaces both

@@ -98,7 +98,7 @@
       link.href = item.url;
       link.download = fw.downloadName(item);
       const report = tools.querySelector("[data-link=report]");
-      const page = item.kind === "grid" ? item.infotext.match(/Precision report: ([\w.-]+\.html)/) : null;
+      const page = item.role === "grid" ? item.infotext.match(/Precision report: ([\w.-]+\.html)/) : null;
       report.hidden = !page;
       if (page) report.href = `featherweight/v1/reports/${page[1]}`;
       fw.offerTargets(tab.find("send_tools"), tab.prefix, () => tab.selectedImage());

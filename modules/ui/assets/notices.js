@@ -6,7 +6,7 @@
     const place = document.querySelector("#fw_notices");
     if (!place) return;
     const notices = await fw.get("internal/notices").catch(() => []); // the header says when the server does not answer
-    place.replaceChildren(...[...notices, ...(fw.languageFaults || [])].map(box));
+    place.replaceChildren(...[...notices, ...fw.pageFaults, ...(fw.languageFaults || [])].map(box));
   };
 
   function box(text) {

@@ -95,6 +95,8 @@
       box?.classList.add("fw-running");
       if (hadFocus) tab.find("interrupt")?.focus();
       draw({ progress: 0, textinfo: "submitting" });
+      // On a phone the image stands above the form: it comes into sight with the job.
+      if (window.matchMedia?.("(max-width: 760px)").matches && tab.isShown) tab.find("output")?.scrollIntoView?.({ block: "start" });
       if (timer) clearInterval(timer);
       timer = setInterval(poll, fw.settings.live_preview_refresh_period || POLL_MS);
       fw.keepAwake();

@@ -1,4 +1,4 @@
-// Runs once the page stands: theme, scales, settings search, the job of an earlier visit.
+// Runs once the page stands: theme, scales, the job of an earlier visit.
 (() => {
   const fw = window.featherweight;
   const THEME = "featherweight.theme";
@@ -39,6 +39,8 @@
     }
   }
 
+  const isConfigured = (tab, name) => Boolean(tab.find(name)?.classList.contains("fw-configured"));
+
   // The form's size follows the model's, as long as it is the size that was proposed; one that a user chose stays.
   function followSize(tab, size) {
     const [width, height] = ["width", "height"].map((name) => Number(tab.field(name)?.value));
@@ -46,8 +48,8 @@
     if (!size && !tab.proposedSize && !tab.hasKeptForm && width === height) tab.proposedSize = width;
     if (!size) return;
     if (tab.proposedSize && size !== tab.proposedSize) {
-      if (width === tab.proposedSize) tab.set("width", String(size));
-      if (height === tab.proposedSize) tab.set("height", String(size));
+      if (width === tab.proposedSize && !isConfigured(tab, "width")) tab.set("width", String(size));
+      if (height === tab.proposedSize && !isConfigured(tab, "height")) tab.set("height", String(size));
     }
     tab.proposedSize = size;
   }
@@ -61,24 +63,9 @@
     document.body.style.setProperty("--fw-viewer-opacity", fw.settings.sd_webui_modal_lightbox_icon_opacity);
     document.body.classList.toggle("fw-no-counters", fw.settings.disable_token_counters);
     document.body.classList.toggle("fw-no-progressbar", !fw.settings.show_progressbar);
+    document.body.classList.toggle("fw-compact", fw.settings.ui_density === "Compact");
+    document.body.classList.toggle("fw-contrast", fw.settings.gradio_theme === "High contrast");
   }
-
-  document.addEventListener("input", (event) => {
-    if (event.target.id !== "settings_search") return;
-    const wanted = event.target.value.trim().toLowerCase();
-    // In the page's language, and in English, in which all guides are written.
-    const found = (part) => [part.textContent, fw.sourceText(part)].some((text) => text.toLowerCase().includes(wanted));
-    for (const section of document.querySelectorAll(".fw-section")) {
-      let shown = 0;
-      const hit = found(section.querySelector("h2"));
-      for (const setting of section.querySelectorAll(".fw-setting")) {
-        const matches = hit || found(setting) || setting.id.includes(wanted);
-        setting.style.display = matches ? "" : "none";
-        shown += matches ? 1 : 0;
-      }
-      section.style.display = shown ? "" : "none";
-    }
-  });
 
   // What buttons that show a sign only are called: for the pointer that rests on them, and for screen readers.
   const SIGNS = {

@@ -7,7 +7,7 @@ import pytest
 
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS
-from modules.models.merging.request import FORMAT_NAMES, MergeMethod, MergeOptions, default_name, file_name
+from modules.models.merging.request import CONVERTED_NAMES, MergeMethod, MergeOptions, default_name, file_name
 from tests.models.merging.toys import Toys
 
 
@@ -23,7 +23,7 @@ def options(**fields: Any) -> MergeOptions:
 
 
 def test_every_storage_format_is_offered() -> None:
-    assert set(FORMAT_NAMES) | {"int8_convrot"} == set(FORMATS)  # whose files say for each layer which of two it is
+    assert set(CONVERTED_NAMES) | {"int8_convrot"} == set(FORMATS)  # whose files say for each layer which of two it is
 
 
 def test_a_resolved_request_names_its_files(toys: Toys) -> None:

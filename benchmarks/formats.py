@@ -1,0 +1,248 @@
+"""The table of storage formats: what each takes and what it loses, of weights and of images.
+
+Run `python -m benchmarks.formats [weights] [images] [steps] [load] [lora] [--prompts N]`; a part that is not named
+keeps what the JSON has of it. Weights are 25 of the bundled model's linear layers, a Gaussian, and the same with
+outliers in columns and in single places. Images are made with the bundled model and compared with those in full
+precision. Step times are CPU seconds in one process, contenders taking turns, over those of 16 bits. Loading is CPU
+seconds over those of reading the file. A LoRA's retention is the share of its change that reaches a layer's output.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.full_size import ROOT, load_through_program
+from benchmarks.report import RESULTS, print_table, write_result
+from modules.memory.changes import AllBranches, SideBranch, joined_branches
+from modules.memory.formats import FORMATS
+from modules.memory.formats.blocks import for_weight, kept_bytes
+from modules.memory.formats.expected import bits_per_weight
+from modules.memory.layer import manage, put, read_weight, stored_state
+from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.models.reading.tensor_file import TensorFile
+from modules.processing.comparison.compare import UNSTORED, compare
+from modules.processing.engine.engine import Engine
+from modules.processing.engine.precision import Machine
+from modules.processing.pipeline.events import Silent
+from modules.processing.record.output import Output
+from modules.processing.request import GenerationRequest
+from modules.settings.values import Settings
+
+BUNDLED = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
+PARTS = ("weights", "images", "steps", "load", "lora")
+NAMES = [name for name, storage in FORMATS.items() if storage.dtype.itemsize == 1]
+LAYERS, WIDTH = 25, 1280
+ROUNDS = 5
+THINGS = ("circle", "square", "triangle", "star", "lighthouse", "tree", "house", "boat")
+COLORS = ("red", "blue", "green", "yellow")
+GROUNDS = ("a white background", "a blue background", "a meadow")
+
+
+def prompts(count: int) -> list[str]:
+    """Up to 96 prompts."""
+    every = [f"a {color} {thing} on {ground}" for ground in GROUNDS for thing in THINGS for color in COLORS]
+    return every[:: max(1, len(every) // count)][:count]
+
+
+def kinds_of_weights() -> dict[str, list[Tensor]]:
+    """Trained, Gaussian, with six columns and with two places per row that are far larger."""
+    generator = torch.Generator().manual_seed(0)
+    gauss = torch.randn(WIDTH, WIDTH, generator=generator) * 0.02
+    columns, spikes = gauss.clone(), gauss.clone()
+    columns[:, torch.randperm(WIDTH, generator=generator)[:6]] *= 15
+    for row in spikes:
+        row[torch.randperm(WIDTH, generator=generator)[:2]] *= 20
+    with TensorFile(BUNDLED) as file:
+        matrices = [key for key, entry in file.entries.items() if _is_matrix(key, entry.shape)]
+        trained = [file.read(key).float() for key in matrices[:LAYERS]]
+    return {"trained": trained, "Gaussian": [gauss], "outlier columns": [columns], "spikes": [spikes]}
+
+
+def _is_matrix(key: str, shape: tuple[int, ...]) -> bool:
+    return "diffusion_model" in key and key.endswith(".weight") and len(shape) == 2 and shape[1] % 64 == 0
+
+
+def stored(weight: Tensor, name: str) -> tuple[Tensor, int]:
+    """A weight stored in a format and decoded again, with the bytes that it took."""
+    storage = for_weight(FORMATS.get(name), tuple(weight.shape))
+    assert storage is not None
+    encoded = storage.encode(weight)
+    storage = getattr(encoded, "storage", None) or storage
+    out = torch.empty(weight.shape)
+    return storage.decode(encoded.data, encoded.scale, out), kept_bytes(storage, tuple(weight.shape))
+
+
+def measure_weights() -> dict[str, Any]:
+    """Relative root mean square errors by format and kind of weights."""
+    kinds = kinds_of_weights()
+    rows: dict[str, Any] = {}
+    for name in NAMES:
+        row: dict[str, Any] = {"bits": bits_per_weight(FORMATS.get(name))}
+        for kind, weights in kinds.items():
+            off = [(float((stored(w, name)[0] - w).square().sum()), float(w.square().sum())) for w in weights]
+            row[kind] = (sum(error for error, _ in off) / sum(norm for _, norm in off)) ** 0.5
+        rows[name] = row
+    return rows
+
+
+def measure_images(count: int, steps: int) -> dict[str, Any]:
+    """PSNR and SSIM against full precision: median and worst of so many prompts."""
+    with tempfile.TemporaryDirectory() as folder:
+        catalogue = CheckpointCatalogue([BUNDLED.parent], HashCache(Path(folder) / "hashes.json"))
+        machine = Machine(torch.device("cpu"), torch.float32, torch.float32)
+        engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
+        request = GenerationRequest(
+            prompt="x",
+            steps=steps,
+            seed=1,
+            subseed=0,
+            width=256,
+            height=256,
+            settings=Settings(),
+            checkpoint=BUNDLED.name,
+        )
+        rows = compare(
+            request,
+            prompts(count),
+            [UNSTORED, *NAMES],
+            engine,
+            Output(Path(folder)),
+            Silent(),
+            lambda *_: None,
+        )
+    return {row.storage: _image_row(row) for row in rows[1:]}
+
+
+def _image_row(row: Any) -> dict[str, float]:
+    return {
+        "psnr_median": statistics.median(row.psnr_db),
+        "psnr_worst": min(row.psnr_db),
+        "ssim_median": statistics.median(row.ssim),
+        "ssim_worst": min(row.ssim),
+    }
+
+
+def stored_layer(name: str, dtype: torch.dtype, rows: int = WIDTH) -> nn.Linear:
+    """A linear layer whose weight is stored in a format."""
+    torch.manual_seed(0)
+    layer = nn.Linear(WIDTH, rows).to(dtype).requires_grad_(False)
+    storage = for_weight(FORMATS.get(name), (rows, WIDTH))
+    assert storage is not None
+    encoded = storage.encode(layer.weight.data)
+    put(layer, "weight", encoded.data, encoded.scale)
+    manage(layer, {"weight": getattr(encoded, "storage", None) or storage}, dtype)
+    return layer
+
+
+def measure_steps() -> dict[str, Any]:
+    """CPU seconds of a layer on 1,024 tokens over those of 16 bits (float32 where the CPU computes in that)."""
+    dtype = torch.float32
+    x = torch.randn(1024, WIDTH, dtype=dtype)
+    plain: nn.Module = nn.Linear(WIDTH, WIDTH).to(dtype).requires_grad_(False)
+    layers: dict[str, nn.Module] = {"16 bit": plain}
+    layers.update((name, stored_layer(name, dtype)) for name in NAMES)
+    return _over_first({name: (lambda layer=layer: layer(x)) for name, layer in layers.items()})  # type: ignore[misc]
+
+
+def _over_first(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    best = dict.fromkeys(calls, float("inf"))
+    with torch.no_grad():
+        for turn in range(ROUNDS + 1):
+            for name, call in calls.items():
+                began = time.process_time()
+                call()
+                if turn:
+                    best[name] = min(best[name], time.process_time() - began)
+    first = next(iter(best.values()))
+    return {name: seconds / first for name, seconds in best.items()}
+
+
+def measure_load() -> dict[str, Any]:
+    """CPU seconds of loading the bundled model in each format over those of reading its file, best of three."""
+
+    def read() -> None:
+        with BUNDLED.open("rb", buffering=0) as file:
+            while file.read(1 << 20):
+                pass
+
+    def load(name: str) -> None:
+        load_through_program(BUNDLED, name, torch.float32, torch.device("cpu"))
+
+    return _over_first({"cat": read} | {name: (lambda name=name: load(name)) for name in NAMES})
+
+
+def measure_lora() -> dict[str, Any]:
+    """The share of a LoRA's change that reaches the output of a stored layer, as a side branch."""
+    generator = torch.Generator().manual_seed(2)
+    branch = SideBranch(
+        torch.randn(32, WIDTH, generator=generator) / WIDTH**0.5,
+        torch.randn(WIDTH, 32, generator=generator) * 3e-4,
+        None,
+        1.0,
+    )
+    x = torch.randn(64, WIDTH, generator=generator)
+    wanted = x @ (branch.up @ branch.down).t() * branch.scale
+    rows = {}
+    for name in NAMES:
+        layer = stored_layer(name, torch.float32)
+        state = stored_state(layer)
+        assert state is not None
+        with torch.no_grad():
+            before = x @ read_weight(layer, "weight").t() + layer.bias
+            state.branches = AllBranches(joined_branches(layer, [branch], torch.float32, torch.device("cpu")))
+            effect = layer(x) - before
+        rows[name] = float((effect * wanted).sum() / wanted.square().sum())
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure what is named, write the JSON, print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
+    parser.add_argument("--prompts", type=int, default=96)
+    parser.add_argument("--steps", type=int, default=20)
+    arguments = parser.parse_args(argv)
+    kept = RESULTS / "formats.json"
+    result: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    for part, run in {
+        "weights": measure_weights,
+        "images": lambda: measure_images(arguments.prompts, arguments.steps),
+        "steps": measure_steps,
+        "load": measure_load,
+        "lora": measure_lora,
+    }.items():
+        if part in arguments.parts:
+            result[part] = run()
+            if part == "images":
+                result["images_made_with"] = {"prompts": arguments.prompts, "steps": arguments.steps}
+    write_result("formats", result)
+    print_table(*table(result))
+
+
+def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows; "-" for what was not measured."""
+    weights, images = result.get("weights", {}), result.get("images", {})
+    kinds = [kind for kind in (next(iter(weights.values())) if weights else {}) if kind != "bits"]
+    rows = []
+    for name in NAMES:
+        row, image = weights.get(name, {}), images.get(name, {})
+        cells = [name, f"{row.get('bits', 0):g}", *(f"{row[kind]:.2%}" if kind in row else "-" for kind in kinds)]
+        for key in ("psnr_median", "psnr_worst", "ssim_median", "ssim_worst"):
+            cells.append(f"{image[key]:.4g}" if key in image else "-")
+        for part in ("steps", "load", "lora"):
+            value = result.get(part, {}).get(name)
+            cells.append("-" if value is None else f"{value:.4g}")
+        rows.append(cells)
+    return ["format", "bits", *kinds, "PSNR", "worst", "SSIM", "worst", "step", "load", "LoRA"], rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What the page asks for: a character, a style or a concept; everything else follows from it, the model and the images.
+Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from modules.errors import UnknownNameError
+from modules.training.config import TrainingConfig, config_of
+
+STEPS_PER_IMAGE = 60
+MIN_STEPS, MAX_STEPS = 300, 2400
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A starting point: sections of a configuration, and a sentence for people."""
+
+    label: str
+    says: str
+    sections: Mapping[str, Mapping[str, Any]]
+
+
+PRESETS: Mapping[str, Preset] = {
+    "character": Preset(
+        "Character",
+        "One person or figure, recognisable in other clothes and places. 15 to 40 images, from all sides.",
+        {
+            "adapter": {"rank": 16, "text_rank": 0},
+            "data": {"shuffle_tags": True, "keep_tokens": 1, "caption_dropout": 0.05},
+        },
+    ),
+    "style": Preset(
+        "Style",
+        "How things are drawn, whatever is shown. 30 images or more, of many subjects.",
+        {
+            "adapter": {"rank": 16, "conv_rank": 8},
+            "data": {"shuffle_tags": True, "keep_tokens": 1, "caption_dropout": 0.1, "flip": True},
+            "loss": {"noise_offset": 0.05},
+        },
+    ),
+    "concept": Preset(
+        "Concept",
+        "A thing, a pose, a piece of clothing. 10 to 30 images in which all else differs.",
+        {
+            "adapter": {"rank": 8},
+            "data": {"shuffle_tags": True, "keep_tokens": 1, "caption_dropout": 0.05, "flip": True},
+        },
+    ),
+}
+
+
+def preset_config(
+    preset: str,
+    folder: str,
+    name: str,
+    checkpoint: str,
+    images: int,
+    trigger: str = "",
+    budget_gb: float | None = None,
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> TrainingConfig:
+    """The configuration of a preset for so many images. `changes` are sections that go before it.
+
+    Raises `UnknownNameError` for a preset that is not there, and `InvalidValueError` for changes that cannot be.
+    """
+    if preset not in PRESETS:
+        raise UnknownNameError.of("preset", preset, PRESETS)
+    steps = min(max(images * STEPS_PER_IMAGE, MIN_STEPS), MAX_STEPS)
+    base: dict[str, dict[str, Any]] = {
+        "model": {"checkpoint": checkpoint},
+        "data": {"folders": [folder], "prefix": f"{trigger}, " if trigger else ""},
+        "training": {"steps": steps, "learning_rate": 2e-4, "ema": 0.98},
+        "memory": {"budget_gb": budget_gb},
+        "output": {
+            "name": name,
+            "trigger": trigger,
+            "validate_every": max(steps // 20, 10),
+            "sample_every": max(steps // 5, 50),
+            "save_every": max(steps // 10, 25),
+        },
+    }
+    for sections in (PRESETS[preset].sections, changes or {}):
+        for section, values in sections.items():
+            base[section] = {**base.get(section, {}), **values}
+    return config_of(base)

@@ -1,0 +1,328 @@
+"""The Train tab: three presets, a folder, a name. Everything else follows from them, and can be changed below."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from modules.api.training import count_images
+from modules.assembly import training_of
+from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.training import RATE_KIND, TRAINING_KIND
+from modules.processing.engine.chosen_checkpoint import stored_checkpoint
+from modules.services import Services
+from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig
+from modules.training.presets import PRESETS, preset_config
+from modules.ui.image_tab import HIDDEN_EVENT
+from modules.ui.messages import error_box, note_box
+from modules.ui.task_view import failure_box, task_bar
+from modules.ui.train_view import training_view
+
+LOOK_EVERY_S = 1.5
+BUDGETS = {"As it is": None, "4 GB": 4.0, "6 GB": 6.0, "8 GB": 8.0, "12 GB": 12.0, "16 GB": 16.0}
+EMPTY = "Choose what you train, and the folder with its images. The rest follows from them."
+MAX_TABLE = 500
+TAGS_SHOWN = 40
+Fields = dict[str, gr.components.Component]
+Values = Mapping[str, Any]
+
+
+def build_train_tab(services: Services, page: gr.Blocks) -> None:
+    """Build the tab's contents inside of the tab that is open now."""
+    work = training_of(services)
+    fields: Fields = {}
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=3):
+            _build_form(fields)
+            with gr.Row():
+                pause = gr.Button("Pause", elem_id="train_pause", variant="stop", interactive=False)
+                start = gr.Button("Start", elem_id="train_start", variant="primary")
+            _build_details(fields)
+            find = fields.pop("find")
+        with gr.Column(scale=4, elem_id="train_results_panel"):
+            result = gr.HTML(_shown(services), elem_id="train_result")
+    _build_captions(services)
+    timer = gr.Timer(LOOK_EVERY_S, active=False)
+
+    def config(values: tuple[Any, ...]) -> TrainingConfig:
+        return form_config(services, dict(zip(fields, values, strict=True)))
+
+    def submit(*values: Any) -> list[Any]:
+        try:
+            work.start(config(values))
+        except FeatherweightError as error:
+            return [error_box(str(error)), *controls()]
+        return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]
+
+    def search(*values: Any) -> list[Any]:
+        try:
+            work.find_rate(config(values))
+        except FeatherweightError as error:
+            return [error_box(str(error)), *controls()]
+        return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]
+
+    def controls() -> list[Any]:
+        working = _is_working(services)
+        return [gr.Timer(active=working), gr.update(interactive=working)]
+
+    def look() -> list[Any]:
+        return [_shown(services), *controls()]
+
+    def stop() -> str:
+        for kind in (TRAINING_KIND, RATE_KIND):
+            for task in services.queue.tasks(kind):
+                services.queue.interrupt(task.task_id, why="cancelled")
+        return _shown(services)
+
+    inputs, outputs = list(fields.values()), [result, timer, pause]
+    start.click(submit, inputs=inputs, outputs=outputs, **HIDDEN_EVENT)
+    assert isinstance(find, gr.Button)
+    find.click(search, inputs=inputs, outputs=outputs, **HIDDEN_EVENT)
+    pause.click(stop, outputs=[result], **HIDDEN_EVENT)
+    timer.tick(look, outputs=outputs, **HIDDEN_EVENT)
+    page.load(look, outputs=outputs, **HIDDEN_EVENT)
+
+
+def form_config(services: Services, values: Values) -> TrainingConfig:
+    """The configuration that the form asks for. Raises `InvalidValueError`."""
+    name = str(values["name"] or "").strip()
+    folder = str(values["folder"] or "").strip()
+    if not name:
+        raise InvalidValueError("Give the adapter a name.")
+    if not count_images(folder):
+        raise InvalidValueError(f"There are no images in {folder or 'the folder'}. Name the folder that holds them.")
+    changes: dict[str, dict[str, Any]] = {}
+    for place, key in _DETAILS.items():
+        section, _, field = place.partition(".")
+        if values[key] not in (None, "", 0):
+            value = values[key]
+            changes.setdefault(section, {})[field] = int(value) if field in _WHOLE else value
+    return preset_config(
+        str(values["preset"]),
+        folder,
+        name,
+        stored_checkpoint(services.settings.current, services.catalogue).name,
+        count_images(folder),
+        str(values["trigger"] or "").strip(),
+        BUDGETS.get(str(values["budget"])),
+        changes,
+    )
+
+
+_DETAILS = {
+    "adapter.type": "type",
+    "adapter.rank": "rank",
+    "adapter.text_rank": "text_rank",
+    "training.steps": "steps",
+    "training.batch": "batch",
+    "training.learning_rate": "learning_rate",
+    "training.optimizer": "optimizer",
+    "data.resolution": "resolution",
+}
+"""Keys of the configuration, and the fields that change them where they are filled in."""
+_WHOLE = frozenset({"rank", "text_rank", "steps", "batch", "resolution"})
+
+
+def _build_form(fields: Fields) -> None:
+    choices = [(preset.label, name) for name, preset in PRESETS.items()]
+    fields["preset"] = gr.Radio(choices, value="character", label="What is it?", elem_id="train_preset")
+    gr.HTML(
+        "<dl class='fw-presets'>"
+        + "".join(f"<dt>{preset.label}</dt><dd>{preset.says}</dd>" for preset in PRESETS.values())
+        + "</dl>"
+    )
+    fields["folder"] = gr.Textbox(
+        label="Folder of images",
+        elem_id="train_folder",
+        info="On the computer that runs this program; captions are .txt files next to the images.",
+        max_lines=1,
+    )
+    with gr.Row():
+        fields["name"] = gr.Textbox(label="Name", elem_id="train_name", max_lines=1)
+        fields["trigger"] = gr.Textbox(
+            label="Word that calls it up", elem_id="train_trigger", placeholder="optional", max_lines=1
+        )
+        fields["budget"] = gr.Dropdown(list(BUDGETS), value="As it is", label="Memory to use", elem_id="train_budget")
+
+
+def _build_details(fields: Fields) -> None:
+    with gr.Accordion("More", open=False, elem_id="train_more"):
+        gr.HTML("<p>What is empty follows from the choice above.</p>")
+        with gr.Row():
+            fields["type"] = gr.Dropdown(
+                [("", ""), *((name, name) for name in ADAPTERS)], value="", label="Kind", elem_id="train_type"
+            )
+            fields["rank"] = gr.Number(None, label="Rank", elem_id="train_rank", precision=0)
+            fields["text_rank"] = gr.Number(None, label="Text encoder's rank", elem_id="train_text_rank", precision=0)
+        with gr.Row():
+            fields["steps"] = gr.Number(None, label="Steps", elem_id="train_steps", precision=0)
+            fields["batch"] = gr.Number(None, label="Batch", elem_id="train_batch", precision=0)
+            fields["resolution"] = gr.Number(None, label="Resolution", elem_id="train_resolution", precision=0)
+        with gr.Row():
+            fields["learning_rate"] = gr.Number(None, label="Learning rate", elem_id="train_learning_rate")
+            fields["optimizer"] = gr.Dropdown(
+                [("", ""), *((name, name) for name in OPTIMIZERS)],
+                value="",
+                label="Optimizer",
+                elem_id="train_optimizer",
+            )
+            fields["find"] = gr.Button("Find a learning rate", elem_id="train_find_rate")
+
+
+# -- captions ----------------------------------------------------------------------------------------------------------
+
+
+def _build_captions(services: Services) -> None:
+    """The editor: a look at the folder, thumbnails, captions in a table, search and replace, interrogators."""
+    with gr.Accordion("Images and captions", open=False, elem_id="train_captions"):
+        with gr.Row():
+            folder = gr.Textbox(label="Folder", elem_id="train_captions_folder", max_lines=1, scale=3)
+            look = gr.Button("Look at it", elem_id="train_captions_look", scale=1)
+        report = gr.HTML(elem_id="train_captions_report")
+        gallery = gr.Gallery(label="Images", elem_id="train_captions_gallery", columns=8, height=220)
+        table = gr.Dataframe(
+            headers=["image", "caption"], elem_id="train_captions_table", interactive=True, wrap=True, type="array"
+        )
+        with gr.Row():
+            find = gr.Textbox(label="Search", elem_id="train_captions_find", max_lines=1)
+            replacement = gr.Textbox(label="Replace by", elem_id="train_captions_replace", max_lines=1)
+            replace_all = gr.Button("Replace in all", elem_id="train_captions_replace_all")
+        with gr.Row():
+            model = gr.Radio(["clip", "deepbooru"], value="clip", label="Interrogator", elem_id="train_captions_model")
+            caption = gr.Button("Caption those without", elem_id="train_captions_interrogate")
+            save = gr.Button("Save captions", variant="primary", elem_id="train_captions_save")
+
+    def read(place: str) -> list[Any]:
+        try:
+            said, rows, images = look_at(services, place)
+        except FeatherweightError as error:
+            return [error_box(str(error)), [], []]
+        return [said, rows, images]
+
+    def write(place: str, rows: list[list[str]]) -> str:
+        try:
+            count = save_captions(services, place, rows)
+        except FeatherweightError as error:
+            return error_box(str(error))
+        return note_box(f"{count} captions were saved.")
+
+    def interrogate(place: str, rows: list[list[str]], name: str) -> list[Any]:
+        try:
+            return ["", interrogated(services, place, rows, name)]
+        except FeatherweightError as error:
+            return [error_box(str(error)), rows]
+
+    look.click(read, inputs=[folder], outputs=[report, table, gallery], **HIDDEN_EVENT)
+    save.click(write, inputs=[folder, table], outputs=[report], **HIDDEN_EVENT)
+    replace_all.click(replaced, inputs=[table, find, replacement], outputs=[table], **HIDDEN_EVENT)
+    caption.click(interrogate, inputs=[folder, table, model], outputs=[report, table], **HIDDEN_EVENT)
+
+
+def look_at(services: Services, place: str) -> tuple[str, list[list[str]], list[Any]]:
+    """What is wrong with a folder, its captions, and thumbnails."""
+    from PIL import Image
+
+    from modules.training.folders import folder_config, read_folders
+
+    _check_folder(services, place)
+    found = read_folders(folder_config(place), 0)
+    tags = ", ".join(f"{html.escape(tag)} ({count})" for tag, count in found.tags[:TAGS_SHOWN])
+    words = "".join(note_box(problem) for problem in found.problems)
+    said = f"<p>{len(found.samples)} images. {'Nothing is wrong with them.' if not found.problems else ''}</p>"
+    root = Path(place).expanduser()
+    images = []
+    for sample in found.samples[:MAX_TABLE]:
+        with Image.open(sample.path) as opened:
+            image = opened.convert("RGB")
+        image.thumbnail((160, 160))
+        images.append((image, sample.path.name))
+    rows = [
+        [sample.path.relative_to(root).as_posix(), " | ".join(sample.captions)] for sample in found.samples[:MAX_TABLE]
+    ]
+    return f"{said}{words}<p>{tags}</p>", rows, images
+
+
+def save_captions(services: Services, place: str, rows: list[list[str]]) -> int:
+    """Write the captions that differ from the files'. Raises `InvalidValueError` for images outside of the folder."""
+    from modules.training.folders import read_captions, write_captions
+
+    _check_folder(services, place)
+    saved = 0
+    for image, text in _pairs(place, rows):
+        captions = tuple(part.strip() for part in text.split(" | ") if part.strip())
+        if captions and captions != read_captions(image):
+            write_captions(image, captions)
+            saved += 1
+    return saved
+
+
+def interrogated(services: Services, place: str, rows: list[list[str]], name: str) -> list[list[str]]:
+    """The rows, with captions by an interrogator where there is none."""
+    from modules.training.folders import open_image
+
+    _check_folder(services, place)
+    texts = []
+    for image, text in _pairs(place, rows):
+        if not text.strip():
+            text = services.captioners.caption(open_image(image), name, services.settings.current)
+        texts.append(text)
+    return [[row[0], text] for row, text in zip(rows, texts, strict=True)]
+
+
+def replaced(rows: list[list[str]], find: str, replacement: str) -> list[list[str]]:
+    """The captions with one text in place of another, whatever its case."""
+    if not find:
+        return rows
+    return [[row[0], re.sub(re.escape(find), lambda _: replacement, row[1], flags=re.IGNORECASE)] for row in rows]
+
+
+def _pairs(place: str, rows: list[list[str]]) -> list[tuple[Path, str]]:
+    root = Path(place).expanduser().resolve()
+    found = []
+    for row in rows:
+        image = (root / str(row[0])).resolve()
+        if not image.is_relative_to(root) or not image.is_file():
+            raise InvalidValueError(f"{row[0]} is not in the folder any more. Look at it again.")
+        found.append((image, str(row[1] or "")))
+    return found
+
+
+def _check_folder(services: Services, place: str) -> None:
+    allowed = services.history_folders
+    folder = Path(place).expanduser().resolve()
+    if not place.strip() or not folder.is_dir():
+        raise InvalidValueError(f"{place or 'The folder'} is no folder. Name one with images.")
+    if allowed is not None and not any(folder.is_relative_to(root.resolve()) for root in allowed):
+        raise InvalidValueError(
+            f"{place} is outside of the folders that may be read while other machines reach this server."
+        )
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def _is_working(services: Services) -> bool:
+    kinds = (TRAINING_KIND, RATE_KIND)
+    return any(not task.state.status.is_final for kind in kinds for task in services.queue.tasks(kind))
+
+
+def _shown(services: Services) -> str:
+    """The search that runs or was last, and the training."""
+    parts = []
+    for task in services.queue.tasks(RATE_KIND)[:1]:
+        state = task.state
+        if not state.status.is_final:
+            parts.append(task_bar(state))
+        elif state.outcome is not None and "said" in state.outcome:
+            parts.append(note_box(f"Learning rate {state.outcome['said']}"))
+        else:
+            parts.append(failure_box(state))
+    trainings = [task.state for task in services.queue.tasks(TRAINING_KIND)]
+    running = [state for state in reversed(trainings) if not state.status.is_final]
+    parts.extend(training_view(state) for state in (running or trainings[:1]))
+    return "".join(parts) or note_box(EMPTY)

@@ -23,7 +23,10 @@ COMMANDS: dict[str, str] = {
     "texts": "modules.ui.list_texts:main",
     "train": "modules.cli.train:main",
     "offload-clean": "modules.cli.offload:main",
+    "doctor": "modules.setup.doctor:main",
 }
+WITHOUT_SET_UP = frozenset({"doctor", "update"})
+"""Those that need nothing installed: they run in the Python that was started, before any set-up."""
 
 
 def require_command(name: str) -> str:

@@ -12,7 +12,7 @@ ORDER = (
     ("api", "cli"),
     ("assembly",),
     ("services",),
-    ("jobs", "extra_networks", "script_callbacks", "scripts_postprocessing"),
+    ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
     ("training",),
     ("scripts", "history"),
     ("postprocessing",),

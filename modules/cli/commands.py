@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "texts": "modules.ui.list_texts:main",
     "train": "modules.cli.train:main",
     "offload-clean": "modules.cli.offload:main",
+    "import": "modules.cli.import_folder:main",
     "doctor": "modules.setup.doctor:main",
 }
 WITHOUT_SET_UP = frozenset({"doctor", "update"})

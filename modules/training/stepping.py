@@ -252,7 +252,7 @@ def take_over_vectors(vectors: Mapping[int, nn.Parameter], start: Mapping[int, T
         if known is None or known.shape != vector.shape:
             has = f"{len(known)} vectors" if known is not None else "none"
             raise TrainingError(
-                f"{name} cannot be resumed from: of the width {width} it has {has}, and {len(vector)} would be trained. "
+                f"{name} cannot be resumed from: of the width {width} it has {has}, and {len(vector)} are wanted. "
                 "Set adapter.vectors to the number that it has, or take an embedding of this family."
             )
         vector.copy_(known)

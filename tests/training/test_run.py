@@ -295,5 +295,5 @@ def test_an_embedding_is_gone_on_with(images: Path, tmp_path: Path) -> None:
     vectors = run.trainer.words["toy"]
     assert all(torch.equal(vectors[width], vector) for width, vector in embedding.vectors.items())
     run.close()
-    with pytest.raises(TrainingError, match="it has 2 vectors, and 3 would be trained"):
+    with pytest.raises(TrainingError, match="it has 2 vectors, and 3 are wanted"):
         train(config(images, adapter={**adapter, "vectors": 3, "start": "toy"}, output={"name": "b"}), tmp_path)

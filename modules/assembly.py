@@ -137,6 +137,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
         cards=cards_of(paths, catalogue, engine, scripts),
         workers=workers,
         notices=(
+            *paths.notices,
             *settings.notices,
             *store.notices,
             *history.history.notices,
@@ -182,7 +183,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
         lambda: PrecisionOptions.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,
-        adapters=Adapters(paths.lora_dirs, paths.embeddings_dir, paths.hypernetwork_dir),
+        adapters=Adapters(paths.lora_dirs, paths.embeddings_dirs, paths.hypernetwork_dirs),
         vaes=VaeCatalogue(
             paths.vae_dirs,
             paths.checkpoint_dirs,
@@ -192,9 +193,9 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
         modules=ModuleCatalogue(paths.module_dirs),
         prompts_dir=paths.cache_dir / "prompts",
         tiny_vaes=TinyVaeFolders(paths.tiny_vae_dirs, paths.approx_vae_dirs),
-        upscalers=Upscalers(UpscalerCatalogue(paths.upscaler_dirs), lambda part: choose_device(flags, part)),
+        upscalers=Upscalers(UpscalerCatalogue(paths.all_upscaler_dirs), lambda part: choose_device(flags, part)),
         current_keep=lambda: KeepOptions.of(settings.current),
-        faces=FaceRestorers(paths.face_dirs, lambda part: choose_device(flags, part), paths.face_files),
+        faces=FaceRestorers(paths.all_face_dirs, lambda part: choose_device(flags, part), paths.face_files),
     )
     settings.subscribe(lambda after, changed: _load_again(engine, after, changed, loads))
     captioners = captioners_of(flags, paths)
@@ -405,8 +406,8 @@ def _enlarged(
 def cards_of(paths: Paths, catalogue: CheckpointCatalogue, engine: Engine, scripts: ScriptLibrary) -> CardLibrary:
     """The pages of cards, over the program's own catalogues and folders: ours, then those of extensions."""
     ours = (
-        embedding_page(paths.embeddings_dir),
-        hypernetwork_page(paths.hypernetwork_dir, engine.adapters.files.hypernetworks),
+        embedding_page(paths.embeddings_dirs),
+        hypernetwork_page(paths.hypernetwork_dirs, engine.adapters.files.hypernetworks),
         checkpoint_page(paths.checkpoint_dirs, catalogue),
     )
     return CardLibrary(scripts.adapters.pages(scripts.program, ours))
@@ -419,8 +420,8 @@ def folders_of(paths: Paths) -> Callable[[str], tuple[Path, ...]]:
         "Stable-diffusion": paths.checkpoint_dirs,
         "VAE": paths.vae_dirs,
         "Lora": paths.lora_dirs,
-        "embeddings": (paths.embeddings_dir,),
-        "hypernetworks": (paths.hypernetwork_dir,),
+        "embeddings": paths.embeddings_dirs,
+        "hypernetworks": paths.hypernetwork_dirs,
     }
 
     def folders(name: str) -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import secrets
+from functools import partial
 from pathlib import Path
 
 from modules.errors import OutputError
@@ -31,15 +32,16 @@ def output_error(what: str, folder: Path, error: OSError) -> OutputError:
     return OutputError(f"{what} could not be saved in {folder}: {reason}. {remedy}")
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step: a temporary file next to it, flushed to disk, then renamed.
+def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replace `path` by `data` in one step: a temporary file next to it, flushed to disk, then renamed. `mode`: the
+    permissions that the file has from its first moment on, for secrets; None: the usual ones.
 
     Makes the folder if needed. If anything fails the old file stays and no temporary file is left. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        write_and_sync(temporary, data)
+        write_and_sync(temporary, data, mode)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -47,9 +49,9 @@ def write_atomic(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def write_and_sync(path: Path, data: bytes) -> None:
-    """Write `data` to a file and wait until it is on the disk. Raises OSError."""
-    with path.open("wb") as stream:
+def write_and_sync(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write `data` to a file and wait until it is on the disk; `mode` as for `write_atomic`. Raises OSError."""
+    with open(path, "wb", opener=None if mode is None else partial(os.open, mode=mode)) as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())

@@ -7,6 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
+def as_folders(folders: Path | Iterable[Path] | None) -> tuple[Path, ...]:
+    """One folder, several, or none, as a tuple."""
+    if folders is None:
+        return ()
+    return (folders,) if isinstance(folders, Path) else tuple(folders)
+
+
 @dataclass(frozen=True)
 class Listing:
     """What one look found: every directory below `roots` with its files by name.

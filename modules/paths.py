@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from modules.errors import OutputError
+from modules.extra_folders import FILE, read_extra_folders
 
 # Kinds of upscaler files, which are also their folders below models/, and the flag that names another folder.
 UPSCALER_FLAGS = {
@@ -19,6 +20,7 @@ UPSCALER_FLAGS = {
 }
 # The same for face restorers.
 FACE_FLAGS = {"GFPGAN": "gfpgan_models_path", "Codeformer": "codeformer_models_path", "RestoreFormer": None}
+_MODULE_FOLDERS = ("text_encoder", "text_encoders", "clip", "VAE")
 
 
 class PathFlags(Protocol):
@@ -104,6 +106,33 @@ class Paths:
     localizations_dir: Path
     extensions_dir: Path
     builtin_extensions_dir: Path
+    extra_dirs: Mapping[str, tuple[Path, ...]]  # by name below models/, from `extra_folders_file`; read beside ours
+    notices: tuple[str, ...] = ()  # what is wrong with that file
+
+    @property
+    def extra_folders_file(self) -> Path:
+        """Names folders of models that lie elsewhere."""
+        return self.data_dir / FILE
+
+    @property
+    def embeddings_dirs(self) -> tuple[Path, ...]:
+        """Where embeddings are read."""
+        return (self.embeddings_dir, *self.extra_dirs.get("embeddings", ()))
+
+    @property
+    def hypernetwork_dirs(self) -> tuple[Path, ...]:
+        """Where hypernetworks are read."""
+        return (self.hypernetwork_dir, *self.extra_dirs.get("hypernetworks", ()))
+
+    @property
+    def all_upscaler_dirs(self) -> Mapping[str, tuple[Path, ...]]:
+        """Where upscalers are read, by name."""
+        return {name: (path, *self.extra_dirs.get(name, ())) for name, path in self.upscaler_dirs.items()}
+
+    @property
+    def all_face_dirs(self) -> Mapping[str, tuple[Path, ...]]:
+        """Where face restorers are read, by name."""
+        return {name: (path, *self.extra_dirs.get(name, ())) for name, path in self.face_dirs.items()}
 
     @property
     def offload_dir(self) -> Path:
@@ -155,15 +184,16 @@ class Paths:
 
 
 def resolve_paths(flags: PathFlags, root: Path) -> Paths:
-    """Decide all paths; touches nothing on disk.
+    """Decide all paths; touches nothing on disk, and reads only `model-folders.json` of the data folder.
 
     Folders given on the command line are relative to the working directory, defaults to the data folder, as in the
     reference UI. --ckpt-dir and --vae-dir are searched besides the usual folder; the other folder flags replace it.
     The program's own model folders are always searched last, so that the shipped model, its LoRAs and its small VAE are
-    found with --data-dir too.
+    found with --data-dir too. Folders of `model-folders.json` are read besides, whatever the flags say.
     """
     root = root.absolute()
     data_dir = _given(flags.data_dir) or root
+    extra, notices = read_extra_folders(data_dir / FILE)
     models_dir = _given(flags.models_dir) or data_dir / "models"
     shipped_checkpoints = root / "models" / "Stable-diffusion"
     return Paths(
@@ -171,16 +201,22 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         data_dir=data_dir,
         models_dir=models_dir,
         model_config=_given(flags.config) or root / "configs" / "v1-inference.yaml",
-        checkpoint_dirs=_distinct(models_dir / "Stable-diffusion", _given(flags.ckpt_dir), shipped_checkpoints),
-        vae_dirs=_distinct(models_dir / "VAE", _given(flags.vae_dir)),
-        module_dirs=_distinct(
-            *(models_dir / name for name in ("text_encoder", "text_encoders", "clip", "VAE")), _given(flags.vae_dir)
+        checkpoint_dirs=_distinct(
+            *(models_dir / "Stable-diffusion", _given(flags.ckpt_dir)),
+            *(*extra.get("Stable-diffusion", ()), shipped_checkpoints),
         ),
-        tiny_vae_dirs=_distinct(models_dir / "VAE-taesd", root / "models" / "VAE-taesd"),
-        approx_vae_dirs=(models_dir / "VAE-approx",),
+        vae_dirs=_distinct(models_dir / "VAE", _given(flags.vae_dir), *extra.get("VAE", ())),
+        module_dirs=_distinct(
+            *(models_dir / name for name in _MODULE_FOLDERS),
+            _given(flags.vae_dir),
+            *(path for name in _MODULE_FOLDERS for path in extra.get(name, ())),
+        ),
+        tiny_vae_dirs=_distinct(models_dir / "VAE-taesd", *extra.get("VAE-taesd", ()), root / "models" / "VAE-taesd"),
+        approx_vae_dirs=_distinct(models_dir / "VAE-approx", *extra.get("VAE-approx", ())),
         lora_dirs=_distinct(
             _given(flags.lora_dir) or models_dir / "Lora",
             _given(flags.lyco_dir_backcompat) or models_dir / "LyCORIS",
+            *(*extra.get("Lora", ()), *extra.get("LyCORIS", ())),
             root / "models" / "Lora",
         ),
         embeddings_dir=_given(flags.embeddings_dir) or data_dir / "embeddings",
@@ -206,6 +242,8 @@ def resolve_paths(flags: PathFlags, root: Path) -> Paths:
         localizations_dir=_given(flags.localizations_dir) or data_dir / "localizations",
         extensions_dir=data_dir / "extensions",
         builtin_extensions_dir=root / "extensions-builtin",
+        extra_dirs=extra,
+        notices=notices,
     )
 
 

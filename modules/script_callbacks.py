@@ -7,6 +7,7 @@ kind in messages. See `modules.scripts.callbacks.Moment` for what a function is 
 from collections.abc import Callable
 from typing import Any
 
+from modules.access.roles import open_to
 from modules.scripts.callbacks import (
     AfterCFGCallbackParams,
     CFGDenoisedParams,
@@ -25,6 +26,7 @@ __all__ = [
     "ExtraNoiseParams",
     "ImageGridLoopParams",
     "ImageSaveParams",
+    "open_to",
 ]
 
 Callback = Callable[..., Any]

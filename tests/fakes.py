@@ -151,8 +151,7 @@ def page_config(services: Services) -> dict[str, Any]:
     """Gradio's description of the page."""
     from modules.ui.app import build_page
 
-    config: dict[str, Any] = in_loop(lambda: build_page(services)).blocks.config
-    return config
+    return dict(in_loop(lambda: build_page(services)).blocks.config)
 
 
 def result_of(request: GenerationRequest, images: list[GeneratedImage], interrupted: bool) -> Result:

@@ -12,7 +12,7 @@ ORDER = (
     ("api", "cli"),
     ("assembly",),
     ("services",),
-    ("jobs", "extra_networks", "script_callbacks", "scripts_postprocessing"),
+    ("jobs", "takeover", "extra_networks", "script_callbacks", "scripts_postprocessing"),
     ("training",),
     ("scripts", "history"),
     ("postprocessing",),
@@ -24,7 +24,7 @@ ORDER = (
     ("settings",),
     ("sqlite_files",),
     ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder"),
-    ("errors", "model_folders", "version"),
+    ("errors", "extra_folders", "model_folders", "version"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""
 ROW = {room: row for row, rooms in enumerate(ORDER) for room in rooms}

@@ -1,5 +1,6 @@
 """Paths: defaults of the reference UI, what each folder flag replaces or adds, and making folders only when asked."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,22 @@ def test_paths_fill_the_flags_of_the_reference(tmp_path: Path) -> None:
     shown = paths_of(tmp_path).as_flags()
     assert shown["data_dir"] == str(tmp_path)
     assert shown["lora_dir"] == str(tmp_path / "models" / "Lora")
+
+
+def test_folders_of_models_that_lie_elsewhere_are_read_beside_ours(tmp_path: Path) -> None:
+    folders = {"Stable-diffusion": ["/c"], "VAE": ["/v"], "Lora": ["/l"], "embeddings": ["/e"], "ESRGAN": ["/u"]}
+    elsewhere = {kind: [str(Path(one).absolute()) for one in listed] for kind, listed in folders.items()}
+    (tmp_path / "model-folders.json").write_text(json.dumps({**elsewhere, "SwinIR": "x"}), encoding="utf-8")
+    paths = paths_of(tmp_path)
+    assert paths.checkpoint_dirs[1] == Path("/c").absolute()
+    assert Path("/v").absolute() in paths.vae_dirs and Path("/v").absolute() in paths.module_dirs
+    assert Path("/l").absolute() in paths.lora_dirs and paths.lora_dirs[0] == tmp_path / "models" / "Lora"
+    assert paths.embeddings_dirs == (tmp_path / "embeddings", Path("/e").absolute())
+    assert paths.all_upscaler_dirs["ESRGAN"] == (tmp_path / "models" / "ESRGAN", Path("/u").absolute())
+    assert paths.notices[0].startswith("model-folders.json: SwinIR was left out: it takes a list of full paths.")
+
+
+def test_a_broken_file_of_folders_is_named_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "model-folders.json").write_text("{", encoding="utf-8")
+    paths = paths_of(tmp_path)
+    assert paths.extra_dirs == {} and "model-folders.json was left out" in paths.notices[0]

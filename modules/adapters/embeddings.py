@@ -16,6 +16,7 @@ from torch import Tensor
 
 from modules.adapters.adapter_file import AdapterError, read_pickle, read_tensors
 from modules.adapters.image_embedding import read_image
+from modules.model_folders import as_folders
 
 log = logging.getLogger(__name__)
 TENSOR_SUFFIXES = (".pt", ".bin", ".safetensors")
@@ -51,17 +52,18 @@ class Embedding:
 
 
 class EmbeddingStore:
-    """The embeddings below a folder; read again when something in it changes."""
+    """The embeddings below some folders; read again when something in them changes. Of two with one name, that of the
+    first folder counts."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folders: Path | Iterable[Path] | None) -> None:
+        self._folders = as_folders(folders)
         self._lock = threading.Lock()
         self._seen: dict[Path, tuple[int, int]] = {}
         self._loaded: dict[Path, Embedding] = {}
         self._broken: dict[Path, str] = {}
 
     def refresh(self) -> None:
-        """Look at the folder; only new and changed files are read."""
+        """Look at the folders; only new and changed files are read."""
         with self._lock:
             found = {path: _stamp(path) for path in self._files()}
             for path in set(self._seen) - set(found):
@@ -75,7 +77,8 @@ class EmbeddingStore:
     def usable(self, widths: Iterable[int]) -> dict[str, Embedding]:
         """By name, those with vectors for all of a model's text encoders."""
         wanted = set(widths)
-        return {item.name: item for item in self._loaded.values() if wanted <= set(item.vectors)}
+        later_first = sorted(self._loaded.items(), key=lambda item: self._place_of(item[0]), reverse=True)
+        return {item.name: item for _, item in later_first if wanted <= set(item.vectors)}
 
     def skipped(self, widths: Iterable[int]) -> dict[str, str]:
         """By name, the reason why the others cannot be used with such a model."""
@@ -93,11 +96,14 @@ class EmbeddingStore:
         return tuple(self._loaded.values())
 
     def _files(self) -> list[Path]:
-        if self._folder is None or not self._folder.is_dir():
-            return []
         suffixes = (*TENSOR_SUFFIXES, *IMAGE_SUFFIXES)
-        found = [path for path in sorted(self._folder.rglob("*")) if path.suffix.lower() in suffixes]
+        held = (path for folder in self._folders if folder.is_dir() for path in sorted(folder.rglob("*")))
+        found = [path for path in held if path.suffix.lower() in suffixes]
         return [path for path in found if path.is_file() and ".preview." not in path.name]
+
+    def _place_of(self, path: Path) -> int:
+        """The number of the folder that a file lies in."""
+        return next((number for number, folder in enumerate(self._folders) if path.is_relative_to(folder)), 0)
 
     def _read(self, path: Path) -> None:
         self._loaded.pop(path, None)

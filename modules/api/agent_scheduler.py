@@ -4,7 +4,6 @@ import base64
 import json
 import re
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -13,16 +12,17 @@ from zipfile import ZipFile
 
 from fastapi import APIRouter, Request, Response
 
-from modules.api.auth import user_of
+from modules.api.auth import identity_of, own_queue
 from modules.api.documentation import documented
 from modules.api.generation import TXT2IMG_ERRORS
-from modules.api.queue import changing, image_paths, request_of, retried
+from modules.api.queue import changing, check_parameters, image_paths, request_of, retried
 from modules.api.reply_models import TaskIdReply
 from modules.api.requests import request_from
 from modules.api.schemas import Img2ImgBody, Tolerant, Txt2ImgBody
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.editing import api_values
 from modules.jobs.job import Job, JobStatus
+from modules.jobs.ownership import claimed
 from modules.jobs.queue import UNREADABLE
 from modules.jobs.store import FINAL, JobRecord
 from modules.processing.request import request_from_json, request_to_json, tab_of
@@ -105,7 +105,7 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         body.override_settings = overrides or None
         if "save_images" not in body.model_fields_set:
             body.save_images = True  # the images are asked for later
-        wanted = replace(request_from(body, services), user=user_of(request, services.access))
+        wanted = claimed(request_from(body, services), identity_of(request))
         return TaskIdReply(task_id=queue.submit(wanted, body.force_task_id).task_id)
 
     @routes.post("/queue/txt2img", **documented(errors=TXT2IMG_ERRORS))
@@ -119,33 +119,35 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         return submit(body, request)
 
     @routes.get("/queue", **documented(QUEUE))
-    def whole(limit: int = 20, offset: int = 0) -> dict[str, Any]:
+    def whole(request: Request, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """The task that runs, and those that wait."""
-        line = queue.line(_offset(offset) + _limit(limit))[_offset(offset) :]
-        running = queue.running_entry
+        own = own_queue(request, queue)
+        line = own.line(_offset(offset) + _limit(limit))[_offset(offset) :]
+        running = next(iter(own.running_entries), None)
         return {
             "current_task_id": running.task_id if running else None,
             "pending_tasks": [
                 _task(queue.record(entry.task_id), services, number) for number, entry in enumerate(line)
             ],
-            "total_pending_tasks": queue.waiting_count,
+            "total_pending_tasks": own.waiting_count,
             "paused": queue.is_paused,
         }
 
     @routes.get("/history", **documented({"total": 1, "tasks": [TASK]}))
-    def history(status: str | None = None, limit: int = 20, offset: int = 0) -> dict[str, Any]:
+    def history(request: Request, status: str | None = None, limit: int = 20, offset: int = 0) -> dict[str, Any]:
         """Ended tasks, what ended last first; of one status or of all."""
         statuses = FINAL if status is None else tuple(item for item in FINAL if item.value == status)
-        found = queue.store.ended_jobs(statuses, _limit(limit), _offset(offset)) if statuses else []
+        user = own_queue(request, queue).user
+        found = queue.store.ended_jobs(statuses, _limit(limit), _offset(offset), user) if statuses else []
         return {
-            "total": queue.store.count(statuses) if statuses else 0,
+            "total": queue.store.count(statuses, user) if statuses else 0,
             "tasks": [_task(record, services) for record in found],
         }
 
     @routes.get("/export", **documented([{**TASK, "request": {"prompt": "a large red circle"}}]))
-    def export(limit: int = MAX_SHOWN, offset: int = 0) -> list[dict[str, Any]]:
+    def export(request: Request, limit: int = MAX_SHOWN, offset: int = 0) -> list[dict[str, Any]]:
         """Waiting tasks with all that is needed to put them in line elsewhere."""
-        line = queue.line(_offset(offset) + _limit(limit))[_offset(offset) :]
+        line = own_queue(request, queue).line(_offset(offset) + _limit(limit))[_offset(offset) :]
         records = (queue.record(entry.task_id) for entry in line if isinstance(entry, Job))
         return [{**_task(record, services), "request": _portable(record, services)} for record in records]
 
@@ -182,9 +184,9 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         return _done("Queue resumed")
 
     @routes.post("/queue/clear", **documented(DONE))
-    def clear() -> dict[str, Any]:
+    def clear(request: Request) -> dict[str, Any]:
         """Cancel everything that waits."""
-        return _done(f"{queue.clear()} tasks were taken out of the queue")
+        return _done(f"{own_queue(request, queue).clear()} tasks were taken out of the queue")
 
     @routes.post("/history/clear", **documented(DONE))
     def clear_history() -> dict[str, Any]:
@@ -193,26 +195,28 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         return _done("Task history cleared")
 
     @routes.post("/task/requeue-failed", **documented({**DONE, "task_ids": ["task(abc)"]}))
-    def requeue_failed() -> dict[str, Any]:
+    def requeue_failed(request: Request) -> dict[str, Any]:
         """Put all failed tasks in line again."""
-        return _done("Failed tasks were put in line again") | {"task_ids": retried(services)}
+        return _done("Failed tasks were put in line again") | {
+            "task_ids": retried(services, own_queue(request, queue).user)
+        }
 
     @routes.get("/task/{id}", **documented({"success": True, "data": TASK}, errors=GONE))
-    def one(id: str) -> dict[str, Any]:
+    def one(id: str, request: Request) -> dict[str, Any]:
         """A task."""
-        return {"success": True, "data": _task(queue.record(id), services)}
+        return {"success": True, "data": _task(own_queue(request, queue).record(id), services)}
 
     @routes.get("/task/{id}/position", **documented({"status": "pending", "position": 1}, errors=GONE))
-    def position(id: str) -> dict[str, Any]:
+    def position(id: str, request: Request) -> dict[str, Any]:
         """Its status, and its place in line from 1; null for one that does not wait."""
-        record = queue.record(id)
+        record = own_queue(request, queue).record(id)
         line = [entry.task_id for entry in queue.line(MAX_IMPORTED)]
         return {"status": _word(record.status), "position": line.index(id) + 1 if id in line else None}
 
     @routes.get("/task/{id}/results", response_model=None, **documented(RESULTS, errors=GONE))
-    def results(id: str, zip: bool = False) -> Response | dict[str, Any]:
+    def results(id: str, request: Request, zip: bool = False) -> Response | dict[str, Any]:
         """The images of a task with their infotexts, as data URIs or as a zip file."""
-        record = queue.record(id)
+        record = own_queue(request, queue).record(id)
         files = [path for path in image_paths(record) if path.is_file()]
         if zip:
             return _zipped(files, id)
@@ -223,9 +227,11 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         }
 
     @routes.put("/task/{id}", **documented(DONE, errors=GONE))
-    def change(id: str, body: TaskChange) -> dict[str, Any]:
+    def change(id: str, body: TaskChange, request: Request) -> dict[str, Any]:
         """Have a waiting task ask for something else."""
+        own_queue(request, queue).require(id)
         parameters = dict(body.params or {})
+        check_parameters(request, parameters)
         if body.checkpoint is not None:
             parameters["checkpoint"] = body.checkpoint
         if parameters:
@@ -235,9 +241,9 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         return _done("Task updated")
 
     @routes.delete("/task/{id}", **documented(DONE, errors=GONE))
-    def delete(id: str) -> dict[str, Any]:
+    def delete(id: str, request: Request) -> dict[str, Any]:
         """Cancel a task that waits or runs; forget one that has ended."""
-        if queue.record(id).status.is_final:
+        if own_queue(request, queue).record(id).status.is_final:
             queue.store.remove([id])
         else:
             queue.interrupt(id, why="cancelled")
@@ -253,8 +259,9 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         return _done("Task runs next") | {"task_id": id}
 
     @routes.post("/task/{id}/requeue", **documented(WITH_ID, errors=GONE))
-    def requeue(id: str) -> dict[str, Any]:
+    def requeue(id: str, request: Request) -> dict[str, Any]:
         """Put a task in line once more, with its seeds."""
+        own_queue(request, queue).require(id)
         return _done("Task requeued") | {"task_id": queue.again(id).task_id}
 
     @routes.post("/task/{id}/move/{over_id}", **documented(DONE, errors=GONE))
@@ -267,20 +274,23 @@ def agent_scheduler_routes(services: Services) -> APIRouter:
         return _done("Task moved")
 
     @routes.post("/task/{id}/bookmark", **documented(DONE, errors=GONE))
-    def bookmark(id: str) -> dict[str, Any]:
+    def bookmark(id: str, request: Request) -> dict[str, Any]:
         """Keep a task when the history is cleared."""
+        own_queue(request, queue).require(id)
         queue.bookmark(id)
         return _done("Task bookmarked")
 
     @routes.post("/task/{id}/unbookmark", **documented(DONE, errors=GONE))
-    def unbookmark(id: str) -> dict[str, Any]:
+    def unbookmark(id: str, request: Request) -> dict[str, Any]:
         """The opposite."""
+        own_queue(request, queue).require(id)
         queue.bookmark(id, False)
         return _done("Task unbookmarked")
 
     @routes.post("/task/{id}/rename", **documented(DONE, errors=GONE))
-    def rename(id: str, name: str) -> dict[str, Any]:
+    def rename(id: str, name: str, request: Request) -> dict[str, Any]:
         """Give a task another title."""
+        own_queue(request, queue).require(id)
         queue.rename(id, name)
         return _done("Task renamed")
 

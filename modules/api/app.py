@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 
 from modules.api.about import about_routes
 from modules.api.agent_scheduler import agent_scheduler_routes
-from modules.api.auth import install_auth
+from modules.api.auth import PasswordCheck, install_auth
 from modules.api.docs_page import add_docs_page
 from modules.api.documentation import DESCRIPTION, TAGS, DescribedApi
 from modules.api.errors import install_error_handlers
@@ -18,6 +18,7 @@ from modules.api.history import history_routes
 from modules.api.interrogate import interrogate_routes
 from modules.api.limits import install_limits
 from modules.api.lists import list_routes
+from modules.api.login import login_routes
 from modules.api.memory import memory_routes
 from modules.api.options import option_routes
 from modules.api.planning import planning_routes
@@ -42,7 +43,9 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     )
     install_error_handlers(app)
     install_limits(app)
-    install_auth(app, services.access)
+    checks = PasswordCheck()
+    install_auth(app, services.access, services.flags.port, checks)
+    app.include_router(login_routes(services, checks))
     app.include_router(generation_routes(services))
     app.include_router(extras_routes(services))
     app.include_router(interrogate_routes(services))

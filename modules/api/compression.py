@@ -36,8 +36,9 @@ class CompressHtml:
             else:
                 body.extend(message.get("body", b""))
                 if not message.get("more_body", False):
+                    packed = _compressed(held[0], bytes(body))  # which changes the headers of the start, too
                     await send(held[0])
-                    await send({"type": "http.response.body", "body": _compressed(held[0], bytes(body))})
+                    await send({"type": "http.response.body", "body": packed})
 
         await self.app(scope, receive, pass_on)
 

@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.routing import compile_path
 
-from modules.api.auth import GUARDED
+from modules.access.roles import Role, role_of_function
+from modules.api.permissions import API_PATHS, OpenRoute
 from modules.scripts.callbacks import Callbacks, Moment
 
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "WEBSOCKET")
 CATCH_ALL = "{path:path}"
 
 
@@ -16,7 +19,7 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
 
     What they add would stand behind the page, which answers every path; it is put before that, and behind our own
     routes, which an extension cannot replace. Where users are set, they are asked for these paths too; what stands
-    among the API's own paths is for the API's users.
+    among the API's own paths is for the API's users. Routes are for admins, unless `open_to` stands at their function.
     """
     routes = app.router.routes
     before = list(routes)
@@ -28,19 +31,30 @@ def add_extension_routes(app: FastAPI, callbacks: Callbacks, page: Any) -> None:
     end = next((at for at, route in enumerate(before) if _answers_everything(route)), len(before))
     routes[:] = [*before[:end], *added, *before[end:]]
     app.openapi_schema = None
-    paths = (path.partition("{")[0] for route in added for path in _paths_of(route))
-    app.state.extension_paths = tuple(path for path in paths if path not in ("", "/") and not path.startswith(GUARDED))
+    found = [one for route in added for one in _routes_of(route)]
+    paths = (path.partition("{")[0] for path, _ in found)
+    app.state.extension_paths = tuple(
+        path for path in paths if path not in ("", "/") and not path.startswith(API_PATHS)
+    )
+    app.state.open_routes = tuple(_open_route(path, route) for path, route in found)
 
 
-def _paths_of(route: Any, prefix: str = "") -> Iterator[str]:
-    """The paths of a route; those of all that an included router has, which FastAPI keeps as one route without a
-    path."""
+def _routes_of(route: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """A route with its path; all that an included router has, which FastAPI keeps as one route without a path."""
     if hasattr(route, "path"):
-        yield prefix + route.path
+        yield prefix + route.path, route
         return
     inner = prefix + route.include_context.prefix
     for one in route.original_router.routes:
-        yield from _paths_of(one, inner)
+        yield from _routes_of(one, inner)
+
+
+def _open_route(path: str, route: Any) -> OpenRoute:
+    """Who may use a route of an extension. A mounted app is for admins, with all below."""
+    is_mount = not hasattr(route, "methods") and hasattr(route, "app")
+    pattern = compile_path(f"{path.rstrip('/')}/{{path:path}}" if is_mount else path)[0]
+    methods = frozenset(getattr(route, "methods", None) or METHODS)
+    return OpenRoute(methods, pattern, role_of_function(getattr(route, "endpoint", None)) or Role.ADMIN)
 
 
 def _answers_everything(route: Any) -> bool:

@@ -53,7 +53,7 @@ def extras_routes(services: Services) -> APIRouter:
             sources=(Source("of the request", data=body.image),),
             operations=operations_from(body),
             save=False,
-            user=user_of(request, services.access),
+            user=user_of(request),
         )
         found = await run(wanted, request)
         info = html_of(found)
@@ -69,7 +69,7 @@ def extras_routes(services: Services) -> APIRouter:
             operations=operations_from(body),
             is_batch=True,
             save=False,
-            user=user_of(request, services.access),
+            user=user_of(request),
         )
         found = await run(wanted, request)
         failures = [FailureItem(name=one.name, error=one.error) for one in found.failures]

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
 
 from fastapi import APIRouter, Request
 
-from modules.api.auth import user_of
+from modules.access.roles import Role
+from modules.api.auth import identity_of, own_queue
 from modules.api.documentation import documented
 from modules.api.replies import txt2img_reply
 from modules.api.reply_models import Nothing, PngInfoReply, Txt2ImgReply
@@ -18,6 +18,7 @@ from modules.images.encode import decode_base64
 from modules.images.infotext import parse_infotext
 from modules.images.metadata import read_metadata
 from modules.jobs.job import Entry
+from modules.jobs.ownership import claimed
 from modules.services import Services
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,10 @@ def generation_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/sdapi/v1", tags=["generation"])
 
     async def generated(body: GenerationBody, request: Request) -> Txt2ImgReply:
-        wanted = replace(await asyncio.to_thread(request_from, body, services), user=user_of(request, services.access))
+        identity = identity_of(request)
+        wanted = claimed(await asyncio.to_thread(request_from, body, services), identity)
+        if body.override_settings and not body.value("override_settings_restore_afterwards"):
+            identity.require(Role.ADMIN, "Keeping settings (override_settings_restore_afterwards: false)")
         if body.override_settings and not body.value("override_settings_restore_afterwards"):
             services.settings.update(body.override_settings, from_api=True)
         every = (
@@ -79,15 +83,15 @@ def generation_routes(services: Services) -> APIRouter:
         return PngInfoReply(info=infotext or "", items=items, parameters=parameters)
 
     @routes.post("/interrupt")
-    def interrupt() -> Nothing:
+    def interrupt(request: Request) -> Nothing:
         """Stop the running job within one step."""
-        services.queue.interrupt()
+        own_queue(request, services.queue).interrupt()
         return Nothing()
 
     @routes.post("/skip", **documented())
-    def skip() -> None:
+    def skip(request: Request) -> None:
         """Leave the running batch and go on with the next."""
-        services.queue.skip()
+        own_queue(request, services.queue).skip()
 
     return routes
 

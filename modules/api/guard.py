@@ -8,9 +8,6 @@ no browsers send none of the first two and are not hindered.
 import re
 import secrets
 import socket
-import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from ipaddress import ip_address
@@ -24,16 +21,16 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from modules.access import Access, is_loopback
-from modules.api.auth import GUARDED
+from modules.access.auth_file import KEY_MARK
+from modules.api.auth import TOO_MANY
 from modules.api.errors import reply
+from modules.api.permissions import API_PATHS
 from modules.flags.flags import Flags
 
 COOKIE = "featherweight-token"
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
-JSON_PATHS = (*GUARDED, "/gradio_api/")
+JSON_PATHS = (*API_PATHS, "/gradio_api/")
 UPLOAD_PATHS = ("/gradio_api/upload",)
-MAX_FAILURES, FAILURES_WITHIN_S = 10, 60.0
-MAX_ADDRESSES = 4096
 OTHER_SITES = ("cross-site", "same-site")
 
 
@@ -89,37 +86,15 @@ class Origins:
         return "*" in self.listed or origin in self.listed or by_pattern
 
 
-class Throttle:
-    """Counts wrong passwords and tokens by client address; memory stays bounded. Not thread safe: one event loop."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def failed(self, address: str) -> None:
-        """A wrong password or token came from there."""
-        self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._now())
-        self._failures.move_to_end(address)
-        while len(self._failures) > MAX_ADDRESSES:
-            self._failures.popitem(last=False)
-
-    def wait_s(self, address: str) -> int:
-        """Seconds until this address may try again; 0: now."""
-        times = self._failures.get(address, deque())
-        if len(times) < MAX_FAILURES:
-            return 0
-        return max(int(times[0] + FAILURES_WITHIN_S - self._now() + 0.999), 0)
-
-
 class Guard:
     """The ASGI middleware around everything else. It refuses with a sentence, and makes all cookies strict."""
 
-    def __init__(self, app: ASGIApp, names: Names, origins: Origins, access: Access, throttle: Throttle) -> None:
+    def __init__(self, app: ASGIApp, names: Names, origins: Origins, access: Access) -> None:
         self._app = app
         self._names = names
         self._origins = origins
         self._access = access
-        self._throttle = throttle
+        self._throttle = access.throttle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -131,13 +106,10 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        carries_password = "authorization" in connection.headers or _path(connection).rstrip("/") == "/login"
 
         async def send_strict(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _make_cookies_strict(message)
-                if carries_password and message["status"] in (400, 401):
-                    self._throttle.failed(address)
             await send(message)
 
         await self._app(scope, receive, send_strict)
@@ -147,7 +119,6 @@ class Guard:
         return (
             self._foreign(connection)
             or self._form(connection)
-            or self._throttled(connection, address)
             or (self._without_token(connection, address) if self._access.token else None)
         )
 
@@ -190,26 +161,24 @@ class Guard:
         )
         return reply(415, "InvalidValueError", text)
 
-    def _throttled(self, connection: HTTPConnection, address: str) -> Response | None:
-        is_login = _path(connection).rstrip("/") == "/login"
-        if not (is_login or "authorization" in connection.headers or "token" in connection.query_params):
-            return None
-        wait_s = self._throttle.wait_s(address)
-        if not wait_s:
-            return None
-        text = f"Too many wrong passwords came from your address. Wait {wait_s} s, then try again."
-        return reply(429, "HTTPException", text, headers={"Retry-After": str(wait_s)})
-
     def _without_token(self, connection: HTTPConnection, address: str) -> Response | None:
-        """None for who has the token; whoever brings it in the address gets a cookie, and the address without it."""
+        """None for who has the token, or an API key; whoever brings it in the address gets a cookie, and the address
+        without it."""
         if _same(connection.cookies.get(COOKIE), self._access.token):
             return None
         scheme, _, credentials = connection.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            if _same(credentials.strip(), self._access.token):
+        given = connection.query_params.get("token")
+        is_bearer = scheme.lower() == "bearer"
+        wait_s = self._throttle.wait_s(address) if is_bearer or given is not None else 0
+        if wait_s:
+            return reply(429, "HTTPException", TOO_MANY.format(wait_s), headers={"Retry-After": str(wait_s)})
+        if is_bearer:
+            key = credentials.strip()
+            if _same(key, self._access.token):
+                return None
+            if key.startswith(KEY_MARK) and self._access.by_key(key) is not None:
                 return None
             self._throttle.failed(address)
-        given = connection.query_params.get("token")
         if _same(given, self._access.token):
             return _entered(connection, self._access.token) if _is_page_visit(connection) else None
         if given is not None:
@@ -236,7 +205,7 @@ def install_guard(app: FastAPI, flags: Flags, access: Access) -> None:
         allow_headers=["*"] if origins != Origins() else [],
         allow_credentials=origins != Origins(),
     )
-    app.add_middleware(Guard, names=Names.of(flags), origins=origins, access=access, throttle=Throttle())
+    app.add_middleware(Guard, names=Names.of(flags), origins=origins, access=access)
 
 
 def host_name(host: str) -> str:

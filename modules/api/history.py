@@ -10,7 +10,8 @@ from fastapi.responses import FileResponse
 from pydantic import Field
 
 from modules.access import is_loopback
-from modules.api.auth import user_of
+from modules.access.roles import NotAllowedError, Role, Sees
+from modules.api.auth import identity_of
 from modules.api.documentation import documented, documented_image
 from modules.api.reply_models import (
     DifferenceReply,
@@ -27,6 +28,7 @@ from modules.history.difference import Difference, difference
 from modules.history.store import PAGE, HistoryEntry
 from modules.history.thumbnails import media_type_of
 from modules.images.reading import read_image
+from modules.jobs.ownership import claimed
 from modules.jobs.queue import UNREADABLE
 from modules.processing.record.output import check_folder
 from modules.processing.request import GenerationRequest, request_from_json
@@ -34,6 +36,8 @@ from modules.services import Services
 from modules.show_folder import show_folder
 
 MAX_CHOSEN = 1000
+EVERYBODY = "*"
+NOT_THERE = "The history has no image {}; it may have been deleted."
 NO_IMAGE = "The history has no image 1767225600000000; it may have been deleted."
 MEDIA_TYPES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp", ".avif": "avif"}
 PRECISIONS = ("fp16", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row", "int8_convrot")
@@ -92,15 +96,30 @@ def history_routes(services: Services) -> APIRouter:
             raise UnknownNameError(GONE.format(entry.path.name, entry.path.parent))
         return entry.path
 
-    def own(request: Request) -> str | None:
-        """Whose images are shown: those of the user who is logged in, or all where there are no users."""
-        return user_of(request, services.access) or None
+    def whose(request: Request, wanted: str | None = None) -> str | None:
+        """Whose images are shown; None: everybody's. Without a wish one's own, where there are users; to viewers, who
+        have none, all that they see."""
+        identity = identity_of(request)
+        if wanted is None:
+            sees_all = identity.sees is Sees.ALL and not identity.role.includes(Role.USER)
+            return None if sees_all or not identity.name else identity.name
+        if wanted == EVERYBODY:
+            return None if identity.is_admin or identity.sees is Sees.ALL else identity.name
+        if not identity.may_see(wanted):
+            raise NotAllowedError(f"The images of {wanted!r} are not shown to you.")
+        return wanted
 
     def entry_of(entry_id: int, request: Request) -> HistoryEntry:
         entry = history.entry(entry_id)
-        user = own(request)
-        if user is not None and entry.user != user:
-            raise UnknownNameError(f"The history has no image {entry_id}; it may have been deleted.")
+        if not identity_of(request).may_see(entry.user):
+            raise UnknownNameError(NOT_THERE.format(entry_id))
+        return entry
+
+    def own_entry_of(entry_id: int, request: Request) -> HistoryEntry:
+        """One that this user may change."""
+        entry = entry_of(entry_id, request)
+        if not identity_of(request).may_change(entry.user):
+            raise NotAllowedError(f"{entry.path.name} is another user's image; only they and admins may change it.")
         return entry
 
     def compared(first: int, second: int, request: Request) -> Difference:
@@ -108,30 +127,38 @@ def history_routes(services: Services) -> APIRouter:
         return difference(*(read_image(path, path.name) for path in paths))
 
     @routes.get("", **documented(errors={422: "'yesterday' is no date; write 2026, 2026-11 or 2026-11-22."}))
-    def search(request: Request, q: str = "", before: int | None = None, limit: int = PAGE) -> HistoryPage:
+    def search(
+        request: Request, q: str = "", before: int | None = None, limit: int = PAGE, user: str | None = None
+    ) -> HistoryPage:
         """The newest images that a search finds: words, "phrases", `steps:>20 model:foo lora:bar fp8:on
         date:2026-11 tag:x is:starred`, each with a minus sign in front for the opposite. `before` is the last number
-        of the page before."""
+        of the page before. `user`: whose images, `*` for everybody's that one may see; without it one's own."""
         limit = max(1, min(limit, 500))
-        found = history.search(q, before, limit + 1 if limit < 500 else limit, own(request))
+        found = history.search(q, before, limit + 1 if limit < 500 else limit, whose(request, user))
         more = len(found) > limit
         return HistoryPage(images=[item(entry) for entry in found[:limit]], more=more)
 
     @routes.get("/count", **documented(120))
-    def count(request: Request, q: str = "") -> int:
+    def count(request: Request, q: str = "", user: str | None = None) -> int:
         """How many images a search finds."""
-        return history.count(q, own(request))
+        return history.count(q, whose(request, user))
+
+    @routes.get("/users", **documented(["", "anna"]))
+    def users(request: Request) -> list[str]:
+        """Whose images one may see; "" stands for images of nobody's job."""
+        identity = identity_of(request)
+        return [user for user in history.users() if identity.may_see(user)]
 
     @routes.get("/values", **documented(["featherweight-scenes", "other"]))
-    def values(key: str) -> list[str]:
+    def values(key: str, request: Request, user: str | None = None) -> list[str]:
         """The values that images have for a key of the search, such as model or tag."""
-        return history.values_of(key)
+        return history.values_of(key, user=whose(request, user))
 
     @routes.get("/of-job")
     def of_job(task_id: str, request: Request) -> list[HistoryItem]:
         """The images of a job, in the order in which they were made."""
-        user = own(request)
-        return [item(entry) for entry in history.of_task(task_id) if user in (None, entry.user)]
+        identity = identity_of(request)
+        return [item(entry) for entry in history.of_task(task_id) if identity.may_see(entry.user)]
 
     @routes.get("/one", **documented(errors={404: NO_IMAGE}))
     def one(id: int, request: Request) -> HistoryItem:
@@ -156,25 +183,25 @@ def history_routes(services: Services) -> APIRouter:
     @routes.post("/star", **documented(errors={404: NO_IMAGE}))
     def star(body: StarBody, request: Request) -> list[HistoryItem]:
         """Mark images, or take the mark away."""
-        chosen = [entry_of(entry_id, request) for entry_id in body.ids]
+        chosen = [own_entry_of(entry_id, request) for entry_id in body.ids]
         return [item(history.star(entry.id, body.starred)) for entry in chosen]
 
     @routes.post("/tags", **documented(errors={404: NO_IMAGE}))
     def tag(body: TagBody, request: Request) -> list[HistoryItem]:
         """Give images tags instead of those they have."""
-        chosen = [entry_of(entry_id, request) for entry_id in body.ids]
+        chosen = [own_entry_of(entry_id, request) for entry_id in body.ids]
         return [item(history.tag(entry.id, body.tags)) for entry in chosen]
 
     @routes.post("/delete", **documented(errors={404: NO_IMAGE}))
     def delete(body: Chosen, request: Request) -> list[HistoryItem]:
         """Move images to the folder outputs/trash, and out of the history; `restore` brings them back."""
-        chosen = [entry_of(entry_id, request) for entry_id in body.ids]
+        chosen = [own_entry_of(entry_id, request) for entry_id in body.ids]
         return [item(history.delete(entry.id)) for entry in chosen]
 
     @routes.post("/restore", **documented(errors={404: NO_IMAGE}))
     def restore(body: Chosen, request: Request) -> list[HistoryItem]:
         """Bring deleted images back to where they were."""
-        chosen = [entry_of(entry_id, request) for entry_id in body.ids]
+        chosen = [own_entry_of(entry_id, request) for entry_id in body.ids]
         return [item(history.restore(entry.id)) for entry in chosen]
 
     @routes.post("/show", **documented(errors={404: NO_IMAGE}))
@@ -190,7 +217,7 @@ def history_routes(services: Services) -> APIRouter:
         with `difference` when it is done."""
         entry = entry_of(body.id, request)
         wanted = await asyncio.to_thread(in_precision, entry, body.precision, services)
-        wanted = replace(wanted, user=user_of(request, services.access))
+        wanted = claimed(wanted, identity_of(request), services.settings.current)
         return TaskIdReply(task_id=(await asyncio.to_thread(services.queue.submit, wanted)).task_id)
 
     @routes.get("/difference", response_class=Response, **documented_image("png", errors={404: NO_IMAGE}))

@@ -4,6 +4,7 @@ import asyncio
 
 from fastapi import APIRouter, Request
 
+from modules.api.auth import user_of
 from modules.api.documentation import documented
 from modules.api.generation import ended_before_the_client
 from modules.api.reply_models import InterrogateReply
@@ -30,7 +31,13 @@ def interrogate_routes(services: Services) -> APIRouter:
             raise UnknownNameError.of("interrogate model", body.model, NAMES)
         image = await asyncio.to_thread(decode_image, body.image)
         task = await asyncio.to_thread(
-            start_interrogation, services.queue, services.captioners, image, body.model, services.settings.current
+            start_interrogation,
+            services.queue,
+            services.captioners,
+            image,
+            body.model,
+            services.settings.current,
+            user_of(request),
         )
         if not await ended_before_the_client(task, request):
             await asyncio.to_thread(services.queue.interrupt, task.task_id, why="left by its client")

@@ -1,7 +1,8 @@
 """Progress: of the running job for clients, and of a named task for the page."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
+from modules.api.auth import identity_of, own_queue
 from modules.api.documentation import documented
 from modules.api.reply_models import (
     ClearedReply,
@@ -27,11 +28,12 @@ def progress_routes(services: Services) -> APIRouter:
     queue = services.queue
 
     @routes.get("/sdapi/v1/progress")
-    def progress(skip_current_image: bool = False) -> ProgressReply:
-        """Where the running job stands; all zero when there is none."""
-        job = queue.running
+    def progress(request: Request, skip_current_image: bool = False) -> ProgressReply:
+        """Where the running job stands; all zero when there is none, or when it is another user's."""
+        own = own_queue(request, queue)
+        job = own.running
         if job is None:
-            return _task_progress(queue.running_task)
+            return _task_progress(own.running_task)
         state = job.progress()
         done, total = job.request.batch_count, max(state.total_steps // max(job.request.batch_count, 1), 1)
         return ProgressReply(
@@ -53,9 +55,9 @@ def progress_routes(services: Services) -> APIRouter:
         )
 
     @routes.post("/internal/progress", response_model_exclude_unset=True)
-    def task_progress(body: ProgressBody) -> TaskProgressReply:
+    def task_progress(body: ProgressBody, request: Request) -> TaskProgressReply:
         """Where a task stands, with a new preview when there is one the caller has not seen."""
-        job = queue.find(body.id_task or "")
+        job = own_queue(request, queue).find(body.id_task or "")
         if job is None:
             return _unknown_task()
         state = queue.progress(job.task_id)
@@ -77,19 +79,21 @@ def progress_routes(services: Services) -> APIRouter:
         )
 
     @routes.get("/internal/pending-tasks")
-    def pending_tasks() -> PendingTasksReply:
+    def pending_tasks(request: Request) -> PendingTasksReply:
         """Task ids of the running job and those in line."""
-        tasks = [entry.task_id for entry in queue.pending if isinstance(entry, Job)]
+        tasks = [entry.task_id for entry in own_queue(request, queue).pending if isinstance(entry, Job)]
         return PendingTasksReply(size=len(tasks), tasks=tasks)
 
     @routes.post("/internal/clear-queue")
-    def clear_queue() -> ClearedReply:
+    def clear_queue(request: Request) -> ClearedReply:
         """Take everything that waits out of the line; what runs goes on."""
-        return ClearedReply(cleared=queue.clear())
+        return ClearedReply(cleared=own_queue(request, queue).clear())
 
     @routes.get("/internal/notices", **documented([NOTICE]))
-    def notices() -> list[str]:
+    def notices(request: Request) -> list[str]:
         """What the user should know about this server: damaged files that were kept aside, doors that are open."""
+        if not identity_of(request).is_admin:
+            return []  # about files of the server's machine
         spool = (services.spool.notice,) if services.spool.notice else ()
         return list(dict.fromkeys((*spool, *services.notices, *queue.store.notices)))
 

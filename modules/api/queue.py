@@ -4,16 +4,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 
+from modules.api.auth import identity_of, own_queue
 from modules.api.documentation import documented, documented_image
 from modules.api.reply_models import Nothing, QueueCount, QueueEntry, QueueReply, TaskIdReply, WorkerReply
 from modules.api.schemas import Tolerant
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.editing import api_values, request_infotext, with_api_values
 from modules.jobs.job import IMAGE_TYPE, Entry, Job, JobStatus
+from modules.jobs.ownership import OwnQueue, check_overrides
 from modules.jobs.queue import UNREADABLE, WhenDone
 from modules.jobs.store import JobRecord
 from modules.jobs.tasks import Task
@@ -114,41 +116,48 @@ def queue_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/featherweight/v1/queue", tags=["queue"])
     queue = services.queue
 
+    def own(request: Request) -> OwnQueue:
+        return own_queue(request, queue)
+
     @routes.get("", **documented(EXAMPLE))
-    def whole(limit: int = 100) -> QueueReply:
-        """What runs, what waits in the order in which it will run, and what ended last."""
-        running = [entry_reply(entry) for entry in queue.running_entries]
+    def whole(request: Request, limit: int = 100) -> QueueReply:
+        """What runs, what waits in the order in which it will run, and what ended last: one's own work, for admins
+        everybody's."""
+        view = own(request)
+        running = [entry_reply(entry) for entry in view.running_entries]
         limit = max(0, min(limit, MAX_SHOWN))
         return QueueReply(
             paused=queue.is_paused,
             when_done=queue.when_done.value,
             running=running[0] if running else None,
             running_all=running,
-            workers=worker_replies(services),
-            waiting=[entry_reply(entry) for entry in queue.line(limit)],
-            waiting_total=queue.waiting_count,
-            ended=[record_reply(record) for record in queue.store.ended_jobs(limit=min(limit, SHOWN_ENDED))],
-            failed_total=queue.store.count((JobStatus.FAILED,)),
+            workers=worker_replies(services) if view.identity.is_admin else [],
+            waiting=[entry_reply(entry) for entry in view.line(limit)],
+            waiting_total=view.waiting_count,
+            ended=[
+                record_reply(record) for record in queue.store.ended_jobs(limit=min(limit, SHOWN_ENDED), user=view.user)
+            ],
+            failed_total=queue.store.count((JobStatus.FAILED,), view.user),
         )
 
     @routes.get("/job", **documented(errors={404: "No job has the task id 'task(abc)'."}))
-    def one(task_id: str) -> QueueEntry:
+    def one(task_id: str, request: Request) -> QueueEntry:
         """One job with its parameters, by the names of POST /sdapi/v1/txt2img, and as an infotext that fills a form."""
-        record = queue.record(task_id)
-        request = request_of(record, services)
+        record = own(request).record(task_id)
+        wanted = request_of(record, services)
         entry = queue.find_entry(task_id)
         reply = entry_reply(entry) if entry is not None and not entry.status.is_final else record_reply(record)
-        if request is not None:
-            reply.parameters = api_values(request)
-            reply.infotext = request_infotext(request, services.catalogue)
+        if wanted is not None:
+            reply.parameters = api_values(wanted)
+            reply.infotext = request_infotext(wanted, services.catalogue)
         return reply
 
     @routes.get(
         "/image", response_class=FileResponse, **documented_image("png", errors={404: "The job has no such image."})
     )
-    def image(task_id: str, index: int = 0) -> FileResponse:
+    def image(task_id: str, request: Request, index: int = 0) -> FileResponse:
         """A finished image of a job, from its file."""
-        paths = image_paths(queue.record(task_id))
+        paths = image_paths(own(request).record(task_id))
         if not 0 <= index < len(paths) or not paths[index].is_file():
             raise UnknownNameError(f"The job has no image {index}, or its file was taken away.")
         return FileResponse(paths[index], headers={"X-Content-Type-Options": "nosniff"})
@@ -166,14 +175,14 @@ def queue_routes(services: Services) -> APIRouter:
         return Nothing()
 
     @routes.post("/clear")
-    def clear() -> QueueCount:
+    def clear(request: Request) -> QueueCount:
         """Cancel everything that waits; what runs goes on."""
-        return QueueCount(count=queue.clear())
+        return QueueCount(count=own(request).clear())
 
     @routes.post("/retry-failed")
-    def retry_failed() -> QueueCount:
+    def retry_failed(request: Request) -> QueueCount:
         """Put all failed jobs in line once more, and forget that they failed."""
-        return QueueCount(count=len(retried(services)))
+        return QueueCount(count=len(retried(services, own(request).user)))
 
     @routes.post("/when-done", **documented(errors={422: "No command is set (setting queue_done_command)."}))
     def when_done(body: WhenDoneBody) -> Nothing:
@@ -190,39 +199,43 @@ def queue_routes(services: Services) -> APIRouter:
         return Nothing()
 
     @routes.post("/move", **documented(errors={404: NO_JOB}))
-    def move(body: MoveBody) -> Nothing:
+    def move(body: MoveBody, request: Request) -> Nothing:
         """Put a waiting job elsewhere in line."""
-        queue.move_before(body.task_id, body.before)
+        own(request).move_before(body.task_id, body.before)
         return Nothing()
 
     @routes.post("/cancel")
-    def cancel(body: QueueId) -> Nothing:
+    def cancel(body: QueueId, request: Request) -> Nothing:
         """Take a job out of the line, or stop it within one step; what is finished is kept."""
-        queue.interrupt(body.task_id, why="cancelled")
+        own(request).interrupt(body.task_id, why="cancelled")
         return Nothing()
 
     @routes.post("/remove", **documented(errors={404: "No job has the task id 'task(abc)'."}))
-    def remove(body: QueueId) -> Nothing:
+    def remove(body: QueueId, request: Request) -> Nothing:
         """Forget an ended job, with the images that it began with. What it made stays."""
-        if not queue.record(body.task_id).status.is_final:
+        if not own(request).record(body.task_id).status.is_final:
             raise InvalidValueError("The job waits or runs; cancel it first.")
         queue.store.remove([body.task_id])
         return Nothing()
 
     @routes.post("/again", **documented(errors={404: "No job has the task id 'task(abc)'."}))
-    def again(body: AgainBody) -> TaskIdReply:
+    def again(body: AgainBody, request: Request) -> TaskIdReply:
         """Put a job in line once more, with its seeds or with others. Answers with the new task id."""
+        own(request).require(body.task_id)
         return TaskIdReply(task_id=queue.again(body.task_id, body.seed).task_id)
 
     @routes.post("/rename", **documented(errors={404: "No job has the task id 'task(abc)'."}))
-    def rename(body: RenameBody) -> Nothing:
+    def rename(body: RenameBody, request: Request) -> Nothing:
         """Give a job another title."""
+        own(request).require(body.task_id)
         queue.rename(body.task_id, body.title)
         return Nothing()
 
     @routes.post("/change", **documented(errors={404: NO_JOB, 422: "width is 7; allowed is 16 to 8192."}))
-    def change(body: ChangeBody) -> QueueEntry:
+    def change(body: ChangeBody, request: Request) -> QueueEntry:
         """Have a waiting job ask for something else."""
+        own(request).require(body.task_id)
+        check_parameters(request, body.parameters)
         return entry_reply(queue.change(body.task_id, changing(services, body.parameters)))
 
     return routes
@@ -251,10 +264,17 @@ def changing(services: Services, parameters: dict[str, Any]) -> Any:
     return lambda request: with_api_values(request, parameters, services.catalogue, upscalers)
 
 
-def retried(services: Services) -> list[str]:
-    """Put all failed jobs in line again; the new task ids. Those whose record cannot be read stay as they are."""
+def check_parameters(request: Request, parameters: dict[str, Any]) -> None:
+    """Raise `NotAllowedError` for settings among the parameters of a job that this user may not change."""
+    overrides = parameters.get("override_settings")
+    check_overrides(overrides if isinstance(overrides, dict) else {}, identity_of(request))
+
+
+def retried(services: Services, user: str | None = None) -> list[str]:
+    """Put all failed jobs in line again, of one user or of all; the new task ids. Those whose record cannot be read
+    stay as they are."""
     queue, ids = services.queue, []
-    for record in reversed(queue.store.ended_jobs((JobStatus.FAILED,), limit=10000)):
+    for record in reversed(queue.store.ended_jobs((JobStatus.FAILED,), limit=10000, user=user)):
         try:
             entry = queue.again(record.task_id)
         except UNREADABLE:

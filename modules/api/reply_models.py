@@ -132,6 +132,15 @@ class ClearedReply(Reply):
     cleared: int = Field(examples=[2])
 
 
+class MeReply(Reply):
+    """Who one is to this server."""
+
+    name: str
+    role: str = Field(examples=["user"])
+    sees: str = Field(examples=["own"])
+    can_log_out: bool
+
+
 class TaskIdReply(Reply):
     """The task id of work that was put in line."""
 

@@ -1,7 +1,8 @@
 """Long work that makes no image: what there is, how far it is, and stopping it."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
+from modules.api.auth import own_queue
 from modules.api.documentation import documented
 from modules.api.reply_models import TaskItem
 from modules.jobs.tasks import Task
@@ -33,21 +34,21 @@ def task_routes(services: Services) -> APIRouter:
     queue = services.queue
 
     @routes.get("/tasks")
-    def list_tasks() -> list[TaskItem]:
+    def list_tasks(request: Request) -> list[TaskItem]:
         """Long work, the newest first. Reports, comparisons, conversions, merges: those that wait, the one that runs,
         and the last that ended."""
-        return [task_reply(task) for task in queue.tasks()]
+        return [task_reply(task) for task in own_queue(request, queue).tasks()]
 
     @routes.get("/tasks/{task_id}", **documented(errors={404: UNKNOWN}))
-    def one_task(task_id: str) -> TaskItem:
+    def one_task(task_id: str, request: Request) -> TaskItem:
         """How far a task is. Ask again until `status` is done, failed or interrupted; then `outcome` or `error` says
         what came of it. Times are seconds, `fraction` is 0 to 1."""
-        return task_reply(queue.task(task_id))
+        return task_reply(own_queue(request, queue).task(task_id))
 
     @routes.post("/tasks/{task_id}/cancel", **documented(errors={404: UNKNOWN}))
-    def cancel(task_id: str) -> TaskItem:
+    def cancel(task_id: str, request: Request) -> TaskItem:
         """Stop a task. It stops at its next step and leaves no half files; one that has ended stays as it is."""
-        task = queue.task(task_id)
+        task = own_queue(request, queue).task(task_id)
         queue.interrupt(task_id, why="cancelled")
         return task_reply(task)
 

@@ -19,10 +19,15 @@ COMMANDS: dict[str, str] = {
     "convert": "modules.cli.precision:convert",
     "lora": "modules.cli.lora:main",
     "merge": "modules.cli.merge:main",
+    "user": "modules.cli.user:main",
     "texts": "modules.ui.list_texts:main",
     "train": "modules.cli.train:main",
     "offload-clean": "modules.cli.offload:main",
+    "import": "modules.cli.import_folder:main",
+    "doctor": "modules.setup.doctor:main",
 }
+WITHOUT_SET_UP = frozenset({"doctor", "update"})
+"""Those that need nothing installed: they run in the Python that was started, before any set-up."""
 
 
 def require_command(name: str) -> str:

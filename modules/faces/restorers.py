@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from PIL import Image
 from modules.errors import CheckpointError, UnknownNameError
 from modules.faces.alignment import Alignment
 from modules.faces.restorer_types import NAMES, NO_RESTORERS, RESTORERS, SUFFIXES, RestorerType
+from modules.model_folders import as_folders
 
 if TYPE_CHECKING:
     import torch
@@ -41,17 +42,28 @@ class _Loaded:
     model: FaceModel
 
 
+def _files_of(folder: Path) -> list[Path]:
+    """What may be restorers in a folder, by name."""
+    if not folder.is_dir():
+        return []
+    return [
+        path
+        for path in sorted(folder.iterdir(), key=lambda path: path.name.lower())
+        if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(NO_RESTORERS)
+    ]
+
+
 class FaceRestorers:
     """Holds at most one restorer, and the detector. `folders` are given by type (`RestorerType.folder`), `files` where
     the command line names one; `find_device` maps a program part ("gfpgan", "codeformer") to its device."""
 
     def __init__(
         self,
-        folders: Mapping[str, Path],
+        folders: Mapping[str, Path | Iterable[Path]],
         find_device: Callable[[str], torch.device],
         files: Mapping[str, Path] | None = None,
     ) -> None:
-        self._folders = dict(folders)
+        self._folders = {name: as_folders(some) for name, some in folders.items()}
         self._files = dict(files or {})
         self._find_device = find_device
         self._lock = threading.RLock()
@@ -60,21 +72,17 @@ class FaceRestorers:
 
     def file_of(self, restorer: RestorerType) -> Path | None:
         """The file of a restorer: the one of the command line, or the last by name of those that carry its name,
-        or else of all in its folder."""
+        or else of all; in the first of its folders that holds one."""
         named = self._files.get(restorer.name)
         if named is not None:
             return named
-        folder = self._folders.get(restorer.folder)
-        if folder is None or not folder.is_dir():
-            return None
-        found = [
-            path
-            for path in sorted(folder.iterdir(), key=lambda path: path.name.lower())
-            if path.suffix.lower() in SUFFIXES and path.is_file() and not path.name.startswith(NO_RESTORERS)
-        ]
-        own = [path for path in found if restorer.name.lower() in path.name.lower()]
-        chosen = own or found
-        return chosen[-1] if chosen else None
+        for folder in self._folders.get(restorer.folder, ()):
+            found = _files_of(folder)
+            own = [path for path in found if restorer.name.lower() in path.name.lower()]
+            chosen = own or found
+            if chosen:
+                return chosen[-1]
+        return None
 
     def check(self, name: str) -> RestorerType:
         """The restorer of this name, in any case. Raises `UnknownNameError`, and `CheckpointError` that says which file
@@ -83,7 +91,7 @@ class FaceRestorers:
         if restorer is None:
             raise UnknownNameError.of("face restorer", name, NAMES)
         if self.file_of(restorer) is None:
-            folder = self._folders.get(restorer.folder, Path("models") / restorer.folder)
+            folder = next(iter(self._folders.get(restorer.folder, ())), Path("models") / restorer.folder)
             raise CheckpointError(
                 f"{restorer.name} has no file: put one, such as {restorer.example}, into {folder}. "
                 "Nothing is downloaded."

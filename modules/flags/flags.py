@@ -182,6 +182,9 @@ class Flags:
         SERVER, "a further name this server may be called by, as behind a reverse proxy; repeatable", "append"
     )
     gradio_auth_path: str | None = file(SERVER, "file of user:password lines, added to --gradio-auth")
+    auth_file: str | None = file(SERVER, "file of users with hashed passwords and roles (launch.py user makes it)")
+    session_idle_hours: int = value(SERVER, "a login ends when it is not used for so long", 12, whole_number(1, 8760))
+    session_hours: int = value(SERVER, "a login ends after so long in any case", 168, whole_number(1, 8760))
     gradio_allowed_path: tuple[str, ...] = values(
         SERVER, "folder that images may be saved in when other machines can reach the server; repeatable", "append"
     )

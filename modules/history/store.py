@@ -305,11 +305,25 @@ class History:
             yield from map(_entry, rows)
             before = rows[-1]["id"]
 
-    def values_of(self, key: str, limit: int = 200) -> list[str]:
-        """The values that images have for a key, for lists to choose from."""
+    def values_of(self, key: str, limit: int = 200, user: str | None = None) -> list[str]:
+        """The values that images have for a key, for lists to choose from; of one user's images or of all."""
         with self._using():
-            rows = self._db.execute("SELECT text FROM facets WHERE key = ? ORDER BY text LIMIT ?", (key, limit))
-            return [str(row[0]) for row in rows]
+            rows = self._db.execute("SELECT id, text FROM facets WHERE key = ? ORDER BY text LIMIT ?", (key, limit))
+            found = [(int(row[0]), str(row[1])) for row in rows]
+            if user is None:
+                return [text for _, text in found]
+            own = self._tokens(Value("user", user, is_whole=True))
+            any_image = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
+            return [
+                text
+                for number, text in found
+                if self._db.execute(any_image, (f"{own} AND facets : f{number}",)).fetchone()
+            ]
+
+    def users(self) -> list[str]:
+        """Whose images there are; "" for those that nobody's job has made, as imported ones."""
+        with self._using():
+            return [str(row[0]) for row in self._db.execute("SELECT DISTINCT user FROM entries ORDER BY user")]
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -480,6 +494,9 @@ class History:
         if "trashed" in query.states:
             where.append("entries.trashed_from IS NOT NULL")
             source, key = "entries", "entries.id"
+            if user is not None:
+                where.append("entries.user = ?")
+                values.append(user)
         else:
             match = self._match(query, user)
             if match == ALL:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from modules.access.roles import ANYBODY, Identity
 from modules.errors import BusyError, FeatherweightError, Interrupted, InvalidValueError, UnknownNameError
 from modules.jobs.job import Job, JobStatus
 from modules.processing.request import GenerationRequest
@@ -44,7 +45,8 @@ class BatchState:
 class Batch:
     """Begun by `Batches.begin`."""
 
-    def __init__(self, items: Sequence[BatchItem], submit: Submit) -> None:
+    def __init__(self, items: Sequence[BatchItem], submit: Submit, user: str = "") -> None:
+        self.user = user
         self._items = tuple(items)
         self._submit = submit
         self._lock = threading.Lock()
@@ -124,11 +126,11 @@ class Batches:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Batch] = OrderedDict()
 
-    def begin(self, batch_id: str, items: Sequence[BatchItem], submit: Submit) -> Batch:
+    def begin(self, batch_id: str, items: Sequence[BatchItem], submit: Submit, user: str = "") -> Batch:
         """Begin a batch in a thread of its own. Raises `InvalidValueError` for an empty one and a known id."""
         if not items:
             raise InvalidValueError("The batch is empty: choose images, or a folder that holds some.")
-        batch = Batch(items, submit)
+        batch = Batch(items, submit, user)
         with self._lock:
             if batch_id in self._known:
                 raise InvalidValueError(f"A batch has the id {batch_id!r} already; choose another.")
@@ -138,11 +140,11 @@ class Batches:
         threading.Thread(target=batch.run, name="featherweight-batch", daemon=True).start()
         return batch
 
-    def get(self, batch_id: str) -> Batch:
-        """Raises `UnknownNameError` for a batch that this server does not know."""
+    def get(self, batch_id: str, identity: Identity = ANYBODY) -> Batch:
+        """Raises `UnknownNameError` for a batch that this server does not know, or that is another user's."""
         with self._lock:
             found = self._known.get(batch_id)
-        if found is None:
+        if found is None or not identity.may_change(found.user):
             raise UnknownNameError(
                 "This batch is not known: the server was restarted since, or many others came after it. What was made "
                 "until then is saved; Generate begins it again."

@@ -191,7 +191,9 @@ class Extras:
             run.task = task
             return self._work(task, run, settings)
 
-        return run, TaskSpec(EXTRAS_TYPE, title, work, request.to_json(), makes_images=True, product=run)
+        return run, TaskSpec(
+            EXTRAS_TYPE, title, work, request.to_json(), makes_images=True, product=run, user=request.user
+        )
 
     def images_in(self, folder: str) -> tuple[Source, ...]:
         """The image files of a folder of this machine, by name; raises `InvalidValueError` and `OutputError`."""

@@ -13,7 +13,7 @@ INTERROGATE_TYPE = "interrogate"
 
 
 def start_interrogation(
-    queue: JobQueue, captioners: Captioners, image: Image.Image, name: str, settings: Settings
+    queue: JobQueue, captioners: Captioners, image: Image.Image, name: str, settings: Settings, user: str = ""
 ) -> Task:
     """Put a caption in line; its outcome is `{"caption": ...}`. Raises as `JobQueue.submit_task`."""
 
@@ -21,4 +21,4 @@ def start_interrogation(
         task.progress(0, 1, f"interrogating ({name})")
         return {"caption": captioners.caption(image, name, settings)}
 
-    return queue.submit_task(INTERROGATE_TYPE, f"Interrogate ({name})", work, makes_images=True)
+    return queue.submit_task(INTERROGATE_TYPE, f"Interrogate ({name})", work, makes_images=True, user=user)

@@ -290,15 +290,17 @@ class JobQueue:
         *,
         makes_images: bool = False,
         product: object | None = None,
+        user: str = "",
     ) -> Task:
         """Put other work in line, see `TaskSpec`. Raises as `submit`."""
-        return self.submit_spec(TaskSpec(type, title, work, request or {}, makes_images, product))
+        return self.submit_spec(TaskSpec(type, title, work, request or {}, makes_images, product, user))
 
     def submit_spec(self, spec: TaskSpec) -> Task:
         """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
         task = Task(_new_id(), spec.type, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
         task.on_note = self.store.note
+        task.standing.user = spec.user
         self._enter(task)
         return task
 
@@ -308,7 +310,9 @@ class JobQueue:
         record = self.record(task_id)
         if record.type != IMAGE_TYPE:
             work = self._work_of(record)
-            return self.submit_spec(TaskSpec(record.type, record.title, work, record.request))
+            return self.submit_spec(
+                TaskSpec(record.type, record.title, work, record.request, user=record.standing.user)
+            )
         request = self._reading(record)()
         if seed is not None:
             request = replace(request, seed=seed, subseed=-1 if request.subseed_strength == 0 else request.subseed)

@@ -360,9 +360,10 @@ class JobStore:
         rows = self._query("SELECT * FROM jobs WHERE task_id = ?", (task_id,))
         return rows[0] if rows else None
 
-    def recent(self, limit: int = 50) -> list[JobRecord]:
-        """The newest first."""
-        return self._query("SELECT * FROM jobs ORDER BY created_at DESC LIMIT ?", (limit,))
+    def recent(self, limit: int = 50, user: str | None = None) -> list[JobRecord]:
+        """The newest first; of one user or of all."""
+        sql = "SELECT * FROM jobs WHERE user = coalesce(?, user) ORDER BY created_at DESC LIMIT ?"
+        return self._query(sql, (user, limit))
 
     def waiting(self) -> list[JobRecord]:
         """What has not ended, in order: what ran when the server ended comes first."""
@@ -386,10 +387,11 @@ class JobStore:
             (*statuses, user, limit, offset),
         )
 
-    def count(self, statuses: Sequence[JobStatus]) -> int:
-        """How many jobs of these states are recorded."""
+    def count(self, statuses: Sequence[JobStatus], user: str | None = None) -> int:
+        """How many jobs of these states are recorded; of one user or of all."""
         marks = ", ".join("?" * len(statuses))
-        return int(self._rows(f"SELECT count(*) FROM jobs WHERE status IN ({marks})", tuple(statuses))[0][0])
+        sql = f"SELECT count(*) FROM jobs WHERE status IN ({marks}) AND user = coalesce(?, user)"
+        return int(self._rows(sql, (*statuses, user))[0][0])
 
     def images(self, task_id: str | None = None) -> dict[str, list[ImageRecord]]:
         """The images of work that has not ended, by task ids: finished or about to be. Of one, or of all."""

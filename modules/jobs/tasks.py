@@ -29,6 +29,7 @@ class TaskSpec:
     request: Mapping[str, Any] = field(default_factory=dict)
     makes_images: bool = False  # this and `product`: see `Task`
     product: object | None = None
+    user: str = ""  # whose it is
 
 
 @dataclass(frozen=True)

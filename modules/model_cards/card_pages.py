@@ -2,38 +2,38 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from modules.adapters.adapter_file import AdapterError
 from modules.adapters.catalogue import AdapterCatalogue, AdapterInfo
 from modules.adapters.embeddings import IMAGE_SUFFIXES, TENSOR_SUFFIXES, read_embedding
 from modules.model_cards.cards import CardPage, ModelFile
-from modules.model_folders import Listing
+from modules.model_folders import Listing, as_folders
 from modules.models.reading.catalogue import CHECKPOINT_SUFFIXES, CheckpointCatalogue
 
 NOTES_IN_TAG = (*("description", "sd version", "activation text"), *("preferred weight", "negative text", "notes"))
 """What is noted of files that a tag uses."""
 
 
-def embedding_page(folder: Path) -> CardPage:
+def embedding_page(folders: Path | Iterable[Path]) -> CardPage:
     """Textual inversion embeddings; the word in the prompt is the file's name."""
     files = EmbeddingFiles()
     return CardPage(
         id="textual_inversion",
         title="Textual Inversion",
-        folders=(folder,),
+        folders=as_folders(folders),
         suffixes=TENSOR_SUFFIXES,
         list_files=lambda listing, settings: files.of(listing),
     )
 
 
-def hypernetwork_page(folder: Path, catalogue: AdapterCatalogue) -> CardPage:
+def hypernetwork_page(folders: Path | Iterable[Path], catalogue: AdapterCatalogue) -> CardPage:
     """`<hypernet:name:weight>`."""
     return CardPage(
         id="hypernetworks",
         title="Hypernetworks",
-        folders=(folder,),
+        folders=as_folders(folders),
         suffixes=(".pt",),
         tag="hypernet",
         notes=tuple(note for note in NOTES_IN_TAG if note != "sd version"),

@@ -49,7 +49,7 @@ class ThisMachine:
 
     def nvidia(self) -> Nvidia | None:
         """The NVIDIA cards, if a driver answers."""
-        program = shutil.which("nvidia-smi") or (str(_WSL_NVIDIA_SMI) if _WSL_NVIDIA_SMI.exists() else None)
+        program = nvidia_smi()
         if program is None:
             return None
         # compute_cap is unknown to old drivers, which then answer nothing at all: ask again without it.
@@ -69,6 +69,11 @@ class ThisMachine:
             _text(device / "vendor") == _INTEL_VENDOR and _ARC_DEVICE.match(_text(device / "device")) is not None
             for device in self._root.glob("sys/class/drm/card*/device")
         )
+
+
+def nvidia_smi() -> str | None:
+    """The program that asks NVIDIA's driver, where there is one."""
+    return shutil.which("nvidia-smi") or (str(_WSL_NVIDIA_SMI) if _WSL_NVIDIA_SMI.exists() else None)
 
 
 def parse_nvidia(output: str) -> Nvidia | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from modules.cli.commands import COMMANDS, load_command, require_command
+from modules.cli.commands import COMMANDS, WITHOUT_SET_UP, load_command, require_command
 from modules.errors import FeatherweightError, UnknownNameError
 from modules.flags.flags import Flags, UsageError, parse_flags, without_effect
 from modules.setup.checks import run_checks
@@ -68,6 +68,8 @@ def launch(root: Path, argv: Sequence[str], environ: MutableMapping[str, str]) -
     """Parse, set up, start; returns the exit code: 2 for a wrong command line, 1 for a failed set-up."""
     try:
         invocation = parse_invocation(argv, environ)
+        if invocation.command in WITHOUT_SET_UP:
+            return start(invocation)
         environment = Environment(root / ".venv")
         _set_up(root, environment, invocation, environ)
         return _start_in(environment, root, argv, invocation, environ)

@@ -123,7 +123,7 @@ class Dataset:
             wanted = sample.repeats * sample.weight
             count = int(wanted) + (random.random() < wanted % 1)
             by_bucket.setdefault(self.bucket_of(sample), []).extend([sample] * count)
-        batches = []
+        batches: list[tuple[Sample, ...]] = []
         for members in by_bucket.values():
             random.shuffle(members)
             batches.extend(tuple(members[start : start + self.batch]) for start in range(0, len(members), self.batch))

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from fastapi import FastAPI, Request
-from gradio.routes import App as GradioApp
+from fastapi import FastAPI
 
-from modules.api.auth import SessionUser
+from modules.api.auth import identity_of
 from modules.api.compression import CompressHtml
 from modules.api.extensions import add_extension_routes
 from modules.scripts.callbacks import Moment
 from modules.services import Services
 from modules.ui import img2img_tab, txt2img_tab
+from modules.ui.callers import GuardedBlocks
 from modules.ui.extension_tabs import make_extension_tabs, place_extension_tabs
 from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
@@ -30,7 +30,7 @@ from modules.ui.page_calls import refuse_unknown_calls
 from modules.ui.png_info_tab import build_png_info_tab
 from modules.ui.precision_tab import build_precision_tab
 from modules.ui.queue_tab import build_queue_tab
-from modules.ui.reload_routes import SessionOf, page_app, reload_routes
+from modules.ui.reload_routes import page_app, reload_routes
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
 from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
@@ -57,6 +57,7 @@ SCRIPTS = (
         "tooltips.js",
         "tour.js",
         "start.js",
+        "session.js",
     ),
 )
 STYLES = (
@@ -85,7 +86,7 @@ def build_page(services: Services) -> BuiltPage:
     services.scripts.callbacks.call(Moment.BEFORE_UI)
     extension_tabs = make_extension_tabs(services.scripts.callbacks)
     settings = services.settings.current.interface
-    with gr.Blocks(
+    with GuardedBlocks(
         title="Featherweight", analytics_enabled=False, delete_cache=UPLOADS_KEPT_S, fill_width=True
     ) as page:
         checkpoint = build_header(services, page)
@@ -123,7 +124,8 @@ def build_page(services: Services) -> BuiltPage:
         faults = config.apply(page)
         for wire in wire_defaults:
             wire(config)
-    assert isinstance(page, gr.Blocks)
+    assert isinstance(page, GuardedBlocks)
+    page.services = services
     return BuiltPage(page, faults)
 
 
@@ -133,17 +135,15 @@ def mount_page(app: FastAPI, services: Services) -> FastAPI:
     app.include_router(extras_routes(services))
     app.include_router(reload_routes(app, lambda fresh: _mount(fresh, services)))
     os.environ.setdefault("GRADIO_TEMP_DIR", str(services.paths.cache_dir / "uploads"))
-    mounted, page, _ = _mount(app, services)
+    mounted, page = _mount(app, services)
     app.add_middleware(CompressHtml)
-    if services.access.page:
-        app.state.session_user = _session_user(page_app(mounted))
     add_extension_routes(app, services.scripts.callbacks, page)
     return mounted
 
 
-def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks, SessionOf]:
-    """Build the page and put it at "/"; gives the app, the page, and who is logged in on it."""
-    users = services.access.page
+def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks]:
+    """Build the page and put it at "/"; gives the app and the page."""
+    is_closed = services.access.page_is_closed
     built = build_page(services)
     theme, theme_fault = theme_of(services.settings.current.interface.gradio_theme)
     css, css_fault = user_css(services.paths.data_dir)
@@ -152,7 +152,7 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks, Sessio
         app,
         built.blocks,
         path="/",
-        auth=users.accepts if users else None,
+        auth_dependency=(lambda request: identity_of(request).name) if is_closed else None,
         ssr_mode=False,
         footer_links=[],
         theme=theme,
@@ -162,18 +162,7 @@ def _mount(app: FastAPI, services: Services) -> tuple[FastAPI, gr.Blocks, Sessio
         max_file_size="256mb",
     )
     refuse_unknown_calls(page_app(mounted))
-    return mounted, built.blocks, _session_user(page_app(mounted))
-
-
-def _session_user(page: GradioApp) -> SessionUser:
-    """Who is logged in on the page, from the cookie that its login form sets."""
-    names = (f"access-token-{page.cookie_id}", f"access-token-unsecure-{page.cookie_id}")
-
-    def user_of(request: Request) -> str | None:
-        tokens = (request.cookies.get(name) for name in names)
-        return next((page.tokens[token] for token in tokens if token in page.tokens), None)
-
-    return user_of
+    return mounted, built.blocks
 
 
 def _head(services: Services, faults: Sequence[str]) -> str:

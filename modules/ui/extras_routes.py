@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
+from modules.api.auth import own_queue
 from modules.api.documentation import documented
 from modules.api.replies import shown_as
 from modules.assembly import extras_of
@@ -24,9 +25,9 @@ def extras_routes(services: Services) -> APIRouter:
     routes = APIRouter(prefix="/internal", tags=["page"])
 
     @routes.get("/extras-image", response_class=Response, responses=REPLIES)
-    def extras_image(id_task: str, index: int) -> Response:
+    def extras_image(id_task: str, index: int, request: Request) -> Response:
         """An image that Extras made, by its place in the task's results."""
-        images = extras_of(services).run_of(id_task).images
+        images = extras_of(services).run_of(own_queue(request, services.queue).task(id_task).task_id).images
         if not 0 <= index < len(images):
             raise UnknownNameError(f"The task has {len(images)} images; there is no number {index}.")
         data, extension, name = _data(images[index])

@@ -12,11 +12,13 @@ from typing import Any
 
 import gradio as gr
 
+from modules.access.roles import Role
 from modules.assembly import extras_of
 from modules.errors import FeatherweightError
 from modules.jobs.extras import EXTRAS_TYPE, ExtrasRequest, ExtrasRun, Source, unique_names
 from modules.jobs.tasks import Task
 from modules.services import Services
+from modules.ui.callers import identity_of_page
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.operation_fields import OperationFields, build_operations
@@ -132,6 +134,9 @@ def _wire(
     def submit(sent: gr.Request, shown: str, *values: Any) -> list[Any]:
         (mode, image, files, input_dir, output_dir, show), rest = values[:6], values[6:]
         try:
+            identity = identity_of_page(services, sent)
+            if mode == FOLDER:
+                identity.require(Role.ADMIN, "A folder of the server's machine")
             extras = extras_of(services)
             request = ExtrasRequest(
                 sources=_sources(services, mode, image, files, input_dir or ""),

@@ -19,6 +19,8 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.background import BackgroundTask
 
+from modules.access.roles import Identity
+from modules.api.auth import identity_of, own_queue
 from modules.api.documentation import documented
 from modules.api.replies import attached_as
 from modules.api.reply_models import DeletedImageReply, HiresImageReply, OpenedFolderReply, SavedImageReply
@@ -33,6 +35,7 @@ from modules.images.patterns import Source
 from modules.images.sanitize import sanitize_name
 from modules.images.saving import samples_folder, save_image
 from modules.jobs.job import Job
+from modules.jobs.ownership import own_folders
 from modules.processing.pasting import pasted_values
 from modules.processing.record.output import name_context
 from modules.processing.record.result import GeneratedImage, ImageRole
@@ -72,22 +75,22 @@ def gallery_routes(services: Services) -> APIRouter:
     routes = APIRouter()
 
     @routes.post("/save-image", response_model=SavedImageReply, **documented(errors={404: NO_JOB}))
-    def save(body: ImageBody) -> dict[str, Any]:
+    def save(body: ImageBody, request: Request) -> dict[str, Any]:
         """Save an image once more, into the folder of the Save button, with a line in log.csv.
 
         All of the job's images where the setting `save_selected_only` is off.
         """
-        job = services.queue.get(body.id_task)
+        job = own_queue(request, services.queue).get(body.id_task)
         chosen = [job.image(body.index)]
         if not services.settings.current.saving.save_selected_only:
             chosen = [image for image in job.known_images() if image.role is ImageRole.SAMPLE]
-        paths = [str(_save_chosen(services, job, image)) for image in chosen]
+        paths = [str(_save_chosen(services, job, image, identity_of(request))) for image in chosen]
         return {"path": ", ".join(paths)}
 
     @routes.get("/zip-images", response_class=FileResponse, responses=documented(errors={404: NO_JOB})["responses"])
-    def zip_images(id_task: str) -> FileResponse:
+    def zip_images(id_task: str, request: Request) -> FileResponse:
         """All images of a job in one archive: files as they were saved, the others as PNG."""
-        job = services.queue.get(id_task)
+        job = own_queue(request, services.queue).get(id_task)
         images = job.known_images()
         if not images:
             raise InvalidValueError("The job has no images yet; wait until one is done.")
@@ -98,9 +101,9 @@ def gallery_routes(services: Services) -> APIRouter:
         return FileResponse(archive, media_type="application/zip", headers=headers, background=done)
 
     @routes.post("/delete-image", response_model=DeletedImageReply, **documented(errors={404: NO_JOB, 503: RUNS}))
-    def delete(body: ImageBody) -> dict[str, Any]:
+    def delete(body: ImageBody, request: Request) -> dict[str, Any]:
         """Take an image out of its job and move its file into the folder `trash` of the outputs."""
-        job = services.queue.get(body.id_task)
+        job = own_queue(request, services.queue).get(body.id_task)
         image = job.image(body.index)
         if not job.status.is_final:
             raise BusyError(f"The job {body.id_task!r} still runs; wait until it is done, or interrupt it.")
@@ -109,20 +112,20 @@ def gallery_routes(services: Services) -> APIRouter:
         return {"trash": str(moved) if moved else None}
 
     @routes.post("/hires-image", response_model=HiresImageReply, **documented(errors={404: NO_JOB}))
-    def hires_image(body: HiresBody) -> dict[str, Any]:
+    def hires_image(body: HiresBody, request: Request) -> dict[str, Any]:
         """Make an image of txt2img again, from its own parameters and seed, with the form's hires fix."""
-        job = services.queue.get(body.id_task)
+        job = own_queue(request, services.queue).get(body.id_task)
         image = job.image(body.index)
         try:
-            request = _with_hires(services, job.request, image, body.form)
+            wanted = _with_hires(services, job.request, image, body.form)
         except (TypeError, ValueError, OverflowError, KeyError) as error:
             raise InvalidValueError(f"The fields of hires fix cannot be used: {error}. Reload the page.") from error
-        return {"task": services.queue.submit(request).task_id}
+        return {"task": services.queue.submit(wanted).task_id}
 
     @routes.post("/open-folder", response_model=OpenedFolderReply, **documented(errors={404: NO_JOB}))
     def open_folder(body: ImageBody, request: Request) -> dict[str, Any]:
         """Open the folder of an image in the file manager of this machine, if the page runs on it."""
-        job = services.queue.get(body.id_task)
+        job = own_queue(request, services.queue).get(body.id_task)
         folder = folder_of(services, job.image(body.index).path, tab_of(job.request))
         is_local = request.client is not None and request.client.host in LOOPBACK
         return {"folder": str(folder), "opened": is_local and show_folder(folder)}
@@ -141,8 +144,8 @@ def _context_of(job: Job, image: GeneratedImage) -> NameContext:
     return replace(context, seed=image.seed)
 
 
-def _save_chosen(services: Services, job: Job, image: GeneratedImage) -> Path:
-    settings = services.settings.current
+def _save_chosen(services: Services, job: Job, image: GeneratedImage, identity: Identity) -> Path:
+    settings = own_folders(services.settings.current, identity)
     folder = services.paths.data_dir / settings.saving_paths.outdir_save
     context = _context_of(job, image)
     in_subfolders = settings.saving_folders.use_save_to_dirs_for_ui

@@ -37,6 +37,8 @@ def build_header(services: Services, page: gr.Blocks) -> gr.Dropdown:
         gr.HTML(
             '<p id="fw_scales" aria-live="polite"></p>'
             '<select id="fw_language" aria-label="Language" title="Language of the page" hidden></select>'
+            '<form id="fw_user" method="post" action="logout" hidden><b></b> '
+            '<button type="submit" hidden>Log out</button></form>'
             '<button type="button" id="fw_theme" aria-label="Switch between dark and light">◐</button>',
             elem_id="fw_status",
         )

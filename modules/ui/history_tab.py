@@ -14,6 +14,7 @@ def build_history_tab() -> None:
         'placeholder="Search: words, &quot;phrases&quot;, steps:&gt;20 model:foo">'
         '<button type="button" data-do="starred" aria-pressed="false">★ Starred</button>'
         '<button type="button" data-do="trashed" aria-pressed="false">Trash</button>'
+        '<select id="fw_history_user" aria-label="Whose images" hidden></select>'
         '<button type="button" data-do="import">Import a folder</button></div>'
         f'<p class="fw-history-help">{examples}; a minus sign in front leaves out: <code>-lora:bar</code></p>'
         '<p class="fw-history-status" role="status"></p><div class="fw-history-imports"></div>'

@@ -7,16 +7,19 @@ images, so that closing or reloading the page loses nothing.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import gradio as gr
 
+from modules.access.roles import Identity
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.ownership import OwnQueue, claimed
 from modules.processing.parameters import Section
 from modules.processing.request import GenerationRequest
 from modules.prompting.styles import Style, StyleBook
 from modules.services import Services
+from modules.ui.callers import identity_of_page
 from modules.ui.controls import Components, Controls, choices_of
 from modules.ui.defaults import EXAMPLES, default_size, wanted_checkpoint
 from modules.ui.filling import bounded, choices_of_names, known_only, restored
@@ -28,10 +31,10 @@ from modules.ui.ui_config import CONFIGURED
 SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
-Submit = Callable[[Mapping[str, Any], str, Callable[[GenerationRequest], GenerationRequest], str], None]
+Submit = Callable[[Mapping[str, Any], str, Callable[[GenerationRequest], GenerationRequest], str, Identity], None]
 """Puts the job of a form in line. It gets the form's values, what the page's script says of the form's images, what
-completes the request with user and scripts, and the task id. Raises `FeatherweightError`, and what wrong numbers
-raise."""
+completes the request with user and scripts, the task id, and the user. Raises `FeatherweightError`, and what wrong
+numbers raise."""
 
 
 def script_ids(prefix: str, *, takes: Mapping[str, str], **ids: str) -> dict[str, Any]:
@@ -243,10 +246,11 @@ def _wire_jobs(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox 
 
     def send(sent: gr.Request, task_id: str, images: str, *values: Any) -> str:
         def completed(request: GenerationRequest) -> GenerationRequest:
-            return tab.scripts.chosen(replace(request, user=sent.username or ""), values[count:])
+            return tab.scripts.chosen(claimed(request, identity), values[count:])
 
         try:
-            submit(dict(zip(tab.names, values[:count], strict=True)), images, completed, task_id)
+            identity = identity_of_page(services, sent)
+            submit(dict(zip(tab.names, values[:count], strict=True)), images, completed, task_id, identity)
         except FeatherweightError as error:
             return error_box(str(error))
         except (TypeError, ValueError, OverflowError) as error:
@@ -264,13 +268,15 @@ def _wire_jobs(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox 
     sending.success(None, js=f"() => {tab.script}.submitted()", api_visibility="private")
     sending.failure(None, js=f"() => {tab.script}.failed()", api_visibility="private")
 
-    def stop(task_id: str) -> None:
-        services.queue.interrupt(
-            task_id or None, services.settings.current.interface_alternatives.interrupt_after_current
-        )
+    def stop(sent: gr.Request, task_id: str) -> None:
+        own = OwnQueue(services.queue, identity_of_page(services, sent))
+        own.interrupt(task_id or None, services.settings.current.interface_alternatives.interrupt_after_current)
+
+    def skip(sent: gr.Request) -> None:
+        OwnQueue(services.queue, identity_of_page(services, sent)).skip()
 
     top.interrupt.click(stop, inputs=[top.task], js=f"() => {tab.script}.task()", **HIDDEN_EVENT)
-    top.skip.click(services.queue.skip, **HIDDEN_EVENT)
+    top.skip.click(skip, **HIDDEN_EVENT)
 
 
 def preview_every(request: GenerationRequest) -> int:
@@ -379,11 +385,12 @@ def _style_names(services: Services) -> list[str]:
     return list(_book(services).styles)
 
 
-def _pasting(tab: ImageTab) -> Callable[[str], list[Any]]:
+def _pasting(tab: ImageTab) -> Callable[[gr.Request, str], list[Any]]:
     """The handler of the paste button: parameters in the prompt box, or the last job's where it is empty."""
 
-    def paste(text: str) -> list[Any]:
-        text = (text or "").strip() or _last_infotext(tab.services)
+    def paste(sent: gr.Request, text: str) -> list[Any]:
+        own = OwnQueue(tab.services.queue, identity_of_page(tab.services, sent))
+        text = (text or "").strip() or _last_infotext(own)
         parsed = pasted_fields(text, tab.services) if text else {}
         return tab.filled(parsed, form_values(parsed, tab.services))
 
@@ -409,8 +416,8 @@ def _taking(tab: ImageTab) -> Callable[[str, str], list[Any]]:
     return take
 
 
-def _last_infotext(services: Services) -> str:
-    for record in services.queue.store.recent(20):
+def _last_infotext(own: OwnQueue) -> str:
+    for record in own.queue.store.recent(20, own.user):
         images = (record.outcome or {}).get("images", [])
         if images:
             return str(images[0]["infotext"])

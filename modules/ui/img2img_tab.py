@@ -13,6 +13,7 @@ from typing import Any
 
 import gradio as gr
 
+from modules.access.roles import Identity, Role
 from modules.assembly import output_folders
 from modules.processing.parameters import Section, Tab
 from modules.processing.request import GenerationRequest
@@ -39,6 +40,7 @@ from modules.ui.scripts_panel import build_scripts
 from modules.ui.start_form import Mode, Pictures, mode_of, sized, start_of
 from modules.ui.uploads import Uploads
 
+SERVER_FOLDERS = ("batch_output_dir", "batch_mask_dir", "batch_png_info_dir")
 SENT_TO = (Mode.IMG2IMG, Mode.SKETCH, Mode.INPAINT, Mode.INPAINT_SKETCH)
 CANVAS = '<div class="fw-canvas-place" data-canvas="{name}" data-layer="{layer}"></div>'
 CANVASES = {
@@ -94,13 +96,19 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
             build_output_panel(tab)
 
     def submit(
-        values: Mapping[str, Any], images: str, completed: Callable[[GenerationRequest], GenerationRequest], task: str
+        values: Mapping[str, Any],
+        images: str,
+        completed: Callable[[GenerationRequest], GenerationRequest],
+        task: str,
+        identity: Identity,
     ) -> None:
         sent = Pictures.of(images)
         if mode_of(values) is Mode.BATCH:
+            if values["batch_source"] == "directory" or any(values[name] for name in SERVER_FOLDERS):
+                identity.require(Role.ADMIN, "A folder of the server's machine")
             batch = BatchForm(values, sent.files, services, uploads, completed, readable_folders(services))
             services.batches.begin(
-                task, batch.items, lambda made: services.queue.submit(made, None, preview_every(made))
+                task, batch.items, lambda made: services.queue.submit(made, None, preview_every(made)), identity.name
             )
             return
         start = start_of(values, sent, uploads)

@@ -29,8 +29,7 @@ def _config(services: Services) -> dict[str, Any]:
     """Gradio's description of the page; built in a loop, because Gradio leaves one open where none is running."""
 
     async def build() -> dict[str, Any]:
-        config: dict[str, Any] = build_page(services).blocks.config
-        return config
+        return dict(build_page(services).blocks.config)
 
     return asyncio.run(build())
 

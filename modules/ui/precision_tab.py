@@ -44,7 +44,7 @@ FORMAT_LABELS = {
     "gguf_q8_0": "Q8_0, 8.5 bits (error 0.5 %)",
     "gguf_q5_1": "Q5_1, 6 bits (error 3.8 %)",
     "gguf_q5_0": "Q5_0, 5.5 bits (error 4.3 %)",
-    "code4": "code4, 4.5 bits (error 6.7 %)",
+    "code4": "code4, 4.5 bits (error 6.6 %)",
     "int8_row + int8 matmul": "int8, one scale per row, multiplied in int8",
     "int8_convrot + int8 matmul": "int8, rotated, multiplied in int8",
 }

@@ -6,15 +6,14 @@ from contextlib import AsyncExitStack
 from importlib.metadata import Distribution, distributions
 
 import gradio as gr
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from gradio.routes import App as GradioApp
 from starlette.routing import Mount
 
 from modules.api.documentation import documented
 from modules.api.reply_models import Nothing
 
-SessionOf = Callable[[Request], str | None]
-Build = Callable[[FastAPI], tuple[FastAPI, gr.Blocks, SessionOf]]
+Build = Callable[[FastAPI], tuple[FastAPI, gr.Blocks]]
 
 
 def page_app(app: FastAPI) -> GradioApp:
@@ -36,17 +35,15 @@ def reload_routes(app: FastAPI, build: Build) -> APIRouter:
     async def reload_page() -> Nothing:
         """Build the page anew; open pages keep working with the old one until they are loaded again."""
 
-        async def built() -> tuple[FastAPI, gr.Blocks, SessionOf]:
+        async def built() -> tuple[FastAPI, gr.Blocks]:
             return build(FastAPI())
 
         async with one_at_a_time:
             # In a thread with a loop of its own: Gradio wants one, and the server goes on answering meanwhile.
-            fresh, _, session = await asyncio.to_thread(lambda: asyncio.run(built()))
+            fresh, _ = await asyncio.to_thread(lambda: asyncio.run(built()))
             await alive.enter_async_context(fresh.router.lifespan_context(fresh))
             page = next(route for route in fresh.routes if _is_page(route))
             app.router.routes[:] = [page if _is_page(route) else route for route in app.router.routes]
-            if hasattr(app.state, "session_user"):
-                app.state.session_user = session
         return Nothing()
 
     @routes.get("/licences", **documented([["torch", "2.7.1", "BSD-3-Clause"]]))
@@ -59,7 +56,8 @@ def reload_routes(app: FastAPI, build: Build) -> APIRouter:
 
 
 def _licence(item: Distribution) -> str:
-    said = item.metadata.get("License-Expression") or item.metadata.get("License") or ""
+    fields = [name for name in ("License-Expression", "License") if name in item.metadata]
+    said = item.metadata[fields[0]] if fields else ""
     if said and len(said) <= 80:
         return str(said)
     classes = item.metadata.get_all("Classifier") or []

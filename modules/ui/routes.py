@@ -7,9 +7,10 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from modules.api.auth import identity_of, own_queue
 from modules.api.documentation import documented
 from modules.api.replies import shown_as
 from modules.api.reply_models import (
@@ -152,15 +153,15 @@ def page_routes(services: Services) -> APIRouter:
         return plan_reply(found, propose(request, found, services.estimator.plan))
 
     @routes.get("/result", response_model=ResultReply, **documented(errors={404: NO_JOB}))
-    def result(id_task: str) -> dict[str, Any]:
+    def result(id_task: str, request: Request) -> dict[str, Any]:
         """A job's images so far, and what there is to say about them."""
-        job = services.queue.get(id_task)
+        job = own_queue(request, services.queue).get(id_task)
         return _result_reply(job)
 
     @routes.get("/image", response_class=Response, responses=IMAGE_REPLIES)
-    def image(id_task: str, index: int) -> Response:
+    def image(id_task: str, index: int, request: Request) -> Response:
         """One image as PNG with its infotext."""
-        found = services.queue.get(id_task).image(index)
+        found = own_queue(request, services.queue).get(id_task).image(index)
         name = found.path.stem if found.path else f"{found.seed}"
         headers = {
             "Cache-Control": "private, max-age=86400",
@@ -170,14 +171,14 @@ def page_routes(services: Services) -> APIRouter:
         return Response(encode_image(found.image, "png", found.infotext), media_type="image/png", headers=headers)
 
     @routes.get("/batch", **documented(BATCH, errors={404: NO_BATCH}))
-    def batch(id: str) -> dict[str, Any]:
+    def batch(id: str, request: Request) -> dict[str, Any]:
         """How far a batch of img2img is, and what of it could not be made."""
-        return asdict(services.batches.get(id).state)
+        return asdict(services.batches.get(id, identity_of(request)).state)
 
     @routes.post("/stop-batch", **documented(BATCH, errors={404: NO_BATCH}))
-    def stop_batch(body: BatchBody) -> dict[str, Any]:
+    def stop_batch(body: BatchBody, request: Request) -> dict[str, Any]:
         """Stop a batch; what is made stays."""
-        found = services.batches.get(body.id)
+        found = services.batches.get(body.id, identity_of(request))
         found.stop()
         return asdict(found.state)
 

@@ -170,7 +170,8 @@ def script_texts(script: str) -> list[str]:
 
 def _numbered(template: str) -> tuple[str, list[str]]:
     """A template literal with numbers for its parts, and the code of these parts."""
-    text, inside, place = "", [], 0
+    text, place = "", 0
+    inside: list[str] = []
     while (begin := template.find("${", place)) >= 0:
         depth, end = 1, begin + 2
         while depth and end < len(template):

@@ -106,7 +106,7 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
         str(values["preset"]),
         folder,
         name,
-        stored_checkpoint(services.settings.current, services.catalogue).name,
+        services.catalogue.default(stored_checkpoint(services.settings.current, services.catalogue).name).title,
         count_images(folder),
         str(values["trigger"] or "").strip(),
         BUDGETS.get(str(values["budget"])),

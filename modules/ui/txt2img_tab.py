@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from modules.access.roles import Identity
 from modules.processing.parameters import Section, Tab
 from modules.processing.request import GenerationRequest
 from modules.services import Services
@@ -59,7 +60,11 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
             build_output_panel(tab)
 
     def submit(
-        values: Mapping[str, Any], images: str, completed: Callable[[GenerationRequest], GenerationRequest], task: str
+        values: Mapping[str, Any],
+        images: str,
+        completed: Callable[[GenerationRequest], GenerationRequest],
+        task: str,
+        identity: Identity,
     ) -> None:
         request = completed(request_of(values, services))
         services.queue.submit(request, task_id=task, preview_every=preview_every(request))

@@ -2,10 +2,11 @@
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.model_folders import as_folders
 from modules.upscalers.upscaler_types import KNOWN_NAMES, UPSCALER_TYPES, UpscalerType
 
 SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")
@@ -31,8 +32,8 @@ class UpscalerInfo:
 class UpscalerCatalogue:
     """The upscaler files below some folders, which are given by type (`UpscalerType.folder`)."""
 
-    def __init__(self, folders: Mapping[str, Path]) -> None:
-        self._folders = dict(folders)
+    def __init__(self, folders: Mapping[str, Path | Iterable[Path]]) -> None:
+        self._folders = {name: as_folders(some) for name, some in folders.items()}
         self._lock = threading.Lock()
         self._entries: dict[str, UpscalerInfo] = {}
         self.refresh()
@@ -42,17 +43,17 @@ class UpscalerCatalogue:
         found: dict[str, UpscalerInfo] = {}
         seen: set[Path] = set()
         for upscaler_type in UPSCALER_TYPES:
-            folder = self._folders.get(upscaler_type.folder)
-            if folder is None:
-                continue
-            for path in sorted(folder.rglob("*"), key=lambda path: str(path).lower()):
-                if path.suffix.lower() not in SUFFIXES or not path.is_file() or path.resolve() in seen:
-                    continue
-                seen.add(path.resolve())
-                name = KNOWN_NAMES.get(path.stem, path.stem)
-                if name.lower() in found:
-                    name = f"{path.stem} ({path.relative_to(folder.parent).parent.as_posix()})"
-                found[name.lower()] = UpscalerInfo(name, path, upscaler_type)
+            for folder in self._folders.get(upscaler_type.folder, ()):
+                for path in sorted(folder.rglob("*"), key=lambda path: str(path).lower()):
+                    if path.suffix.lower() not in SUFFIXES or not path.is_file() or path.resolve() in seen:
+                        continue
+                    seen.add(path.resolve())
+                    name = KNOWN_NAMES.get(path.stem, path.stem)
+                    if name.lower() in found:
+                        name = f"{path.stem} ({path.relative_to(folder.parent).parent.as_posix()})"
+                    if name.lower() in found:  # the same place below two roots
+                        name = f"{path.stem} ({path.parent})"
+                    found[name.lower()] = UpscalerInfo(name, path, upscaler_type)
         with self._lock:
             self._entries = found
         return self.entries

@@ -1,24 +1,33 @@
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from modules.ui.routes import page_routes
 from tests.fakes import fake_services, whole_api
 
+ADDRESSES = count(1)
 PATHS = ("/sdapi/v1/options", "/sdapi/v1/samplers", "/internal/ping", "/internal/engine", "/docs", "/openapi.json")
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     services = fake_services(tmp_path_factory.mktemp("data"), start=False, api_auth="me:secret,you:other")
     app = whole_api(services)
     app.include_router(page_routes(services))
-    with TestClient(app) as client:
-        yield client
+    yield app
     services.queue.close()
+
+
+@pytest.fixture
+def guarded(closed: FastAPI) -> Iterator[TestClient]:
+    """A client with an address of its own: guesses from the others do not count for it."""
+    with TestClient(closed, client=(f"10.0.0.{next(ADDRESSES)}", 1)) as client:
+        yield client
 
 
 @pytest.mark.parametrize("path", PATHS)

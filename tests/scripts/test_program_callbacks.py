@@ -95,7 +95,7 @@ def test_settings_of_extensions_are_stored_shown_and_checked(services: Services)
 
 
 def test_tabs_and_routes_are_there_guarded_and_replace_nothing(services: Services, app: FastAPI) -> None:
-    assert seen()[0] == "before_ui" and ("started", "Blocks") in seen()
+    assert seen()[0] == "before_ui" and ("started", "GuardedBlocks") in seen()
     client = TestClient(app, raise_server_exceptions=False)
     assert client.get("/toy/answer").status_code == 401
     assert client.get("/toy/answer", auth=("ann", "secret")).json() == {"answer": 42}

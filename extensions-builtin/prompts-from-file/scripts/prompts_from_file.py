@@ -9,6 +9,7 @@ from typing import Any
 
 from modules.errors import InvalidValueError
 from modules.processing.checking import check_names_of
+from modules.script_callbacks import open_to
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script
 
@@ -97,6 +98,7 @@ class PromptsFromFile(Script):
         return Processed.joined(runs)
 
 
+@open_to("user")
 def _loaded(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", errors="replace").strip()
 

@@ -165,6 +165,7 @@ def add_routes(page: object, app: Any) -> None:
     routes = APIRouter(prefix="/tag-completion", tags=["page"])
 
     @routes.get("/search", **documented(EXAMPLE))
+    @script_callbacks.open_to("user")
     def search(q: str = Query(max_length=200, examples=["long_h"])) -> dict[str, Any]:
         """What a part of a prompt can become: tags, and names of adapters, embeddings, styles and wildcards."""
         settings = TagCompletionSettings(PROGRAM.settings())

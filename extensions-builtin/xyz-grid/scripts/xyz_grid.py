@@ -18,6 +18,7 @@ from modules.images.legend import LegendStyle, grid_with_legend
 from modules.processing.checking import check_names_of
 from modules.processing.comparison.series import Measured, Series, SeriesReport
 from modules.processing.record.result import GeneratedImage, ImageRole
+from modules.script_callbacks import open_to
 from modules.scripts.axes import AXES, Axis, join_words, split_words
 from modules.scripts.processing import Processed, StableDiffusionProcessing, copy_of, process_images
 from modules.scripts.script import Script
@@ -121,6 +122,7 @@ class XyzPlot(Script):
         number = list(AXES).index(label)
         return (label, *self._switched(number, str(fields.get(f"{name} Values", "")), [], False))[part]
 
+    @open_to("user")
     def _filled(self, kind: int, as_text: bool) -> tuple[Any, Any]:
         """All choices of an axis, as text or picked."""
         import gradio as gr
@@ -131,6 +133,7 @@ class XyzPlot(Script):
             return "", gr.update(value=choices, choices=choices)
         return join_words(choices), gr.update(value=[])
 
+    @open_to("user")
     def _switched(self, kind: int, text: str, picked: list[str] | None, as_text: bool) -> tuple[Any, Any]:
         """The field that suits an axis: a list to pick from where it has choices, else a text."""
         import gradio as gr
@@ -143,6 +146,7 @@ class XyzPlot(Script):
         kept = [word for word in words if word in choices]
         return gr.update(value="", visible=False), gr.update(choices=choices, value=kept, visible=True)
 
+    @open_to("user")
     def _swapped(self, *fields: Any) -> tuple[Any, ...]:
         """Two axes in each other's place."""
         labels = list(AXES)

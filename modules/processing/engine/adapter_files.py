@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.adapters.catalogue import SHORT_HASH, AdapterCatalogue, AdapterInfo
 from modules.adapters.tags import LoraTag, plain_name
+from modules.model_folders import as_folders
 from modules.prompting.cache import AdapterUse
 
 if TYPE_CHECKING:
@@ -58,12 +59,15 @@ class AdapterFiles:
     """Finds, reads and applies adapters. One for the program; call `put_on` with the engine's lock held."""
 
     def __init__(
-        self, folders: tuple[Path, ...] = (), embeddings: Path | None = None, hypernetworks: Path | None = None
+        self,
+        folders: tuple[Path, ...] = (),
+        embeddings: Path | Iterable[Path] | None = None,
+        hypernetworks: Path | Iterable[Path] | None = None,
     ) -> None:
         """Folders of LoRA-family files, of textual inversion embeddings, of hypernetworks."""
         self.catalogue = AdapterCatalogue(folders)
-        self.hypernetworks = AdapterCatalogue((hypernetworks,) if hypernetworks else (), (".pt",))
-        self._embeddings_folder = embeddings
+        self.hypernetworks = AdapterCatalogue(as_folders(hypernetworks), (".pt",))
+        self._embeddings_folders = as_folders(embeddings)
         self._embeddings: EmbeddingStore | None = None
         self._files: OrderedDict[str, AdapterFile] = OrderedDict()
         self.effect_kept: dict[Path, EffectKept] = {}
@@ -137,7 +141,7 @@ class AdapterFiles:
         if self._embeddings is None:
             from modules.adapters.embeddings import EmbeddingStore
 
-            self._embeddings = EmbeddingStore(self._embeddings_folder)
+            self._embeddings = EmbeddingStore(self._embeddings_folders)
             self._embeddings.refresh()
         return self._embeddings
 

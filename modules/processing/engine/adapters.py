@@ -135,8 +135,8 @@ class Adapters:
     def __init__(
         self,
         folders: tuple[Path, ...] = (),
-        embeddings: Path | None = None,
-        hypernetworks: Path | None = None,
+        embeddings: Path | Iterable[Path] | None = None,
+        hypernetworks: Path | Iterable[Path] | None = None,
         types: Iterable[TagType] = (),
     ) -> None:
         """Folders as those of `AdapterFiles`; types of tags besides that of hypernetworks."""

@@ -107,7 +107,7 @@ class OptimizationSettings(SettingsGroup):
         infotext="FP8 format",
         hint="With one scale per row (the best, and int8; int8_convrot rotates weights that have outliers), plain as "
         "other programs store it, or in blocks: Q8_0 8.5 bits (error 0.5 %), Q5_1 6 (3.8 %), Q5_0 5.5 (4.3 %), "
-        "code4 4.5 (6.7 %).",
+        "code4 4.5 (6.6 %).",
     )
     fp8_skip = text(
         "Layers that FP8 leaves alone",

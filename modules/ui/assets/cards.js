@@ -205,7 +205,7 @@
           type: "button",
           innerHTML: `<svg viewBox="0 0 20 20" aria-hidden="true"><path d="${ICONS[action]}"/></svg>`,
           title: `${label} ${card.name}`,
-          dataset: { do: action },
+          dataset: { do: action, ...(action === "edit" ? { for: "admin" } : {}) },
           attributes: { "aria-label": `${label} ${card.name}` },
         }),
       );

@@ -133,6 +133,8 @@ window.featherweight = (() => {
 
   async function answer(path, options) {
     const reply = await fetch(path, options);
+    if (reply.status === 401) fw.loggedOut?.();
+    else fw.answered?.();
     const data = await reply.json().catch(() => ({}));
     if (!reply.ok) throw new Error(data.errors || `The server answered ${reply.status}.`);
     return data;

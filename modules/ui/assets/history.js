@@ -17,6 +17,7 @@
   let asked = null; // the search whose images are shown
   let typing = 0;
   let newest = null;
+  let isOffered = false; // whose images there are to choose from
 
   const place = () => document.querySelector("#fw_history");
   const isShown = () => Boolean(place()?.offsetParent) && !document.hidden;
@@ -35,13 +36,33 @@
     return [find("#fw_history_search")?.value.trim(), ...states.map((name) => `is:${name}`)].filter(Boolean).join(" ");
   }
 
+  // Whose images, as a part of the address: without a choice one's own.
+  function whose() {
+    const user = find("#fw_history_user")?.value;
+    return user ? `&user=${encodeURIComponent(user)}` : "";
+  }
+
+  // Those who may see the images of others choose whose.
+  async function offerUsers() {
+    isOffered = Boolean(fw.me.name); // known a moment after the page is there
+    const list = find("#fw_history_user");
+    if (!list || !fw.me.name || fw.me.sees !== "all") return;
+    const users = (await fw.get(`${ROUTE}/users`).catch(() => [])).filter((user) => user && user !== fw.me.name);
+    const choices = [["", fw.me.role === "viewer" ? "All images" : "My images"], ["*", "Images of all users"], ...users.map((user) => [user, user])];
+    const chosen = list.value;
+    list.replaceChildren(...choices.map(([value, textContent]) => fw.element("option", { value, textContent })));
+    list.value = choices.some(([value]) => value === chosen) ? chosen : "";
+    list.hidden = false;
+  }
+
   async function search({ isMore = false } = {}) {
     if (!isShown()) return;
     const text = wanted();
+    const user = whose();
     const before = isMore && images.length ? `&before=${images[images.length - 1].id}` : "";
     try {
-      const page = await fw.get(`${ROUTE}?q=${encodeURIComponent(text)}&limit=${PAGE}${before}`);
-      if (text !== wanted()) return; // typed on meanwhile
+      const page = await fw.get(`${ROUTE}?q=${encodeURIComponent(text)}&limit=${PAGE}${before}${user}`);
+      if (text !== wanted() || user !== whose()) return; // typed on meanwhile
       images = isMore ? [...images, ...page.images] : page.images;
       asked = text;
       if (!isMore) newest = page.images[0]?.id ?? null;
@@ -143,6 +164,7 @@
       const reply = await fw.post(`${ROUTE}/show`, { id: image.id });
       tell(reply.opened ? `${reply.folder} was opened.` : `The file is in ${reply.folder}`);
     }));
+    show.dataset.for = "admin";
     const tags = fw.element("input", { value: image.tags.join(", "), placeholder: "Tags, separated by commas" });
     tags.setAttribute("aria-label", "Tags");
     const keepTags = trying(async () => {
@@ -158,7 +180,8 @@
       tell("In line; the difference appears here.");
       await compare(image, task_id, shown, tell, dialog);
     }));
-    const send = fw.element("div", { className: "fw-tools fw-history-send" });
+    const send = fw.element("div", { className: "fw-tools fw-history-send", dataset: { for: "user" } });
+    if (!fw.mayChange(image.user)) for (const one of [star, remove, tags]) one.disabled = true;
     const item = () => ({ ...image, url: address(image, "image"), seed: -1, subseed: -1, role: image.role });
     fw.offerTargets(send, "history", item);
     send.addEventListener("click", (event) => event.target.closest("button") && dialog.close());
@@ -167,9 +190,9 @@
       fw.element("div", { className: "fw-history-view" }, shown, fw.element("div", { className: "fw-history-facts" },
         fw.element("div", { className: "fw-tools" }, star, remove, show, button("Close", "Back to the images", () => dialog.close())),
         send,
-        fw.element("div", { className: "fw-tools" }, again, precision),
+        fw.element("div", { className: "fw-tools", dataset: { for: "user" } }, again, precision),
         status,
-        fw.element("div", { className: "fw-history-tags" }, tags, button("Save tags", "Keep these tags", keepTags)),
+        fw.element("div", { className: "fw-history-tags" }, tags, fw.mayChange(image.user) ? button("Save tags", "Keep these tags", keepTags) : ""),
         fw.element("pre", { className: "fw-infotext", textContent: image.infotext || "It does not say how it was made." }))),
     );
     dialog.addEventListener("close", () => dialog.remove());
@@ -231,10 +254,11 @@
 
   async function look() {
     if (!isShown()) return;
+    if (!isOffered) await offerUsers();
     if (asked === null) await search();
-    const isImporting = drawImports(await fw.get(`${ROUTE}/imports`).catch(() => []));
+    const isImporting = fw.me.role === "admin" && drawImports(await fw.get(`${ROUTE}/imports`).catch(() => []));
     if (images.length > PAGE || document.querySelector("#fw_history_dialog")) return;
-    const first = await fw.get(`${ROUTE}?q=${encodeURIComponent(wanted())}&limit=1`).catch(() => null);
+    const first = await fw.get(`${ROUTE}?q=${encodeURIComponent(wanted())}&limit=1${whose()}`).catch(() => null);
     if (isImporting || (first && (first.images[0]?.id ?? null) !== newest)) await search();
   }
 
@@ -253,6 +277,9 @@
     if (event.target.id !== "fw_history_search") return;
     clearTimeout(typing);
     typing = setTimeout(search, TYPED_MS);
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.id === "fw_history_user") search();
   });
   setInterval(look, LOOK_MS);
 })();

@@ -36,6 +36,7 @@
 
   function button(text, title, run, options = {}) {
     const made = fw.element("button", { type: "button", textContent: text, title, disabled: Boolean(options.disabled) });
+    if (options.for) made.dataset.for = options.for;
     if (options.label) made.setAttribute("aria-label", options.label);
     made.addEventListener("click", run);
     return made;
@@ -168,7 +169,7 @@
     return [
       button("↑", "Earlier", act("move", { task_id, before: jobs[index - 1]?.task_id }), { disabled: index === 0, label: `Earlier: ${job.title}` }),
       button("↓", "Later", act("move", { task_id, before: after }), { disabled: index === jobs.length - 1, label: `Later: ${job.title}` }),
-      button("Next", "Run it before all others", act("next", { task_id })),
+      button("Next", "Run it before all others", act("next", { task_id }), { for: "admin" }),
       ...(isImage(job) ? [button("Edit", "Change its parameters", () => edit(job)), ...repeating(job)] : []),
       button("Cancel", "Take it out of the line", act("cancel", { task_id })),
     ];

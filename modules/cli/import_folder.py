@@ -1,0 +1,57 @@
+"""`python launch.py import FOLDER`: take over a folder of the reference UI or of Forge."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from modules.assembly import load_scripts
+from modules.cli.running import flags_of, run_guarded
+from modules.flags.flags import PATHS, add_arguments
+from modules.folder_lock import FolderLock
+from modules.history.importing import RUNNING
+from modules.history.store import History
+from modules.paths import resolve_paths
+from modules.scripts.settings import add_settings
+from modules.settings.store import SettingsStore
+from modules.takeover.takeover import Target, take_over
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def main(argv: Sequence[str]) -> int:
+    """Take over and say what. Exit code 0, or 1 for errors, such as a server that uses the data folder."""
+    arguments = _parser().parse_args(argv)
+    return run_guarded(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    flags = flags_of(arguments)
+    paths = resolve_paths(flags, ROOT)
+    lock = FolderLock(paths.data_dir, "import")  # a running server has a button for this in Settings
+    try:
+        paths.ensure()
+        settings = SettingsStore(paths.config_file)
+        add_settings(load_scripts(flags, paths, settings.current).callbacks)  # extensions have settings too
+        settings.adopt()
+        history = History(paths.data_dir / "history.sqlite", paths.outputs_dir / "trash")
+        try:
+            # The server's importer begins with what is noted as running.
+            target = Target(paths, settings, history, lambda folder: history.note_import(folder, RUNNING, {}))
+            report = take_over(Path(arguments.folder), target)
+        finally:
+            history.close()
+    finally:
+        lock.close()
+    print("\n".join((*report.lines, "", "Images are read into the history from the next start on.")))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="launch.py import",
+        description="Take over a folder of the reference UI or of Forge: models by their paths, styles, settings, "
+        "defaults of the forms, outputs into the history. Nothing there is changed.",
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="the folder that holds its webui.py, or its --data-dir")
+    add_arguments(parser, (PATHS,))
+    return parser

@@ -1,0 +1,39 @@
+"""`model-folders.json` in the data folder: folders of models that lie elsewhere and are read beside our own.
+
+A JSON object: name of the folder below models/ (or `embeddings`) -> list of full paths. The command `import` writes
+it, people may too.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+FILE = "model-folders.json"
+
+Folders = Mapping[str, tuple[Path, ...]]
+
+
+def read_extra_folders(file: Path) -> tuple[Folders, tuple[str, ...]]:
+    """The folders by kind, and what is wrong with the file; nothing is raised."""
+    try:
+        read = json.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return {}, ()
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, (f"{file.name} was left out: {error}. Correct or delete {file}.",)
+    if not isinstance(read, dict):
+        return {}, (f"{file.name} was left out: it is no JSON object. Correct or delete {file}.",)
+    folders: dict[str, tuple[Path, ...]] = {}
+    notices = []
+    for kind, listed in read.items():
+        if not isinstance(listed, list) or not all(isinstance(one, str) and Path(one).is_absolute() for one in listed):
+            notices.append(f"{file.name}: {kind} was left out: it takes a list of full paths. Correct {file}.")
+            continue
+        folders[kind] = tuple(Path(one) for one in listed)
+    return folders, tuple(notices)
+
+
+def extra_folders_text(folders: Mapping[str, Sequence[Path]]) -> bytes:
+    """What the file holds for these folders."""
+    plain = {kind: [str(one) for one in listed] for kind, listed in folders.items() if listed}
+    return (json.dumps(plain, indent=4, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")

@@ -1,0 +1,406 @@
+"""`python launch.py doctor`: what the program runs on, what it finds, and what is wrong, each fault with its remedy.
+
+Standard library only, and nothing is installed first: it answers where the set-up fails.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.cli.running import flags_of, run_guarded
+from modules.flags.flags import PATHS, add_arguments
+from modules.paths import Paths, resolve_paths
+from modules.setup.environment import Environment
+from modules.setup.hardware import nvidia_smi
+from modules.setup.installed import installed_versions, read_pins, unsatisfied
+from modules.setup.process import Run, Runner
+from modules.setup.stamp import NODEPS, PACKAGES, REQUIREMENTS
+from modules.setup.torch_choice import TORCH_VERSION
+from modules.version import VERSION
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GB = 1_000_000_000
+MIN_DISK_BYTES = 5 * GB
+"""Below this neither an installation nor a few hundred large images fit."""
+MIN_MEMORY_BYTES = 2 * GB
+MODEL_SUFFIXES = frozenset((".safetensors", ".ckpt", ".pt", ".pth", ".bin", ".onnx", ".sft", ".gguf"))
+CHECKPOINTS = "checkpoints"
+DATABASES = ("jobs.sqlite", "history.sqlite")
+
+
+@dataclass
+class Findings:
+    """Lines by heading, and what is wrong: each with what to do."""
+
+    lines: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def heading(self, title: str) -> None:
+        self.lines += ["", title] if self.lines else [title]
+
+    def fact(self, name: str, text: str) -> None:
+        self.lines.append(f"  {name + ':':<22} {text}")
+
+    def fault(self, text: str) -> None:
+        self.faults.append(text)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print what is found. Exit code 0, or 1 where something is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="launch.py doctor", description="Say what the program runs on, what it finds, and what is wrong."
+    )
+    add_arguments(parser, (PATHS,))
+    arguments = parser.parse_args(argv)
+    return run_guarded(lambda: _run(resolve_paths(flags_of(arguments), ROOT)))
+
+
+def _run(paths: Paths) -> int:
+    found = examine(paths, Environment(paths.root / ".venv"), Runner(os.environ))
+    print("\n".join(found.lines))
+    if not found.faults:
+        print("\nNothing is wrong.")
+        return 0
+    print("\nWrong:")
+    for fault in found.faults:
+        print(f"  - {fault}")
+    return 1
+
+
+def examine(paths: Paths, environment: Environment, run: Run) -> Findings:
+    """Everything, in the order in which it is printed. `run` starts programs: nvidia-smi, git, the Python of .venv."""
+    found = Findings()
+    found.heading("Versions")
+    _versions(found, paths.root, environment, run)
+    found.heading("Device")
+    _device(found, environment, run)
+    found.heading("Space")
+    _space(found, paths)
+    found.heading("Models")
+    _models(found, paths)
+    found.heading("Data folder")
+    _data(found, paths)
+    return found
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+def _versions(found: Findings, root: Path, environment: Environment, run: Run) -> None:
+    commit = ""
+    if (root / ".git").exists() and shutil.which("git"):
+        answer = run(["git", "-C", str(root), "rev-parse", "--short", "HEAD"])
+        commit = f", commit {answer.output.strip()}" if answer.ok else ""
+    found.fact("program", f"Featherweight {VERSION}{commit}")
+    found.fact("Python", f"{platform.python_version()} ({sys.executable})")
+    found.fact("system", platform.platform())
+    packages = packages_of(environment)
+    found.fact("packages in", str(environment.folder) if environment.python.exists() else f"{sys.prefix} (no .venv)")
+    for name in ("torch", "gradio", "diffusers", "transformers", "fastapi"):
+        found.fact(name, packages.get(name, "not installed"))
+    if environment.folder.exists() and not environment.is_usable:
+        found.fault(
+            f"The virtual environment {environment.folder} does not work: its Python or pip is missing. "
+            "Delete the folder and start python launch.py, which makes it again."
+        )
+    if "torch" not in packages:
+        found.fault("PyTorch is not installed. Start python launch.py once: it installs what is needed.")
+    elif packages["torch"].partition("+")[0] != TORCH_VERSION:
+        found.fault(
+            f"PyTorch is {packages['torch']}, and {TORCH_VERSION} is needed. "
+            "Start python launch.py --reinstall-torch once."
+        )
+    missing = [name for step in (PACKAGES, NODEPS) for name in _missing(root / REQUIREMENTS[step], packages)]
+    if missing and "torch" in packages:
+        shown = ", ".join(missing[:8]) + (" ..." if len(missing) > 8 else "")
+        found.fault(
+            f"{len(missing)} packages are missing or have another version: {shown}. Start python launch.py once."
+        )
+
+
+def packages_of(environment: Environment) -> dict[str, str]:
+    """Normal name -> version, of the virtual environment, or where there is none, of this Python."""
+    if environment.python.exists():
+        return environment.installed()
+    return installed_versions(Path(one) for one in sys.path if one and Path(one).is_dir())
+
+
+def _missing(file: Path, packages: Mapping[str, str]) -> list[str]:
+    try:
+        return unsatisfied(read_pins(file.read_text(encoding="utf-8")), packages)
+    except (OSError, ValueError):
+        return []  # a program folder without it: git status says so
+
+
+# -- device ------------------------------------------------------------------------------------------------------------
+
+
+def _device(found: Findings, environment: Environment, run: Run) -> None:
+    quota = cgroup_cores()
+    limited = f", of which this container may use {quota:g}" if quota is not None else ""
+    found.fact("CPU", f"{cpu_name()}, {os.cpu_count() or 1} cores{limited}")
+    cards = nvidia_cards(run)
+    for card in cards:
+        found.fact("GPU", card)
+    if not cards:
+        amd = " (AMD's compute device /dev/kfd is there)" if Path("/dev/kfd").exists() else ""
+        found.fact("GPU", f"none that nvidia-smi knows{amd}")
+    python = environment.python if environment.python.exists() else Path(sys.executable)
+    answer = run([str(python), "-c", _ASK_TORCH])
+    try:
+        facts = json.loads(answer.output.splitlines()[-1]) if answer.ok else None
+    except (ValueError, IndexError):
+        facts = None
+    if facts is None:
+        reason = next(iter(reversed(answer.output.strip().splitlines())), f"exit status {answer.returncode}")
+        found.fact("PyTorch computes on", "nothing: it cannot be imported")
+        if "No module named 'torch'" not in reason:
+            found.fault(f"PyTorch cannot be imported: {reason}. Start python launch.py --reinstall-torch once.")
+        return
+    found.fact("PyTorch computes on", facts["device"])
+    if cards and facts["type"] == "cpu":
+        found.fault(
+            f"There is an NVIDIA GPU, and PyTorch {facts['version']} does not use it. Start python launch.py "
+            "--reinstall-torch once; with an older driver add --torch cu126."
+        )
+
+
+def cpu_name() -> str:
+    """As /proc/cpuinfo calls it, or what Python knows."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return named.group(1) if named else platform.processor() or platform.machine()
+
+
+def cgroup_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Cores that a container may use at once (cgroup version 2 or 1); None where there is no limit."""
+    try:
+        if (cgroup / "cpu.max").exists():
+            quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
+            period = (cgroup / "cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
+        return round(int(quota) / int(period), 2) if int(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):  # "max": no limit
+        return None
+
+
+def nvidia_cards(run: Run) -> list[str]:
+    """Each NVIDIA GPU with memory and driver, as nvidia-smi tells."""
+    program = nvidia_smi()
+    if program is None:
+        return []
+    words = [program, "--query-gpu=name,memory.total,memory.free,driver_version", "--format=csv,noheader"]
+    answer = run(words)
+    if not answer.ok:
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.output.splitlines()]
+    return [f"{row[0]}, {row[1]} ({row[2]} free), driver {row[3]}" for row in rows if len(row) == 4]
+
+
+_ASK_TORCH = """
+import json, torch
+if torch.cuda.is_available():
+    kind, device = "cuda", torch.cuda.get_device_name(0)
+elif torch.backends.mps.is_available():
+    kind, device = "mps", "the Apple GPU (MPS)"
+elif torch.xpu.is_available():
+    kind, device = "xpu", torch.xpu.get_device_name(0)
+else:
+    kind, device = "cpu", "the CPU"
+print(json.dumps({"version": torch.__version__, "type": kind, "device": device}))
+"""
+
+
+# -- space -------------------------------------------------------------------------------------------------------------
+
+
+def _space(found: Findings, paths: Paths) -> None:
+    places = {"disk of the data": paths.data_dir, "disk of the program": paths.root}
+    for name, place in places.items():
+        here = next((one for one in (place, *place.parents) if one.exists()), Path(place.anchor))
+        try:
+            free = shutil.disk_usage(here).free
+        except OSError as error:
+            found.fault(f"{here} does not say how much space is free: {error.strerror}. Check that disk.")
+            continue
+        found.fact(name, f"{free / GB:.1f} GB free ({place})")
+        if free < MIN_DISK_BYTES and (name == "disk of the data" or not paths.data_dir.is_relative_to(paths.root)):
+            found.fault(
+                f"The disk of {place} has {free / GB:.1f} GB left. Free some: launch.py offload-clean deletes streamed "
+                "weights, and outputs/trash holds deleted images."
+            )
+    free_bytes = memory_free_bytes()
+    if free_bytes is None:
+        found.fact("memory", "this system does not say")
+        return
+    found.fact("memory", f"{free_bytes / GB:.1f} GB free")
+    if free_bytes < MIN_MEMORY_BYTES:
+        found.fault(
+            f"{free_bytes / GB:.1f} GB of memory are free. Close other programs, or start with --lowvram and 8-bit "
+            "weights (Settings > Optimizations)."
+        )
+
+
+def memory_free_bytes(info: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What a new program can have: of the machine, and of the container where that is less. None: not told."""
+    try:
+        named = re.search(r"^MemAvailable:\s+(\d+) kB$", info.read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        return None
+    if named is None:
+        return None
+    free = int(named.group(1)) * 1024
+    try:
+        limit = int((cgroup / "memory.max").read_text(encoding="ascii"))
+        used = int((cgroup / "memory.current").read_text(encoding="ascii"))
+        files = re.search(r"^inactive_file (\d+)$", (cgroup / "memory.stat").read_text(encoding="ascii"), re.MULTILINE)
+        return max(min(free, limit - used + int(files.group(1) if files else 0)), 0)
+    except (OSError, ValueError):  # no container, or one without a limit
+        return free
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def model_folders(paths: Paths) -> dict[str, tuple[Path, ...]]:
+    """Every folder that is searched, by what lies there."""
+    return {
+        CHECKPOINTS: paths.checkpoint_dirs,
+        "VAE": paths.vae_dirs,
+        "LoRA": paths.lora_dirs,
+        "embeddings": paths.embeddings_dirs,
+        "hypernetworks": paths.hypernetwork_dirs,
+        **{f"upscalers {name}": folders for name, folders in paths.all_upscaler_dirs.items()},
+        **{f"faces {name}": folders for name, folders in paths.all_face_dirs.items()},
+    }
+
+
+def count_models(folder: Path) -> int:
+    """Model files below a folder; links to folders are not followed."""
+    walked = os.walk(folder)
+    return sum(Path(name).suffix.lower() in MODEL_SUFFIXES for _, _, names in walked for name in names)
+
+
+def _models(found: Findings, paths: Paths) -> None:
+    total: dict[str, int] = {}
+    elsewhere = {folder for folders in paths.extra_dirs.values() for folder in folders}
+    for what, folders in model_folders(paths).items():
+        for folder in folders:
+            there = folder.is_dir()
+            count = count_models(folder) if there else 0
+            total[what] = total.get(what, 0) + count
+            if count or what == CHECKPOINTS:
+                found.fact(what, f"{count} in {folder}" if there else f"{folder} is not there")
+    for folder in sorted(elsewhere):
+        if not folder.is_dir():
+            found.fault(
+                f"{folder} is not there, and {paths.extra_folders_file} names it. Mount that disk, or take the line "
+                "out of the file."
+            )
+        elif not os.access(folder, os.R_OK | os.X_OK):
+            found.fault(f"{folder} may not be read. Change its permissions.")
+    found.faults += paths.notices
+    if not total[CHECKPOINTS]:
+        found.fault(f"There is no checkpoint. Put one into {paths.checkpoint_dirs[0]}.")
+
+
+# -- the data folder ---------------------------------------------------------------------------------------------------
+
+
+def _data(found: Findings, paths: Paths) -> None:
+    found.fact("folder", str(paths.data_dir))
+    _writable(found, paths.data_dir)
+    for file in (paths.config_file, paths.ui_config_file):
+        _json_file(found, file)
+    for file in paths.styles_files:
+        if not any(sign in file.name for sign in "*?[") and file.exists():
+            _readable(found, file, lambda path: f"{max(len(path.read_text('utf-8-sig').splitlines()) - 1, 0)} lines")
+    for name in DATABASES:
+        _readable(found, paths.data_dir / name, _database)
+    _int8(found, paths.cache_dir / "int8.json")
+
+
+def _writable(found: Findings, folder: Path) -> None:
+    try:
+        here = next(one for one in (folder, *folder.parents) if one.exists())
+        with tempfile.TemporaryFile(dir=here) as file:
+            file.write(b"x" * 4096)
+    except OSError as error:
+        found.fact("writable", "no")
+        found.fault(
+            f"{folder} cannot be written to: {error.strerror}. Change its permissions, or choose another --data-dir."
+        )
+    else:
+        found.fact("writable", "yes")
+
+
+def _json_file(found: Findings, file: Path) -> None:
+    def entries(path: Path) -> str:
+        read = json.loads(path.read_text(encoding="utf-8-sig"))
+        if not isinstance(read, dict):
+            raise ValueError("it is no JSON object")
+        return f"{len(read)} entries"
+
+    _readable(found, file, entries)
+
+
+def _readable(found: Findings, file: Path, describe: Callable[[Path], str]) -> None:
+    """What a file holds; a fault where it cannot be read."""
+    if not file.exists():
+        found.fact(file.name, "not there yet")
+        return
+    try:
+        found.fact(file.name, describe(file))
+    except (OSError, ValueError, RecursionError, sqlite3.Error) as error:
+        found.fact(file.name, "cannot be read")
+        found.fault(
+            f"{file} cannot be read: {error}. Put a copy of it back (see backups/), correct it, or move it away: "
+            "then the program begins a new one."
+        )
+
+
+def _database(path: Path) -> str:
+    """Checked without waiting for a server that writes, and without changing anything."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as db:
+        said = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if said != "ok":
+            raise sqlite3.DatabaseError(str(said))
+        tables = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return f"in order, {len(tables)} tables, {path.stat().st_size / 1e6:.1f} MB"
+
+
+def _int8(found: Findings, file: Path) -> None:
+    try:
+        answers = json.loads(file.read_text(encoding="utf-8"))
+        lines = list(_int8_lines(answers))
+    except FileNotFoundError:
+        lines = []
+    except (OSError, ValueError, AttributeError):
+        found.fault(f"{file} cannot be read. Delete it: the program measures again.")
+        return
+    found.fact("int8 products", lines[0] if lines else "not measured yet")
+    for line in lines[1:]:
+        found.fact("", line)
+
+
+def _int8_lines(answers: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
+    for key, answer in answers.items():
+        ratio = answer.get("ratio")
+        if isinstance(ratio, int | float):
+            yield f"{ratio:.2f} of the time of a product in the compute dtype ({key})"
+        else:
+            yield f"do not work: {answer.get('problem')} ({key})"

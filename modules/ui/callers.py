@@ -1,0 +1,56 @@
+"""Who calls the page's functions, and whether they may: every call goes through one place."""
+
+from typing import Any
+
+import gradio as gr
+
+from modules.access.roles import ANYBODY, Identity, NotAllowedError, Role, role_of_function
+from modules.api.permissions import role_of_call
+from modules.services import Services
+
+GONE = "You are not logged in any more: your login has ended, or your user was changed. Reload the page."
+
+
+def identity_of_page(services: Services, sent: gr.Request | None) -> Identity:
+    """Who called a function of the page. Raises `NotAllowedError` for a user who was removed meanwhile."""
+    if not services.access.page_is_closed:
+        return ANYBODY
+    found = services.access.named(getattr(sent, "username", None) or "")
+    if found is None:
+        raise NotAllowedError(GONE)
+    return found
+
+
+def least_role(function: Any) -> Role:
+    """Whose least role may call a function of the page; admins only where nothing is said."""
+    if function is None:
+        return Role.VIEWER  # an event that only runs the page's script
+    named = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    return role_of_call(named) or role_of_function(function) or Role.ADMIN
+
+
+class GuardedBlocks(gr.Blocks):
+    """A page whose functions ask for a role; set `services` before it is served."""
+
+    services: Services | None = None
+
+    async def process_api(self, block_fn: Any, *args: Any, **keywords: Any) -> dict[str, Any]:
+        """As Gradio's, which is the one way to every function, for who may call it."""
+        if self.services is not None and self.services.access.page_is_closed:
+            function = self.fns[block_fn] if isinstance(block_fn, int) else block_fn
+            self._check(function.fn, args, keywords)
+        return await super().process_api(block_fn, *args, **keywords)
+
+    def _check(self, function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        assert self.services is not None
+        request = keywords.get("request", args[2] if len(args) > 2 else None)
+        page = keywords.get("session_hash", args[4] if len(args) > 4 else None)
+        for one in request if isinstance(request, list) else [request]:
+            try:
+                identity = identity_of_page(self.services, one)
+                identity.require(least_role(function))
+                session = page or getattr(one, "session_hash", None)
+                if session and not self.services.access.sessions.claims(session, identity.name):
+                    raise NotAllowedError("This is another user's page. Reload yours.")
+            except NotAllowedError as error:
+                raise gr.Error(str(error), print_exception=False) from error

@@ -1,0 +1,136 @@
+"""`launch.py doctor`: facts without PyTorch, each fault with its remedy."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from modules.flags.flags import parse_flags
+from modules.paths import resolve_paths
+from modules.setup import doctor, launcher
+from modules.setup.doctor import Findings, cgroup_cores, examine, memory_free_bytes
+from modules.setup.environment import Environment
+from modules.setup.process import Outcome
+from modules.setup.torch_choice import TORCH_VERSION
+from tests.setup.fakes import add_package, make_environment, make_root
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program folder in which nothing is wrong."""
+    environment = Environment(tmp_path / ".venv")
+    make_environment(environment)
+    for name, version in (("torch", f"{TORCH_VERSION}+cpu"), ("alpha", "1.0"), ("beta-pack", "2.0"), ("gamma", "3.0")):
+        add_package(environment, name, version)
+    folder = tmp_path / "models" / "Stable-diffusion"
+    folder.mkdir(parents=True)
+    (folder / "a.safetensors").touch()
+    monkeypatch.setattr(doctor, "nvidia_smi", lambda: "nvidia-smi")
+    monkeypatch.setattr(doctor, "MIN_DISK_BYTES", 0)
+    monkeypatch.setattr(doctor, "MIN_MEMORY_BYTES", 0)
+    return make_root(tmp_path)
+
+
+def answer(command: Sequence[str], device: str = "cuda") -> Outcome:
+    """nvidia-smi and PyTorch of a machine with a GPU."""
+    if command[0] == "nvidia-smi":
+        return Outcome(0, "Test GPU, 24576 MiB, 20000 MiB, 580.1\n")
+    return Outcome(0, json.dumps({"version": TORCH_VERSION, "type": device, "device": "Test GPU"}))
+
+
+def look(root: Path, device: str = "cuda") -> Findings:
+    paths = resolve_paths(parse_flags([]), root)
+    return examine(paths, Environment(root / ".venv"), lambda command: answer(command, device))
+
+
+def test_it_says_what_there_is_and_nothing_is_wrong(root: Path) -> None:
+    (root / "config.json").write_text('{"a": 1}', encoding="utf-8")
+    with closing(sqlite3.connect(root / "history.sqlite")) as db:
+        db.execute("CREATE TABLE images (path TEXT)")
+    (root / "cache").mkdir()
+    measured = {"Some CPU, PyTorch 2, float32": {"ratio": 0.4, "problem": ""}}
+    (root / "cache" / "int8.json").write_text(json.dumps(measured), encoding="utf-8")
+    found = look(root)
+    text = "\n".join(found.lines)
+    assert found.faults == []
+    for words in (
+        *("Test GPU, 24576 MiB (20000 MiB free), driver 580.1", f"{TORCH_VERSION}+cpu", "cores"),
+        *(f"1 in {root / 'models' / 'Stable-diffusion'}", "1 entries", "in order, 1 tables", "0.40 of the time"),
+    ):
+        assert words in text
+
+
+def test_faults_name_their_remedies(root: Path) -> None:
+    (root / "config.json").write_text("[", encoding="utf-8")
+    (root / "history.sqlite").write_bytes(b"no database at all" * 100)
+    (root / "models" / "Stable-diffusion" / "a.safetensors").unlink()
+    gone = str(root / "gone")
+    (root / "model-folders.json").write_text(json.dumps({"Lora": [gone]}), encoding="utf-8")
+    (root / "requirements.txt").write_text("alpha==9.0\n", encoding="utf-8")
+    faults = look(root, device="cpu").faults
+    for number, words in enumerate(
+        (
+            "1 packages are missing or have another version: alpha==9.0. Start python launch.py once.",
+            "There is an NVIDIA GPU",
+            f"{gone} is not there, and",
+            "There is no checkpoint. Put one into",
+            "config.json cannot be read",
+            "history.sqlite cannot be read",
+        )
+    ):
+        assert words in faults[number]
+    assert len(faults) == 6
+
+
+def test_a_folder_that_cannot_be_written_to(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**keywords: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    assert "cannot be written to: Permission denied" in look(root).faults[0]
+
+
+def test_too_little_disk_and_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MIN_DISK_BYTES", 1 << 62)
+    monkeypatch.setattr(doctor, "MIN_MEMORY_BYTES", 1 << 62)
+    monkeypatch.setattr(doctor, "memory_free_bytes", lambda: 1_000_000_000)
+    disk, memory = look(root).faults
+    assert "GB left. Free some" in disk and "start with --lowvram" in memory
+
+
+def test_it_runs_before_any_set_up_and_without_packages(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forbidden(*args: object) -> None:
+        raise AssertionError("nothing may be installed")
+
+    monkeypatch.setattr(launcher, "prepare", forbidden)
+    monkeypatch.setattr(doctor, "Runner", lambda environ: lambda command: Outcome(1, "No module named 'torch'"))
+    monkeypatch.setattr(doctor, "ROOT", root)
+    for info in Environment(root / ".venv").site_packages[0].glob("torch-*"):
+        (info / "RECORD").unlink()
+    assert launcher.launch(root, ["doctor"], {}) == 1
+    out = capsys.readouterr().out
+    assert "not installed" in out and "PyTorch is not installed. Start python launch.py once" in out
+    code = "import sys, modules.setup.doctor; print([m for m in ('torch', 'numpy', 'PIL') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-S", "-c", code], cwd=ROOT, text=True).strip() == "[]"
+
+
+def test_limits_of_a_container(tmp_path: Path) -> None:
+    assert cgroup_cores(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("max 100000\n", encoding="ascii")
+    assert cgroup_cores(tmp_path) is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n", encoding="ascii")
+    assert cgroup_cores(tmp_path) == 1.5
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   2000000 kB\n", encoding="ascii")
+    assert memory_free_bytes(tmp_path / "meminfo", tmp_path) == 2_048_000_000
+    for name, text in (("memory.max", "1000"), ("memory.current", "900"), ("memory.stat", "inactive_file 50\n")):
+        (tmp_path / name).write_text(text, encoding="ascii")
+    assert memory_free_bytes(tmp_path / "meminfo", tmp_path) == 150

@@ -1,0 +1,169 @@
+"""Taking over a folder of the reference UI: what is taken, what stays, what is named; there nothing changes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.cli.commands import load_command
+from modules.errors import InvalidValueError
+from modules.flags.flags import parse_flags
+from modules.folder_lock import FolderLock
+from modules.history.store import History
+from modules.paths import Paths, resolve_paths
+from modules.prompting.styles import StyleBook
+from modules.settings.store import SettingsStore
+from modules.takeover.takeover import Report, Target, take_over
+
+STYLES = "name,prompt,negative_prompt\nInk,ink of {prompt},blurry\nOil,an oil painting,\n"
+
+
+def put(path: Path, data: str = "x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(data, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A folder of the reference UI with one of everything."""
+    folder = tmp_path / "their webui"
+    for name in (
+        *("models/Stable-diffusion/big/a.safetensors", "models/VAE/v.pt", "models/Lora/l.safetensors"),
+        *("models/ESRGAN/4x.pth", "models/karlo/k.ckpt", "embeddings/style.png", "webui.py"),
+        *("extensions/some-extension/install.py", "elsewhere/b.ckpt", "user.css"),
+    ):
+        put(folder / name)
+    put(folder / "models/Stable-diffusion/Put Stable Diffusion checkpoints here.txt")
+    put(folder / "styles.csv", STYLES)
+    config = {
+        **{"CLIP_stop_at_last_layers": 2, "samples_format": "webp", "outdir_txt2img_samples": str(folder / "made")},
+        **{"of_an_extension": 1, "eta_ddim": "much", "sd_checkpoint_hash": "00", "disabled_extensions": ["Lora"]},
+    }
+    put(folder / "config.json", json.dumps(config))
+    ui_config = {
+        **{"txt2img/Sampling steps/value": 28, "txt2img/Width/value": 512, "img2img/CFG Scale/value": 5.5},
+        "customscript/x.py/txt2img/Thing/value": 1,
+    }
+    put(folder / "ui-config.json", json.dumps(ui_config))
+    put(
+        folder / "webui-user.sh",
+        '#!/bin/bash\n#export X=1\nexport COMMANDLINE_ARGS="--xformers --ckpt-dir elsewhere"\n',
+    )
+    for name in ("outputs/txt2img-images/1.png", "made/2.png"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    found = resolve_paths(parse_flags(["--data-dir", str(tmp_path / "ours")]), tmp_path / "program")
+    found.ensure()
+    return found
+
+
+def take(folder: Path, paths: Paths) -> tuple[Report, list[Path]]:
+    history = History(None, paths.outputs_dir / "trash")
+    asked: list[Path] = []
+    try:
+        return take_over(folder, Target(paths, SettingsStore(paths.config_file), history, asked.append)), asked
+    finally:
+        history.close()
+
+
+def state(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_everything_is_taken_by_path_and_named(theirs: Path, paths: Paths) -> None:
+    before = state(theirs)
+    report, asked = take(theirs, paths)
+    assert state(theirs) == before
+    now = resolve_paths(parse_flags(["--data-dir", str(paths.data_dir)]), paths.root)
+    assert {theirs / "models" / "Stable-diffusion", theirs / "elsewhere"} < set(now.checkpoint_dirs)
+    assert theirs / "models" / "VAE" in now.vae_dirs and theirs / "models" / "Lora" in now.lora_dirs
+    assert now.embeddings_dirs[1] == theirs / "embeddings"
+    assert now.all_upscaler_dirs["ESRGAN"][1] == theirs / "models" / "ESRGAN"
+    settings = SettingsStore(paths.config_file).current
+    assert (settings["CLIP_stop_at_last_layers"], settings["samples_format"]) == (2, "webp")
+    assert settings["disabled_extensions"] == ()
+    assert not str(settings["outdir_txt2img_samples"]).startswith(str(theirs)), "new images would be saved there"
+    assert set(StyleBook.read(paths.styles_files).styles) == {"Ink", "Oil"}
+    entries = json.loads(paths.ui_config_file.read_text(encoding="utf-8"))
+    assert entries == {"txt2img/Sampling steps/value": 28, "img2img/CFG Scale/value": 5.5}
+    assert asked == [theirs / "outputs", theirs / "made"]
+    without = "\n".join(report.without)
+    for words in ("karlo", "of_an_extension", "eta_ddim", "some-extension", "--xformers", "user.css"):
+        assert words in without
+
+
+def test_a_second_run_changes_nothing(theirs: Path, paths: Paths) -> None:
+    take(theirs, paths)
+    before = state(paths.data_dir)
+    report, _ = take(theirs, paths)
+    assert state(paths.data_dir) == before
+    assert [line for line in report.taken if not line.startswith("images in")] == []
+
+
+def test_what_is_ours_stays_and_is_named(theirs: Path, paths: Paths) -> None:
+    put(paths.styles_files[0], "name,prompt,negative_prompt\nInk,mine,\n")
+    put(paths.config_file, '{"samples_format": "jpg"}')
+    put(paths.ui_config_file, '{"txt2img/Sampling steps/value": 9}')
+    report, _ = take(theirs, paths)
+    assert StyleBook.read(paths.styles_files).styles["Ink"].prompt == "mine"
+    assert SettingsStore(paths.config_file).current["samples_format"] == "jpg"
+    assert json.loads(paths.ui_config_file.read_text(encoding="utf-8"))["txt2img/Sampling steps/value"] == 9
+    kept = "\n".join(report.kept)
+    assert "Ink" in kept and "samples_format" in kept and "txt2img/Sampling steps/value" in kept
+
+
+def test_broken_files_there_are_named_and_the_rest_is_taken(theirs: Path, paths: Paths) -> None:
+    put(theirs / "config.json", "{")
+    put(theirs / "webui-user.sh", "export COMMANDLINE_ARGS='--lora-dir gone\n")
+    report, _ = take(theirs, paths)
+    without = "\n".join(report.without)
+    assert "config.json was left out" in without and "--lora-dir of its start file names gone" in without
+    assert any("Stable-diffusion" in line for line in report.taken)
+
+
+def test_folders_that_are_none_are_refused(tmp_path: Path, theirs: Path, paths: Paths) -> None:
+    with pytest.raises(InvalidValueError, match="no folder of this machine"):
+        take(tmp_path / "gone", paths)
+    with pytest.raises(InvalidValueError, match="no folder of the reference UI or Forge"):
+        take(tmp_path, paths)
+    put(paths.data_dir / "webui.py")
+    with pytest.raises(InvalidValueError, match="this program's own folder"):
+        take(paths.data_dir, paths)
+    put(paths.extra_folders_file, "{")
+    with pytest.raises(InvalidValueError, match=r"model-folders\.json was left out"):
+        take(theirs, paths)
+
+
+def test_the_command_remembers_outputs_for_the_next_start(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    words = (str(theirs), "--data-dir", str(data))
+    assert load_command("import")(words) == 0
+    out = capsys.readouterr().out
+    assert "Taken over:" in out and "Without a counterpart:" in out
+    history = History(data / "history.sqlite", data / "outputs" / "trash")
+    assert {(item["folder"], item["state"]) for item in history.imports()} == {
+        (str(theirs / "outputs"), "running"),
+        (str(theirs / "made"), "running"),
+    }
+    history.close()
+    assert load_command("import")(words) == 0
+    assert "nothing new" in capsys.readouterr().out
+
+
+def test_the_command_is_refused_while_a_server_runs(
+    theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = FolderLock(tmp_path / "data", "port 7860")
+    assert load_command("import")((str(theirs), "--data-dir", str(tmp_path / "data"))) == 1
+    assert "port 7860" in capsys.readouterr().err
+    lock.close()

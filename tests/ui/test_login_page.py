@@ -1,0 +1,95 @@
+"""Logging in on the page, what a role is shown, and logging out."""
+
+from collections.abc import Iterator
+
+import pytest
+from PIL import Image
+from playwright import sync_api
+
+from modules.access.auth_file import Account, write_accounts
+from modules.access.passwords import Cost, hash_password
+from modules.access.roles import Role
+from modules.history.store import ImageFile
+from tests.fakes import fake_services
+from tests.ui.browser import needs_browser, served
+
+pytestmark = needs_browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    file = tmp_path_factory.mktemp("users") / "users.json"
+    entry = hash_password("a good password", Cost(4, 1, 1))
+    write_accounts(file, {role.value: Account(role.value, role, entry) for role in Role})
+    services = fake_services(tmp_path_factory.mktemp("data"), auth_file=str(file))
+    path = services.paths.outputs_dir / "mine.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8)).save(path)
+    services.history.history.add([ImageFile(path, "print", 8, 8, 1, 1.0, "a cat", 1e9, user="user")])
+    with served(services) as address:
+        yield address
+    services.queue.close()
+
+
+def log_in(browser: sync_api.Browser, address: str, name: str) -> sync_api.Page:
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.set_default_timeout(30_000)
+    page.goto(address)
+    page.fill("#username", name)
+    page.fill("#password", "a good password")
+    page.click("button")
+    page.wait_for_selector("#fw_user:not([hidden])")
+    page.wait_for_function("document.documentElement.dataset.role")
+    assert page.inner_text("#fw_user b") == name
+    return page
+
+
+def tabs(page: sync_api.Page) -> list[str]:
+    buttons = page.locator("#tabs > .tab-wrapper button[role=tab]:visible")
+    return [text.strip() for text in buttons.all_inner_texts() if text.strip()]
+
+
+def test_a_user_logs_in_makes_an_image_and_logs_out(browser: sync_api.Browser, address: str) -> None:
+    page = log_in(browser, address, "user")
+    page.wait_for_selector("#txt2img_generate")
+    shown = tabs(page)
+    assert {"txt2img", "History", "Queue"} <= set(shown)
+    assert not {"Settings", "Checkpoint Merger", "Precision"} & set(shown)
+    page.wait_for_function("document.querySelector('#setting_sd_model_checkpoint').inert")
+    assert "Only an admin" in str(page.locator("#setting_sd_model_checkpoint").get_attribute("title"))
+    page.wait_for_function("featherweight.tab('txt2img').hasKeptForm !== undefined")
+    page.fill("#txt2img_prompt textarea", "mine")
+    page.click("#txt2img_generate")
+    page.wait_for_selector("#txt2img_gallery img")
+    with page.expect_navigation(url="**/login"):
+        page.click("#fw_user button")
+    page.goto(address)
+    assert page.url.endswith("/login")
+    page.context.close()
+
+
+def test_a_viewer_sees_the_history_and_an_admin_chooses_whose(browser: sync_api.Browser, address: str) -> None:
+    page = log_in(browser, address, "viewer")
+    page.wait_for_selector("#fw_history_search", state="visible")
+    assert not {"txt2img", "img2img", "Extras", "Settings"} & set(tabs(page))
+    assert page.is_hidden("#fw_history [data-do=import]")
+    page.wait_for_selector(".fw-history-item")  # of the user
+    page.click(".fw-history-item")
+    assert page.is_hidden("#fw_history_dialog .fw-history-send")
+    assert page.locator("#fw_history_dialog button", has_text="Delete").is_disabled()
+    page.context.close()
+
+    page = log_in(browser, address, "admin")
+    assert {"Settings", "Checkpoint Merger"} <= set(tabs(page))
+    page.click("#tab_history-button")
+    page.select_option("#fw_history_user", "user")
+    page.wait_for_selector(".fw-history-item")
+    page.context.close()
+
+
+def test_a_login_that_ends_is_said(browser: sync_api.Browser, address: str) -> None:
+    page = log_in(browser, address, "user")
+    page.context.clear_cookies()
+    page.wait_for_selector("#fw_logged_out")
+    assert "Log in" in page.inner_text("#fw_logged_out")
+    page.context.close()

@@ -90,7 +90,7 @@ class YoloDetector:
         """Raises `CheckpointError` for a file that cannot be used, and for an ONNX file where onnxruntime is not
         installed."""
         self.path = path
-        self._network: Network = (OnnxNetwork if path.suffix.lower() == ONNX else TorchNetwork)(path)
+        self._network: Network = OnnxNetwork(path) if path.suffix.lower() == ONNX else TorchNetwork(path)
 
     def find(self, image: Image.Image, min_score: float) -> list[Detection]:
         """The best first. Raises `CheckpointError` for an output of another layout."""

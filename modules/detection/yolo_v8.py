@@ -144,7 +144,8 @@ class Head(nn.Module):
         masks = f"{name}.proto.upsample.weight" in shapes
         self.cv4 = _branches(shapes, f"{name}.cv4") if masks else None
         self.proto = Prototypes(shapes, f"{name}.proto") if masks else None
-        if len({level[-1].out_channels for level in self.cv2}) != 1 or self.cv2[0][-1].out_channels % 4:
+        boxes = {shapes[f"{name}.cv2.{level}.2.weight"][0] for level in range(len(STRIDES_PX))}
+        if len(boxes) != 1 or min(boxes) % 4:
             raise ValueError(f"{name}.cv2 gives no boxes")
 
     def forward(self, levels: list[Tensor]) -> tuple[Tensor, Tensor | None]:

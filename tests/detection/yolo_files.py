@@ -91,9 +91,11 @@ def expected_outputs(tensors: Tensors, pixels: Tensor) -> tuple[Tensor, Tensor |
 
     def conv(name: str, x: Tensor, stride: int = 1) -> Tensor:
         weight = tensors[f"{name}.conv.weight"]
-        norm = [tensors[f"{name}.bn.{part}"] for part in ("running_mean", "running_var", "weight", "bias")]
+        mean, variance, scale, shift = (
+            tensors[f"{name}.bn.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+        )
         made = functional.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
-        made = functional.batch_norm(made, *norm, eps=EPS)
+        made = functional.batch_norm(made, mean, variance, scale, shift, eps=EPS)
         return made * torch.sigmoid(made)
 
     def c2f(number: int, x: Tensor) -> Tensor:

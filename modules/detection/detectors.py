@@ -25,8 +25,7 @@ OTHER_NAMES = {
 }
 """Detectors of another package that callers name; ours take their place."""
 FOLDER = "adetailer"  # below models/
-SUFFIX = ".onnx"
-PICKLES = (".pt", ".pth")
+SUFFIXES = (".pt", ".pth", ".safetensors", ".onnx")
 EYE_WIDTH, EYE_HEIGHT = 0.6, 0.4  # of the distance between the eyes, with the lids
 
 FindFaces = Callable[[Image.Image, float], list[Face]]
@@ -45,25 +44,23 @@ class Detectors:
     def names(self) -> tuple[str, ...]:
         """The program's own, then the files."""
         found = sorted(self._folder.glob("*")) if self._folder.is_dir() else []
-        return (FACE, EYES, *(path.name for path in found if path.suffix.lower() == SUFFIX))
+        return (FACE, EYES, *(path.name for path in found if path.suffix.lower() in SUFFIXES))
 
     def check(self, name: str) -> str:
-        """The name of a detector that is there. `hand.pt` also means `hand.onnx`. Raises `CheckpointError` that says
-        what to put where for a file that is not there, and `UnknownNameError` for any other name."""
+        """The name of a detector that is there. Where `hand.pt` is not, the name also means `hand.onnx`, or any other
+        file of that stem. Raises `CheckpointError` that says what to put where for a file that is not there, and
+        `UnknownNameError` for any other name."""
         by_name = {known.lower(): known for known in self.names} | OTHER_NAMES
         stem, dot, suffix = name.lower().rpartition(".")
-        for wanted in (name.lower(), f"{stem}{SUFFIX}"):
+        is_file = f"{dot}{suffix}" in SUFFIXES
+        for wanted in (name.lower(), *(f"{stem}{other}" for other in SUFFIXES if is_file)):
             if wanted in by_name:
                 return by_name[wanted]
-        if f"{dot}{suffix}" not in (SUFFIX, *PICKLES):
+        if not is_file:
             raise UnknownNameError.of("detector", name, self.names)
-        wanted_file = f"{Path(name).stem}{SUFFIX}"
-        reason = ""
-        if f"{dot}{suffix}" in PICKLES:
-            reason = " A .pt file of this kind is a pickled program, which is never run."
         raise CheckpointError(
-            f"The detector {name} is not there: put {wanted_file} (a YOLOv8 detector exported as ONNX) into "
-            f"models/{FOLDER}, or choose {FACE}.{reason}"
+            f"The detector {name} is not there: put {Path(name).name} (a YOLOv8 detector, or one exported as ONNX) "
+            f"into models/{FOLDER}, or choose {FACE}."
         )
 
     def find(self, image: Image.Image, name: str, min_score: float = 0.3) -> list[Detection]:

@@ -1,7 +1,7 @@
-"""Detectors of the user's as ONNX files: YOLOv8 and its like, for boxes or with outlines. onnxruntime is optional; it
-runs them on the CPU.
+"""Detectors of the user's, which run on the CPU: ONNX files of YOLOv8 and its like, for boxes or with outlines, with
+onnxruntime, which is optional; and the files of YOLOv8 itself (`yolo_file`).
 
-The layout is that of the exports: input [1,3,h,w] red first in 0 to 1, the image in the middle of grey; output
+The layout of both is that of the exports: input [1,3,h,w] red first in 0 to 1, the image in the middle of grey; output
 [1,4+classes,n] with the middle, width and height of n boxes in pixels of the input and a score for each class. With
 outlines 32 further rows, which weigh the 32 maps [1,32,h/4,w/4] of a second output into the logits of a mask.
 """
@@ -11,52 +11,101 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from modules.detection.detection import Detection
+from modules.detection.yolo_file import USUAL_SIDE_PX, read_yolo_file
 from modules.errors import CheckpointError
 
 RUNTIME = "onnxruntime"
-USUAL_SIDE_PX = 640  # of files that take any size
+ONNX = ".onnx"
 GREY = (114, 114, 114)
 MAX_OVERLAP = 0.7  # of two boxes of one thing: common area by that of both
 
 Floats = NDArray[np.float64]
 
 
+class Network(Protocol):
+    """What a file holds, ready to run."""
+
+    @property
+    def side_px(self) -> tuple[int, ...]:
+        """Height and width of the input."""
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """The names of the classes, where the file has them."""
+
+    def run(self, pixels: NDArray[np.float32]) -> Sequence[NDArray[Any]]:
+        """The outputs for an input of the layout above."""
+
+
+class OnnxNetwork:
+    """An ONNX file."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises as `YoloDetector` does."""
+        self._session = _session(path)
+        entry = self._session.get_inputs()[0]
+        if len(entry.shape) != 4:
+            raise _other_layout(path, f"its input has the shape {entry.shape}")
+        self._input: str = entry.name
+        self.side_px = tuple(size if isinstance(size, int) else USUAL_SIDE_PX for size in entry.shape[2:])
+        self.labels = _labels(self._session)
+
+    def run(self, pixels: NDArray[np.float32]) -> Sequence[NDArray[Any]]:
+        """As `Network.run`."""
+        outputs: Sequence[NDArray[Any]] = self._session.run(None, {self._input: pixels})
+        return outputs
+
+
+class TorchNetwork:
+    """A file of YOLOv8 itself."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises as `read_yolo_file` does."""
+        file = read_yolo_file(path)
+        self._network = file.network
+        self.side_px = (file.side_px, file.side_px)
+        self.labels = dict(file.labels)
+
+    @torch.inference_mode()
+    def run(self, pixels: NDArray[np.float32]) -> Sequence[NDArray[Any]]:
+        """As `Network.run`."""
+        rows, maps = self._network(torch.from_numpy(pixels))
+        return [output.numpy() for output in (rows, maps) if output is not None]
+
+
 class YoloDetector:
     """A file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `CheckpointError` where onnxruntime is not installed, and for a file that cannot be used."""
+        """Raises `CheckpointError` for a file that cannot be used, and for an ONNX file where onnxruntime is not
+        installed."""
         self.path = path
-        self._session = _session(path)
-        entry = self._session.get_inputs()[0]
-        if len(entry.shape) != 4:
-            raise self._other_layout(f"its input has the shape {entry.shape}")
-        self._input: str = entry.name
-        self._side_px = tuple(size if isinstance(size, int) else USUAL_SIDE_PX for size in entry.shape[2:])
-        self._labels = _labels(self._session)
+        self._network: Network = OnnxNetwork(path) if path.suffix.lower() == ONNX else TorchNetwork(path)
 
     def find(self, image: Image.Image, min_score: float) -> list[Detection]:
         """The best first. Raises `CheckpointError` for an output of another layout."""
-        height, width = self._side_px
+        height, width = self._network.side_px
         scale = min(width / image.width, height / image.height)
         inner = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
         corner = ((width - inner[0]) // 2, (height - inner[1]) // 2)
         framed = Image.new("RGB", (width, height), GREY)
         framed.paste(image.convert("RGB").resize(inner, Image.Resampling.BILINEAR), corner)
         pixels = np.ascontiguousarray((np.asarray(framed, np.float32) / 255).transpose(2, 0, 1)[None])
-        outputs = [np.asarray(output, np.float64) for output in self._session.run(None, {self._input: pixels})]
+        outputs = [np.asarray(output, np.float64) for output in self._network.run(pixels)]
         maps = outputs[1][0] if len(outputs) > 1 and outputs[1].ndim == 4 else None
         extra = len(maps) if maps is not None else 0
         if outputs[0].ndim != 3 or outputs[0].shape[1] < 5 + extra:
-            raise self._other_layout(f"its output has the shape {list(outputs[0].shape)}")
+            raise _other_layout(self.path, f"its output has the shape {list(outputs[0].shape)}")
         rows = outputs[0][0].T
         scores = rows[:, 4 : rows.shape[1] - extra]
         labels, best = scores.argmax(1), scores.max(1)
@@ -72,15 +121,16 @@ class YoloDetector:
             in_image = (box.reshape(2, 2) - corner) / scale
             in_image = in_image.clip(0, image.size).reshape(4).tolist()
             if in_image[2] > in_image[0] and in_image[3] > in_image[1]:
-                label = self._labels.get(int(labels[row]), str(labels[row]))
+                label = self._network.labels.get(int(labels[row]), str(labels[row]))
                 found.append(Detection(tuple(in_image), float(best[row]), label, outline))
         return found
 
-    def _other_layout(self, what: str) -> CheckpointError:
-        return CheckpointError(
-            f"{self.path.name} is no detector that can be used: {what}. Export a YOLOv8 detector or segmenter as ONNX, "
-            "without end-to-end suppression of boxes."
-        )
+
+def _other_layout(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path.name} is no detector that can be used: {what}. Export a YOLOv8 detector or segmenter as ONNX, without "
+        "end-to-end suppression of boxes."
+    )
 
 
 def _outline(
@@ -128,8 +178,8 @@ def _labels(session: Any) -> dict[int, str]:
 def _session(path: Path) -> Any:
     if importlib.util.find_spec(RUNTIME) is None:
         raise CheckpointError(
-            f"Detectors as files need the package {RUNTIME}, which is not installed: pip install {RUNTIME}, and start "
-            "again. face_mtcnn needs none."
+            f"Detectors as ONNX files need the package {RUNTIME}, which is not installed: pip install {RUNTIME}, and "
+            "start again. face_mtcnn and YOLOv8 files (.pt) need none."
         )
     runtime: Any = importlib.import_module(RUNTIME)
     try:

@@ -316,7 +316,7 @@ def test_a_stopped_image_is_left_as_it_is(library: ScriptLibrary, engine: Engine
 @pytest.mark.parametrize(
     ("unit", "sentence"),
     [
-        ({"ad_model": "hand_yolov8n.pt"}, "unit 1: The detector hand_yolov8n.pt is not there: put hand_yolov8n.onnx"),
+        ({"ad_model": "hand_yolov8n.pt"}, "unit 1: The detector hand_yolov8n.pt is not there: put hand_yolov8n.pt"),
         ({"ad_model": "magic"}, "unit 1: .*magic.*face_mtcnn"),
         ({"ad_denoising_strength": 1.5}, "ad_denoising_strength is 1.5; allowed is 0 to 1"),
         ({"ad_steps": "many"}, "ad_steps is 'many'; it takes a number"),

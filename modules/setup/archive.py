@@ -10,9 +10,11 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
+from modules.atomic_files import write_atomic
 from modules.errors import InvalidValueError
 
 MAX_BYTES = 2_000_000_000
@@ -68,14 +70,14 @@ def _members(archive: Path, opened: ExitStack) -> Iterator[Member]:
             if (info.external_attr >> 16) & 0o170000 == 0o120000:
                 raise InvalidValueError(f"{archive.name} is refused: {info.filename} is a link.")
             if not info.is_dir():
-                yield Member(_place(info.filename, archive), info.file_size, lambda info=info: pack.open(info))  # type: ignore[misc]
+                yield Member(_place(info.filename, archive), info.file_size, partial(pack.open, info))
     elif tarfile.is_tarfile(archive):
-        tape = opened.enter_context(tarfile.open(archive))
+        tape = opened.enter_context(tarfile.TarFile.open(archive))
         for entry in tape:
             if not (entry.isfile() or entry.isdir()):
                 raise InvalidValueError(f"{archive.name} is refused: {entry.name} is a link or no file.")
             if entry.isfile():
-                yield Member(_place(entry.name, archive), entry.size, lambda entry=entry: _tape_file(tape, entry))  # type: ignore[misc]
+                yield Member(_place(entry.name, archive), entry.size, partial(_tape_file, tape, entry))
     else:
         raise InvalidValueError(f"{archive} is no .zip and no .tar.gz file.")
 
@@ -109,42 +111,43 @@ def _program_files(members: list[Member], archive: Path) -> list[Member]:
     return [member for member in members if member.path.parts[0] not in OF_THE_USER]
 
 
-def put_in_place(new: Path, names: list[str], root: Path, backup: Path) -> dict[str, Any]:
-    """Replace the program's files by those of `new`; the old ones go to the backup. Returns what `take_out` needs.
+def changes_of(new: Path, names: list[str], root: Path) -> dict[str, list[str]]:
+    """What `put_in_place` will do: files that are `replaced`, `added` and `removed`. Raises OSError."""
+    there = {name for name in names if (root / name).exists()}
+    return {
+        "replaced": sorted(name for name in there if (root / name).read_bytes() != (new / name).read_bytes()),
+        "added": sorted(set(names) - there),
+        "removed": sorted(_stale(root, set(names))),
+    }
 
-    An error on the way puts everything back and is raised again.
-    """
-    done: dict[str, Any] = {"replaced": [], "added": []}
-    gone = sorted(_stale(root, set(names)))
+
+def keep(changes: Mapping[str, list[str]], root: Path, backup: Path) -> None:
+    """Copy what will be replaced or removed into the backup. Raises OSError."""
+    for name in (*changes["replaced"], *changes["removed"]):
+        kept = backup / REPLACED / name
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, kept)
+
+
+def put_in_place(changes: Mapping[str, list[str]], new: Path, root: Path, backup: Path) -> None:
+    """Replace, add and remove files. An OSError on the way puts everything back and is raised again."""
     try:
-        for name in (*names, *gone):
+        for name in (*changes["added"], *changes["replaced"]):
             target = root / name
-            if name in gone or target.exists():
-                if name not in gone and target.read_bytes() == (new / name).read_bytes():
-                    continue
-                kept = backup / REPLACED / name
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(target, kept)
-                done["replaced"].append(name)
-            else:
-                done["added"].append(name)
-            if name in gone:
-                target.unlink()
-                continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            (new / name).replace(target) if _same_disk(new, target.parent) else shutil.copyfile(new / name, target)
+            write_atomic(target, (new / name).read_bytes())
+        for name in changes["removed"]:
+            (root / name).unlink()
     except OSError:
-        take_out(done, root, backup)
+        take_out(changes, root, backup)
         raise
-    return done
 
 
-def take_out(done: Mapping[str, Any], root: Path, backup: Path) -> None:
-    """The way back of `put_in_place`. Raises OSError."""
-    for name in done["replaced"]:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(backup / REPLACED / name, root / name)
-    for name in done["added"]:
+def take_out(changes: Mapping[str, list[str]], root: Path, backup: Path) -> None:
+    """The way back of `put_in_place`, also of one that was cut off. Raises OSError."""
+    for name in (*changes["replaced"], *changes["removed"]):
+        write_atomic(root / name, (backup / REPLACED / name).read_bytes())
+    for name in changes["added"]:
         (root / name).unlink(missing_ok=True)
 
 
@@ -157,7 +160,3 @@ def _stale(root: Path, names: set[str]) -> Iterator[str]:
             name = path.relative_to(root).as_posix()
             if path.is_file() and "__pycache__" not in path.parts and name not in names:
                 yield name
-
-
-def _same_disk(one: Path, other: Path) -> bool:
-    return one.stat().st_dev == other.stat().st_dev

@@ -18,6 +18,8 @@ FOLDER = "backups"
 NOTE = "update.json"
 AFTER = "after"  # of a backup: what an undo replaced
 DATABASES = ("jobs.sqlite", "history.sqlite")
+WAYS_BACK = frozenset(("after", "changes"))
+"""In the note of an update that did something."""
 CONFIG_VERSION = "featherweight_config_version"
 
 
@@ -53,7 +55,7 @@ class Backup:
         parent = paths.data_dir / FOLDER
         for folder in sorted(parent.iterdir(), reverse=True) if parent.is_dir() else ():
             backup = cls(folder)
-            if (folder / NOTE).is_file() and not backup.note.get("undone"):
+            if (folder / NOTE).is_file() and not backup.note.get("undone") and backup.note.keys() & WAYS_BACK:
                 return backup
         raise InvalidValueError(f"There is no update to undo: {parent} holds none.")
 

@@ -13,7 +13,7 @@ from modules.errors import InvalidValueError
 from modules.flags.flags import PATHS, add_arguments
 from modules.folder_lock import FolderLock
 from modules.paths import Paths, resolve_paths
-from modules.setup.archive import put_in_place, take_out, unpack
+from modules.setup.archive import changes_of, keep, put_in_place, take_out, unpack
 from modules.setup.backup import Backup
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome, Run, Runner, SetupError, say
@@ -87,7 +87,10 @@ def update_from(archive: Path, paths: Paths, run: Run) -> None:
     new = backup.folder / "new"
     try:
         names = unpack(archive, new)
-        done = put_in_place(new, names, paths.root, backup.folder)
+        changes = changes_of(new, names, paths.root)
+        keep(changes, paths.root, backup.folder)
+        backup.write_note(changes=changes)
+        put_in_place(changes, new, paths.root, backup.folder)
     except InvalidValueError:
         backup.remove()
         raise
@@ -97,15 +100,14 @@ def update_from(archive: Path, paths: Paths, run: Run) -> None:
             f"{error.filename or paths.root} cannot be written: {error.strerror}. Everything was put back."
         ) from error
     shutil.rmtree(new)
-    if not done["replaced"] and not done["added"]:
+    if not any(changes.values()):
         backup.remove()
         say(f"Featherweight {VERSION} is up to date: the archive holds the same files.")
         return
-    backup.write_note(**done)
     found = re.search(r'^VERSION = "(.+)"$', (paths.root / "modules/version.py").read_text("utf-8"), re.MULTILINE)
     say(
-        f"Updated from {VERSION} to {found.group(1) if found else 'another version'}: {len(done['replaced'])} files "
-        f"replaced or removed, {len(done['added'])} new."
+        f"Updated from {VERSION} to {found.group(1) if found else 'another version'}: "
+        f"{len(changes['replaced'])} files replaced, {len(changes['added'])} new, {len(changes['removed'])} removed."
     )
     _say_way_back(backup)
 
@@ -126,7 +128,7 @@ def undo(paths: Paths, run: Run, all_settings: bool = False) -> None:
             raise SetupError(f"git reset failed: {' '.join(outcome.output.split())} Nothing was changed.")
     else:
         try:
-            take_out(note, paths.root, backup.folder)
+            take_out(note["changes"], paths.root, backup.folder)
         except OSError as error:
             raise SetupError(
                 f"{error.filename} cannot be put back: {error.strerror}. The files as they were are in {backup.folder}."

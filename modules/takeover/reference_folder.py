@@ -167,7 +167,8 @@ def _words_of(line: str, is_posix: bool) -> list[str]:
 
 def _flags_of(words: list[str]) -> Iterator[tuple[str, str]]:
     """Each flag with what follows it."""
-    flag, values = "", []
+    flag = ""
+    values: list[str] = []
     for word in words:
         if word.startswith("--"):
             if flag:

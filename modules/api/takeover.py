@@ -38,9 +38,17 @@ def taken_over(services: Services, folder: str) -> Report:
     """Take over a folder into the running program. Raises `InvalidValueError`, also for a folder that this server may
     not read."""
     path = Path(folder.strip()).expanduser()
-    try:
-        check_folder(path, services.history_folders)
-    except OutputError as error:
-        raise InvalidValueError(f"{path} may not be imported. {error}") from error
     history = services.history
-    return take_over(path, Target(services.paths, services.settings, history.history, history.importer.add))
+
+    def check(place: Path) -> None:
+        try:
+            check_folder(place, services.history_folders)
+        except OutputError as error:
+            raise InvalidValueError(f"{place} may not be imported. {error}") from error
+
+    def import_images(place: Path) -> None:
+        check(place)
+        history.importer.add(place)
+
+    check(path)
+    return take_over(path, Target(services.paths, services.settings, history.history, import_images))

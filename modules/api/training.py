@@ -140,6 +140,13 @@ def training_routes(services: Services) -> APIRouter:
         path = create_embedding(services.paths.embeddings_dir, body.name, plain, body.overwrite_old)
         return TrainingInfo(info=f"create embedding filename: {path}")
 
+    def known(name: str) -> dict[str, Any]:
+        """An embedding of that name is gone on with."""
+        files = services.engine.adapters.files.embeddings
+        files.refresh()
+        found = next((item for item in files.all if item.name == name), None)
+        return {} if found is None else {"start": name, "vectors": found.count}
+
     @routes.post("/sdapi/v1/train/embedding", **documented(errors=errors))
     def train_embedding(body: TrainEmbeddingBody) -> TrainingInfo:
         """Train an embedding, and wait until it is done. Options of the reference UI that mean nothing here are
@@ -150,7 +157,7 @@ def training_routes(services: Services) -> APIRouter:
         config = config_of(
             {
                 "model": {"checkpoint": checkpoint()},
-                "adapter": {"type": "textual_inversion", "token": body.embedding_name},
+                "adapter": {"type": "textual_inversion", "token": body.embedding_name, **known(body.embedding_name)},
                 "data": {
                     "folders": [body.data_root],
                     "prefix": f"{body.embedding_name}, ",

@@ -232,13 +232,14 @@ def create_embedding(folder: Path, name: str, vectors: Mapping[int, Any], overwr
     from safetensors.torch import save
 
     from modules.atomic_files import output_error, write_atomic
+    from modules.models.reading.other_files import EMBEDDING_TABLES
 
     if not name.strip() or Path(name).name != name or name.startswith("."):
         raise InvalidValueError(f"The embedding's name is {name!r}; it must be a file name without folders.")
     path = folder / f"{name}.safetensors"
     if path.exists() and not overwrite:
         raise InvalidValueError(f"There is an embedding {name} already. Choose another name, or overwrite_old.")
-    names = ("emb_params",) if len(vectors) == 1 else ("clip_l", "clip_g")
+    names = EMBEDDING_TABLES[len(vectors)]
     try:
         write_atomic(path, save(dict(zip(names, vectors.values(), strict=True))))
     except OSError as error:

@@ -577,7 +577,7 @@ class GenerationRequest:
             choices=Choices.CHECKPOINTS,
             control=Control(
                 elem_id="{tab}_checkpoint",
-                help="A second model that makes the last steps, such as SDXL's refiner.",
+                help="A second model that makes the last steps, such as a refiner.",
                 label="Checkpoint",
                 section=Section.REFINER,
                 hint="This checkpoint finishes the image",

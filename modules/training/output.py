@@ -16,6 +16,7 @@ from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
 from modules.models.loaded import LoadedModel
+from modules.models.reading.other_files import EMBEDDING_TABLES
 from modules.training.base_model import FileHashes, file_hashes
 from modules.training.config import TrainingConfig
 from modules.training.dataset import Dataset
@@ -33,8 +34,6 @@ OPTIMIZER_NAMES = {
     "adafactor": "torch.optim.Adafactor",
     "prodigy": "prodigyopt.Prodigy",
 }
-TABLES = {1: ("emb_params",), 2: ("clip_l", "clip_g")}
-"""What embeddings' files call the vectors for one text encoder, and for two."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def write_adapter(path: Path, trainer: Trainer, facts: OutputFacts) -> None:
 def embedding_tensors(trainer: Trainer) -> dict[str, Tensor]:
     """Textual inversion's vectors by the names that other programs read."""
     (by_width,) = trainer.words.values()
-    names = TABLES[len(by_width)]
+    names = EMBEDDING_TABLES[len(by_width)]
     vectors = [vector.detach().float().cpu().contiguous() for vector in by_width.values()]
     if not all(bool(torch.isfinite(vector).all()) for vector in vectors):
         raise TrainingError("The embedding holds values that are not finite. Choose a lower learning rate.")

@@ -69,6 +69,7 @@ def preset_config(
     if preset not in PRESETS:
         raise UnknownNameError.of("preset", preset, PRESETS)
     steps = min(max(images * STEPS_PER_IMAGE, MIN_STEPS), MAX_STEPS)
+    steps = _whole((changes or {}).get("training", {}).get("steps")) or steps
     base: dict[str, dict[str, Any]] = {
         "model": {"checkpoint": checkpoint},
         "data": {"folders": [folder], "prefix": f"{trigger}, " if trigger else ""},
@@ -86,3 +87,8 @@ def preset_config(
         for section, values in sections.items():
             base[section] = {**base.get(section, {}), **values}
     return config_of(base)
+
+
+def _whole(value: Any) -> int:
+    """0 where it is none: what is wrong with it is said when the configuration is read."""
+    return value if isinstance(value, int) and value > 0 else 0

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from modules.adapters.adapter_file import read_adapter_file
 from modules.devices import release_memory
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.models.loaded import LoadedModel
@@ -28,7 +27,6 @@ from modules.training.sampling import SamplePair, draw_pairs
 from modules.training.state import SUFFIX, History, Place, read_state, write_state
 from modules.training.stepping import Batch, Trainer
 from modules.training.texts import Caption, CaptionCache, CaptionEncoder
-from modules.training.trained import take_over
 
 VALIDATION_TIMES = (0.1, 0.35, 0.6, 0.85)
 """Where in the noise levels the validation loss is measured, always with the same noise."""
@@ -140,9 +138,7 @@ class TrainingRun:
         side = max(self.dataset.buckets[-1])
         self.trainer = self._trainer = Trainer(model, config, encoder, model.latent_size((side, side)))
         if config.adapter.start:
-            take_over(
-                self.trainer.layers, read_adapter_file(Path(config.adapter.start)), Path(config.adapter.start).name
-            )
+            self.trainer.begin_with(start_of(config, self._places))
         captions = self.dataset.all_captions()
         encoder.fit(caption.text for caption in captions)
         self.sample_captions = self._sample_captions(captions)
@@ -411,6 +407,17 @@ def target_of(config: TrainingConfig, places: Places) -> Path:
         path = path.with_suffix("")
     whole = path if path.is_absolute() else folder / path
     return whole.with_name(f"{whole.name}.safetensors")
+
+
+def start_of(config: TrainingConfig, places: Places) -> Path:
+    """The file to begin with: a path, or a name among the adapters or embeddings."""
+    path = Path(config.adapter.start)
+    if path.is_file():
+        return path
+    folder = places.embeddings if config.adapter.type == "textual_inversion" else places.adapters
+    named = folder / path
+    found = [named, *(named.with_name(f"{named.name}{suffix}") for suffix in (".safetensors", ".pt"))]
+    return next((file for file in found if file.is_file()), path)
 
 
 def device_of(config: TrainingConfig) -> torch.device:

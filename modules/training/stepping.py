@@ -3,7 +3,7 @@ inputs and noise levels; the base model never changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import isfinite
@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from modules.adapters.adapter_file import read_adapter_file
+from modules.adapters.embeddings import read_embedding
 from modules.errors import InvalidValueError
 from modules.memory.checkpointing import CheckpointHandle, enable_gradient_checkpointing
 from modules.memory.feed_forward.options import SplitOptions
@@ -26,7 +28,7 @@ from modules.training.objective import Objective
 from modules.training.optimizers import MovingAverage, make_optimizer, rate_factor, set_rate
 from modules.training.options import TrainingError
 from modules.training.texts import Caption, CaptionEncoder, batched
-from modules.training.trained import Attached, TrainedLayer, attach, make_layers
+from modules.training.trained import Attached, TrainedLayer, attach, make_layers, take_over
 
 BACKWARD = "training step"
 ADVICE = "Choose a smaller budget, resolution or batch, or weights that are streamed."
@@ -94,6 +96,19 @@ class Trainer:
     def trains_text(self) -> bool:
         """Whether captions are encoded anew at each step."""
         return bool(self.words) or any(each.is_text for each in self.layers)
+
+    def begin_with(self, path: Path) -> None:
+        """Take the values of an adapter file, or for textual inversion of an embedding, to go on from.
+
+        Raises `TrainingError` where its layers, ranks or numbers of vectors are others, and `AdapterError` for a file
+        that cannot be read.
+        """
+        if self.words:
+            embedding = read_embedding(path)
+            take_over_vectors(next(iter(self.words.values())), embedding.vectors if embedding else {}, path.name)
+        else:
+            take_over(self.layers, read_adapter_file(path), path.name)
+        self.average = MovingAverage(self.parameters, self.config.training.ema)
 
     def train_step(self, batches: Sequence[Batch], seed: int) -> StepResult:
         """A step on one batch, or on several whose gradients are added up. All that is drawn follows from `seed`.
@@ -227,6 +242,20 @@ def make_vectors(model: LoadedModel, config: TrainingConfig) -> dict[int, nn.Par
             vectors = inner.embeddings.token_embedding(chosen.to(model.device)).float().clone()
         found[vectors.shape[1]] = nn.Parameter(vectors)
     return found
+
+
+@torch.no_grad()
+def take_over_vectors(vectors: Mapping[int, nn.Parameter], start: Mapping[int, Tensor], name: str) -> None:
+    """Begin with the vectors of an embedding, both by width. Raises `TrainingError` where their shapes are others."""
+    for width, vector in vectors.items():
+        known = start.get(width)
+        if known is None or known.shape != vector.shape:
+            has = f"{len(known)} vectors" if known is not None else "none"
+            raise TrainingError(
+                f"{name} cannot be resumed from: of the width {width} it has {has}, and {len(vector)} are wanted. "
+                "Set adapter.vectors to the number that it has, or take an embedding of this family."
+            )
+        vector.copy_(known)
 
 
 def _fallbacks(trainer: Trainer) -> tuple[Fallback, ...]:

@@ -26,6 +26,8 @@ EXCEPT = {
     "settings/definitions.py": "the groups of these settings",
     "flags/flags.py": "the flags' own help",
     "ui/card_replies.py": "examples of replies",
+    "ui/texts.py": "words of code that are no texts",
+    "jobs/workers/sdapi.py": "names of groups of settings",
     "api/reply_models.py": "examples of replies",
 }
 

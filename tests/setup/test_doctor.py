@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_written_to(root: Path, monkeypatch: pytest.Monk
     def refuse(**keywords: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("modules.setup.doctor.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     assert "cannot be written to: Permission denied" in look(root).faults[0]
 
 

@@ -102,7 +102,7 @@ def test_after_kill_9_a_training_goes_on_to_the_same_bits(images: Path, tmp_path
     script = tmp_path / "train.py"
     script.write_text(
         f"""
-import sys; sys.path.insert(0, {str(Path.cwd())!r})
+import sys, time; sys.path.insert(0, {str(Path.cwd())!r})
 from pathlib import Path
 from tests.training.test_run import config, train
 def wait(progress):
@@ -271,3 +271,29 @@ def test_overfitting_is_said_in_words() -> None:
 def test_smoothing_begins_at_the_first_value() -> None:
     curve = smoothed([(1, 2.0), (2, 2.0), (3, 2.0)])
     assert [value for _, value in curve] == pytest.approx([2.0, 2.0, 2.0])
+
+
+def test_what_is_gone_on_from_is_in_the_running_mean_too(images: Path, tmp_path: Path) -> None:
+    (file,) = train(config(images, training={"steps": 1}), tmp_path).files
+    again = config(images, adapter={"start": "toy"}, output={"name": "b"})
+    run = TrainingRun(again, places(tmp_path), lambda progress: None)
+    ups = [index for index, part in enumerate(run.trainer.parameters) if bool(part.any())]
+    assert len(ups) == len(run.trainer.parameters)  # one step has moved every value that began as zero
+    means = zip(run.trainer.parameters, run.trainer.average.means, strict=True)
+    assert all(torch.equal(parameter, mean) for parameter, mean in means)
+    run.close()
+    assert file.is_file()
+
+
+def test_an_embedding_is_gone_on_with(images: Path, tmp_path: Path) -> None:
+    adapter = {"type": "textual_inversion", "token": "toy", "vectors": 2}
+    (file,) = train(config(images, adapter=adapter, training={"steps": 1}), tmp_path).files
+    again = config(images, adapter={**adapter, "start": "toy"}, output={"name": "b"})
+    run = TrainingRun(again, places(tmp_path), lambda progress: None)
+    embedding = read_embedding(file)
+    assert embedding is not None
+    vectors = run.trainer.words["toy"]
+    assert all(torch.equal(vectors[width], vector) for width, vector in embedding.vectors.items())
+    run.close()
+    with pytest.raises(TrainingError, match="it has 2 vectors, and 3 are wanted"):
+        train(config(images, adapter={**adapter, "vectors": 3, "start": "toy"}, output={"name": "b"}), tmp_path)

@@ -10,7 +10,9 @@ from pathlib import Path
 
 MAX_HEADER_BYTES = 100 << 20
 PICKLE_HEAD_BYTES = 1 << 20
-EMBEDDING_NAMES = frozenset({"emb_params", "clip_l", "clip_g"})
+EMBEDDING_TABLES = {1: ("emb_params",), 2: ("clip_l", "clip_g")}
+"""What embeddings' files call the vectors for one text encoder, and for two."""
+EMBEDDING_NAMES = frozenset(name for names in EMBEDDING_TABLES.values() for name in names)
 MAX_EMBEDDING_TENSORS = 4
 ADAPTER_WORDS = (
     *("lora_up.", "lora_down.", ".lora_a.", ".lora_b.", "lora_unet_", "lora_te", "lycoris_", "hada_w1", "lokr_w"),

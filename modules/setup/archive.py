@@ -129,26 +129,26 @@ def keep(changes: Mapping[str, list[str]], root: Path, backup: Path) -> None:
         shutil.copy2(root / name, kept)
 
 
-def put_in_place(changes: Mapping[str, list[str]], new: Path, root: Path, backup: Path) -> None:
-    """Replace, add and remove files. An OSError on the way puts everything back and is raised again."""
-    try:
-        for name in (*changes["added"], *changes["replaced"]):
-            target = root / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, (new / name).read_bytes())
-        for name in changes["removed"]:
-            (root / name).unlink()
-    except OSError:
-        take_out(changes, root, backup)
-        raise
+def put_in_place(changes: Mapping[str, list[str]], new: Path, root: Path) -> None:
+    """Replace, add and remove files. Raises OSError on the way; `take_out` puts back what was done."""
+    for name in (*changes["added"], *changes["replaced"]):
+        _put(new / name, root / name)
+    for name in changes["removed"]:
+        (root / name).unlink()
 
 
 def take_out(changes: Mapping[str, list[str]], root: Path, backup: Path) -> None:
     """The way back of `put_in_place`, also of one that was cut off. Raises OSError."""
     for name in (*changes["replaced"], *changes["removed"]):
-        write_atomic(root / name, (backup / REPLACED / name).read_bytes())
+        _put(backup / REPLACED / name, root / name)
     for name in changes["added"]:
         (root / name).unlink(missing_ok=True)
+
+
+def _put(source: Path, target: Path) -> None:
+    """Whole or not at all; a file that is replaced keeps its permissions."""
+    mode = target.stat().st_mode & 0o777 if target.exists() else None
+    write_atomic(target, source.read_bytes(), mode)
 
 
 def _stale(root: Path, names: set[str]) -> Iterator[str]:

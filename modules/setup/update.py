@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from modules.cli.running import flags_of, run_guarded
-from modules.errors import InvalidValueError
+from modules.errors import FeatherweightError, InvalidValueError
 from modules.flags.flags import PATHS, add_arguments
 from modules.folder_lock import FolderLock
 from modules.paths import Paths, resolve_paths
-from modules.setup.archive import changes_of, keep, put_in_place, take_out, unpack
+from modules.setup.archive import REPLACED, changes_of, keep, put_in_place, take_out, unpack
 from modules.setup.backup import Backup
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome, Run, Runner, SetupError, say
@@ -90,11 +90,15 @@ def update_from(archive: Path, paths: Paths, run: Run) -> None:
         changes = changes_of(new, names, paths.root)
         keep(changes, paths.root, backup.folder)
         backup.write_note(changes=changes)
-        put_in_place(changes, new, paths.root, backup.folder)
-    except InvalidValueError:
+    except (FeatherweightError, OSError) as error:
         backup.remove()
+        if isinstance(error, OSError):
+            raise SetupError(f"{error.filename}: {error.strerror}. Nothing was changed.") from error
         raise
+    try:
+        put_in_place(changes, new, paths.root)
     except OSError as error:
+        _put_back(backup, paths.root)
         backup.remove()
         raise SetupError(
             f"{error.filename or paths.root} cannot be written: {error.strerror}. Everything was put back."
@@ -127,12 +131,7 @@ def undo(paths: Paths, run: Run, all_settings: bool = False) -> None:
         if not outcome.ok:
             raise SetupError(f"git reset failed: {' '.join(outcome.output.split())} Nothing was changed.")
     else:
-        try:
-            take_out(note["changes"], paths.root, backup.folder)
-        except OSError as error:
-            raise SetupError(
-                f"{error.filename} cannot be put back: {error.strerror}. The files as they were are in {backup.folder}."
-            ) from error
+        _put_back(backup, paths.root)
     names = backup.put_back(paths, all_settings)
     backup.write_note(undone=True)
     say(f"Back to {note['commit'][:10] if 'commit' in note else note['version']}. {START}")
@@ -152,6 +151,17 @@ def _begin(paths: Paths, run: Run, **facts: str) -> Backup:
         say("What is installed could not be noted (pip freeze failed); the update goes on.")
     backup.write_note(version=VERSION, **facts)
     return backup
+
+
+def _put_back(backup: Backup, root: Path) -> None:
+    """The files of the program as they were. Raises `SetupError`; they are still in the backup then."""
+    try:
+        take_out(backup.note["changes"], root, backup.folder)
+    except OSError as error:
+        raise SetupError(
+            f"{error.filename} cannot be put back: {error.strerror}. The files as they were are in "
+            f"{backup.folder / REPLACED}: copy them over {root}, or run python launch.py update --undo again."
+        ) from error
 
 
 def _commit(root: Path, run: Run) -> str:

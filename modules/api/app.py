@@ -26,6 +26,7 @@ from modules.api.precision import precision_routes
 from modules.api.progress import progress_routes
 from modules.api.queue import queue_routes, worker_routes
 from modules.api.server import server_routes
+from modules.api.takeover import takeover_routes
 from modules.api.tasks import task_routes
 from modules.api.training import training_routes
 from modules.services import Services
@@ -63,6 +64,7 @@ def build_api(services: Services, on_stop: Callable[[], None] | None = None) -> 
     app.include_router(agent_scheduler_routes(services))
     app.include_router(precision_routes(services))
     app.include_router(about_routes(services))
+    app.include_router(takeover_routes(services))
     app.include_router(extra_network_routes(services))
     add_docs_page(app)
     _close_the_rest(app)

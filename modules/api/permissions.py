@@ -129,6 +129,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         # folders of the server's machine
         *("POST /internal/open-folder", "POST /featherweight/v1/history/show", "GET /featherweight/v1/history/imports"),
         *("POST /featherweight/v1/history/import", "POST /featherweight/v1/history/stop-import"),
+        "POST /featherweight/v1/import-folder",
         # of Gradio, not used by this page
         "POST /login/",
         *("GET /gradio_api/deep_link", "GET /monitoring", "GET /monitoring/summary", "GET /monitoring/{key}"),
@@ -220,6 +221,7 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.precision_tab:build_precision_tab.<locals>.stop",
         "modules.ui.precision_tab:build_precision_tab.<locals>.look_again",
         "modules.ui.settings_tab:build_settings_tab.<locals>.store",
+        "modules.ui.settings_tab:_build_import.<locals>.take",
     ),
 }
 """The functions that the page calls on the server (Gradio's events)."""

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "offload-clean": "modules.cli.offload:main",
     "import": "modules.cli.import_folder:main",
     "doctor": "modules.setup.doctor:main",
+    "update": "modules.setup.update:main",
 }
 WITHOUT_SET_UP = frozenset({"doctor", "update"})
 """Those that need nothing installed: they run in the Python that was started, before any set-up."""

@@ -318,8 +318,9 @@ def parse_flags(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
 
 
 _EPILOG = (
-    "Also: launch.py txt2img --help (an image without a server), launch.py --test [pytest arguments] (all checks). "
-    "Words in the environment variable COMMANDLINE_ARGS are added at the end."
+    "Also: launch.py txt2img --help (an image without a server), launch.py doctor (what is wrong), "
+    "launch.py update, launch.py import FOLDER (of the reference UI), launch.py --test [pytest arguments] "
+    "(all checks). Words in the environment variable COMMANDLINE_ARGS are added at the end."
 )
 
 

@@ -239,7 +239,11 @@ def _take_outputs(found: ReferenceFolder, target: Target, report: Report) -> Non
         if str(path) in known:
             report.kept.append(f"images in {path} are in the history already, or being read")
             continue
-        target.import_images(path)
+        try:
+            target.import_images(path)
+        except InvalidValueError as error:
+            report.without.append(f"images: {error}")
+            continue
         report.taken.append(f"images in {path}: into the history, in the background")
 
 

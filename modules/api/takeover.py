@@ -1,0 +1,54 @@
+"""Taking over a folder of the reference UI or of Forge, over HTTP; the page's button does the same."""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from modules.api.documentation import documented
+from modules.api.reply_models import TakeoverReply
+from modules.api.schemas import Tolerant
+from modules.errors import InvalidValueError, OutputError
+from modules.processing.record.output import check_folder
+from modules.services import Services
+from modules.takeover.takeover import Report, Target, take_over
+
+
+class TakeoverBody(Tolerant):
+    """A folder of the server's machine."""
+
+    folder: str = Field(min_length=1, max_length=4096, examples=["/home/me/stable-diffusion-webui"])
+
+
+def takeover_routes(services: Services) -> APIRouter:
+    """The route below /featherweight/v1."""
+    routes = APIRouter(prefix="/featherweight/v1", tags=["server"])
+
+    @routes.post("/import-folder", **documented(errors={422: "/old is no folder of this machine."}))
+    def import_folder(body: TakeoverBody) -> TakeoverReply:
+        """Take over models (by path), styles, settings, defaults and outputs of another program; nothing there changes,
+        and nothing here is overwritten."""
+        report = taken_over(services, body.folder)
+        return TakeoverReply(taken=report.taken, kept=report.kept, without=report.without)
+
+    return routes
+
+
+def taken_over(services: Services, folder: str) -> Report:
+    """Take over a folder into the running program. Raises `InvalidValueError`, also for a folder that this server may
+    not read."""
+    path = Path(folder.strip()).expanduser()
+    history = services.history
+
+    def check(place: Path) -> None:
+        try:
+            check_folder(place, services.history_folders)
+        except OutputError as error:
+            raise InvalidValueError(f"{place} may not be imported. {error}") from error
+
+    def import_images(place: Path) -> None:
+        check(place)
+        history.importer.add(place)
+
+    check(path)
+    return take_over(path, Target(services.paths, services.settings, history.history, import_images))

@@ -149,6 +149,7 @@ class TrainingRun:
             leave_memory(*model.text_encoders.values())
         if not config.output.sample_every:
             leave_memory(model.vae)
+        gc.collect()
         release_memory(model.device)
         self._resume()
 
@@ -449,4 +450,3 @@ def leave_memory(*modules: torch.nn.Module) -> None:
             for name, buffer in layer._buffers.items():
                 if buffer is not None and not buffer.is_meta:
                     layer._buffers[name] = torch.empty_like(buffer, device="meta")
-    gc.collect()

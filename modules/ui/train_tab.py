@@ -152,7 +152,7 @@ def _build_form(fields: Fields) -> None:
 
 def _build_details(fields: Fields) -> None:
     with gr.Accordion("More", open=False, elem_id="train_more"):
-        gr.HTML("<p>What is empty follows from the choice above.</p>")
+        gr.HTML("<p>What is empty or 0 follows from the choice above.</p>")
         with gr.Row():
             fields["type"] = gr.Dropdown(
                 [("", ""), *((name, name) for name in ADAPTERS)], value="", label="Kind", elem_id="train_type"

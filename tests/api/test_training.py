@@ -20,7 +20,12 @@ from modules.ui.train_view import curves, training_view
 from tests.fakes import fake_services, whole_api
 from tests.recordings import TINY
 
-PRESET_CHANGES = {"training": {"steps": 1}, "data": {"resolution": 64}, "model": {"device": "cpu"}}
+PRESET_CHANGES = {
+    "training": {"steps": 1},
+    "data": {"resolution": 64},
+    "model": {"device": "cpu", "storage": "fp32"},
+    "output": {"sample_every": 0},
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def body(images: Path, **sections: Any) -> dict[str, Any]:
     whole: dict[str, Any] = {
-        "model": {"device": "cpu"},
+        "model": {"device": "cpu", "storage": "fp32"},
         "adapter": {"rank": 2},
         "data": {"folders": [str(images)], "resolution": 64},
         "training": {"steps": 3},

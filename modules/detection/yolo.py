@@ -100,7 +100,8 @@ class YoloDetector:
         corner = ((width - inner[0]) // 2, (height - inner[1]) // 2)
         framed = Image.new("RGB", (width, height), GREY)
         framed.paste(image.convert("RGB").resize(inner, Image.Resampling.BILINEAR), corner)
-        pixels = np.ascontiguousarray((np.asarray(framed, np.float32) / 255).transpose(2, 0, 1)[None])
+        scaled = np.asarray(framed, np.float32) / np.float32(255)
+        pixels: NDArray[np.float32] = np.ascontiguousarray(scaled.transpose(2, 0, 1)[None], np.float32)
         outputs = [np.asarray(output, np.float64) for output in self._network.run(pixels)]
         maps = outputs[1][0] if len(outputs) > 1 and outputs[1].ndim == 4 else None
         extra = len(maps) if maps is not None else 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from modules.atomic_files import write_atomic
 from modules.folder_lock import FolderLock
 from modules.setup import archive, update
 from modules.setup.process import Outcome, Runner
@@ -232,7 +233,7 @@ def test_links_foreign_and_damaged_archives_are_refused(
 def test_an_error_on_the_way_puts_everything_back(
     root: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real, calls = archive.write_atomic, 0
+    real, calls = write_atomic, 0
 
     def fail_once(path: Path, text: bytes, mode: int | None) -> None:
         nonlocal calls

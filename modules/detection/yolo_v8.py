@@ -232,7 +232,7 @@ def _joined(branches: nn.ModuleList, levels: list[Tensor]) -> Tensor:
 def _distances(logits: Tensor) -> Tensor:
     """The expectations [B,4,n] of distributions over the distances 0, 1, 2, ... to left, top, right and bottom:
     arXiv:2006.04388, equation 3, over logits [B,4*distances,n]."""
-    chances = logits.unflatten(1, (4, -1)).softmax(2)
+    chances = logits.reshape(logits.shape[0], 4, -1, logits.shape[2]).softmax(2)
     expected: Tensor = (chances * torch.arange(chances.shape[2], device=logits.device)[:, None]).sum(2)
     return expected
 

@@ -127,7 +127,7 @@ def _build_import(services: Services) -> None:
             report = taken_over(services, name)
         except FeatherweightError as error:
             return error_box(str(error))
-        return f'<pre class="fw-report" translate="no">{escape(chr(10).join(report.lines))}</pre>'
+        return f'<pre class="fw-takeover" translate="no">{escape(chr(10).join(report.lines))}</pre>'
 
     button.click(take, inputs=[folder], outputs=[result], queue=False, api_visibility="private")
 

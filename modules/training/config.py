@@ -71,9 +71,7 @@ class AdapterConfig(Checked):
     text_rank: int = row(0, "of the text encoders; 0 leaves them alone", low=0, high=MAX_RANK)
     factor: int = row(8, "lokr: size of the first factor, at most", low=2, high=64)
     dtype: str = row("fp32", "of the trained values", choices=("fp32", "bf16"))
-    start: str = row(
-        "", "file to begin with, or its name among the adapters or embeddings; same layers and ranks"
-    )
+    start: str = row("", "file to begin with, or its name among the adapters or embeddings; same layers and ranks")
     token: str = row("", "textual_inversion: the word, as it stands in the captions; empty: the output's name")
     vectors: int = row(4, "textual_inversion: token positions that the word fills", low=1, high=75)
     init_text: str = row("*", "textual_inversion: words that the vectors begin as")

@@ -130,6 +130,12 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /internal/open-folder", "POST /featherweight/v1/history/show", "GET /featherweight/v1/history/imports"),
         *("POST /featherweight/v1/history/import", "POST /featherweight/v1/history/stop-import"),
         "POST /featherweight/v1/import-folder",
+        # training, which reads and writes folders
+        *("POST /featherweight/v1/train", "POST /featherweight/v1/train/learning-rate"),
+        *("POST /sdapi/v1/create/embedding", "POST /sdapi/v1/create/hypernetwork"),
+        *("POST /sdapi/v1/train/embedding", "POST /sdapi/v1/train/hypernetwork"),
+        # the page and its defaults for all
+        *("POST /internal/reload-page", "GET /internal/changed-settings", "GET /internal/licences"),
         # of Gradio, not used by this page
         "POST /login/",
         *("GET /gradio_api/deep_link", "GET /monitoring", "GET /monitoring/summary", "GET /monitoring/{key}"),
@@ -202,6 +208,19 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.operation_fields:_refreshed.<locals>.look",
     ),
     Role.ADMIN: (
+        "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.about",
+        "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.change",
+        "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.forget",
+        "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.look",
+        "modules.ui.defaults_page:build_defaults_page.<locals>.wire.<locals>.store",
+        "modules.ui.train_tab:_build_captions.<locals>.interrogate",
+        "modules.ui.train_tab:_build_captions.<locals>.read",
+        "modules.ui.train_tab:_build_captions.<locals>.write",
+        "modules.ui.train_tab:build_train_tab.<locals>.look",
+        "modules.ui.train_tab:build_train_tab.<locals>.search",
+        "modules.ui.train_tab:build_train_tab.<locals>.stop",
+        "modules.ui.train_tab:build_train_tab.<locals>.submit",
+        "modules.ui.train_tab:replaced",
         "modules.ui.header:build_header.<locals>.<lambda>",
         "modules.ui.header:build_header.<locals>.choose",
         "modules.ui.header:build_header.<locals>.look",

@@ -26,6 +26,7 @@ NO_TEXTS = frozenset(
         *("RestoreFormer", "Deepbooru", "Lanczos", "None", "fp8 e4m3fn, plain", "fp8 e5m2", "fp8 e5m2, plain"),
         *("Carriage Return", "Line Feed", "noopener noreferrer", "SD1", "SD2", "activation text", "negative text"),
         *("preferred weight", "sd version", "Unknown", "{0} GB", "{0} over", "smaller.safetensors"),
+        "{0} { display: none !important; }",
     }
 )
 """Names, and words of code that look like texts."""

@@ -102,7 +102,7 @@ def build_page(services: Services) -> BuiltPage:
             "precision": lambda: build_precision_tab(services, page),
             "queue": build_queue_tab,
             "history": build_history_tab,
-            "settings": lambda: wire_defaults.append(build_settings_tab(services, page)),
+            "settings": lambda: wire_defaults.append(build_settings_tab(services)),
         }
         with gr.Tabs(elem_id="tabs"):
             for name in ordered(settings.ui_tab_order):

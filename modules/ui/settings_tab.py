@@ -48,7 +48,7 @@ LICENCES = """
 """
 
 
-def build_settings_tab(services: Services, page: gr.Blocks) -> Callable[[UiConfig], None]:
+def build_settings_tab(services: Services) -> Callable[[UiConfig], None]:
     """Build the tab's contents inside of the tab that is open now. Call what is returned when the whole page stands."""
     with gr.Row(elem_classes=["fw-settings-bar"]):
         gr.HTML(BAR, elem_classes=["fw-search"])
@@ -93,7 +93,8 @@ def build_settings_tab(services: Services, page: gr.Blocks) -> Callable[[UiConfi
 
     hidden: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
     saving = apply.click(store, inputs=components, outputs=[message], queue=False, api_visibility="private")
-    loading = page.load(lambda: shown_values(services.settings.current), outputs=components, **hidden)
+    opening = gr.Button("Read", elem_id="settings_open", visible="hidden")
+    loading = opening.click(lambda: shown_values(services.settings.current), outputs=components, **hidden)
     for event in (saving, loading):
         event.then(None, inputs=components, js="(...values) => featherweight.settingsStored(values)", **hidden)
     gr.on(

@@ -145,6 +145,6 @@
     if (!find("#settings_nothing") || !find(".fw-section")) return;
     clearInterval(waiting);
     show(place);
-    mark();
+    find("#settings_open").click(); // asks for what is stored now; when the page is opened that would cost seconds
   }, 200);
 })();

@@ -1,13 +1,13 @@
 // Who uses the page: name and Log out in the header, what their role may not use, and a word when their login has ended.
 (() => {
   const fw = window.featherweight;
-  const TABS_FOR_ADMINS = ["settings", "modelmerger", "precision"];
-  const TABS_FOR_USERS = ["txt2img", "img2img", "extras", "queue"];
+  const TABS_FOR_ADMINS = ["settings", "modelmerger", "train", "precision"];
+  const TABS_FOR_USERS = [...fw.tabs.map((tab) => tab.prefix), "extras", "queue"];
   const FOR_ADMINS = [
     "#refresh_sd_model_checkpoint, #quicksettings_more",
     "[id$=_styles_edit_save], [id$=_styles_edit_delete], [id$=_open_folder], #fw_history [data-do=import]",
-    "#fw_queue [data-do=pause], #fw_queue label:has(#fw_queue_done), #img2img_batch_dir_tab-button, #extras_batch_directory_tab-button",
-    "[id=img2img_batch_output_dir], [id=img2img_batch_inpaint_mask_dir], [id=img2img_batch_png_info_dir], [data-for=admin]",
+    "#fw_queue [data-do=pause], #fw_queue label:has(#fw_queue_done), [id$=_batch_dir_tab-button], #extras_batch_directory_tab-button",
+    "[id$=_batch_output_dir], [id$=_batch_inpaint_mask_dir], [id$=_batch_png_info_dir], [data-for=admin]",
   ].join(", ");
   const FOR_USERS = "[data-for=user]";
   // These stay in sight, because they say what is in use.

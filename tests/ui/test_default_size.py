@@ -54,20 +54,20 @@ def test_an_untouched_size_follows_the_model_and_a_chosen_one_stays(
 ) -> None:
     with served(services) as address:
         page = browser.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.goto(address)
         page.wait_for_function("document.querySelector('#fw_scales')?.textContent")
         sync_api.expect(page.locator(WIDTH)).to_have_value("512")
         load(services, 1024)
-        sync_api.expect(page.locator(WIDTH)).to_have_value("1024", timeout=10_000)
+        sync_api.expect(page.locator(WIDTH)).to_have_value("1024", timeout=60_000)
         sync_api.expect(page.locator(HEIGHT)).to_have_value("1024")
         page.fill(HEIGHT, "640")
         page.press(HEIGHT, "Tab")
         load(services, 512)
-        sync_api.expect(page.locator(WIDTH)).to_have_value("512", timeout=10_000)
+        sync_api.expect(page.locator(WIDTH)).to_have_value("512", timeout=60_000)
         sync_api.expect(page.locator(HEIGHT)).to_have_value("640")
         monkeypatch.setattr(type(services.engine), "hashing", HashProgress("x.safetensors", 0.5))
         sync_api.expect(page.locator("#fw_scales")).to_have_attribute(
-            "data-hashing", "hash of x.safetensors 50 %", timeout=10_000
+            "data-hashing", "hash of x.safetensors 50 %", timeout=60_000
         )
         page.close()

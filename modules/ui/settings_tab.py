@@ -97,14 +97,9 @@ def build_settings_tab(services: Services) -> Callable[[UiConfig], None]:
     loading = opening.click(lambda: shown_values(services.settings.current), outputs=components, **hidden)
     for event in (saving, loading):
         event.then(None, inputs=components, js="(...values) => featherweight.settingsStored(values)", **hidden)
-    gr.on(
-        [component.change for component in components if hasattr(component, "change")],
-        None,
-        inputs=components,
-        js="(...values) => featherweight.settingsChanged(values)",
-        trigger_mode="multiple",
-        **hidden,
-    )
+    # One event for all, pressed by the script: an event of each would run hundreds of times when the values come.
+    comparing = gr.Button("Compare", elem_id="settings_compare", visible="hidden")
+    comparing.click(None, inputs=components, js="(...values) => featherweight.settingsChanged(values)", **hidden)
     return wire_defaults
 
 

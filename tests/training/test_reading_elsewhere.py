@@ -27,7 +27,7 @@ KOHYA_SD1 = (
     "lora_te_text_model_encoder_layers_2_mlp_fc2",
 )
 KOHYA_SDXL = (
-    "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q",
+    "lora_unet_input_blocks_3_1_transformer_blocks_0_attn1_to_q",
     "lora_unet_middle_block_1_proj_in",
     "lora_unet_output_blocks_0_1_transformer_blocks_0_ff_net_2",
     "lora_te1_text_model_encoder_layers_0_self_attn_q_proj",

@@ -136,13 +136,21 @@
     }
     button.disabled = false;
   });
+  let comparing = 0;
+  for (const name of ["input", "change", "click", "keyup"]) {
+    document.addEventListener(name, (event) => {
+      if (!event.isTrusted || !event.target.closest?.("#tab_settings .fw-setting")) return;
+      clearTimeout(comparing);
+      comparing = setTimeout(() => find("#settings_compare")?.click(), 300);
+    });
+  }
   document.addEventListener("input", (event) => {
     if (event.target.id === "settings_search") search(event.target.value);
   });
 
   // The tab's contents come when it is first opened.
   const waiting = setInterval(() => {
-    if (!find("#settings_nothing") || !find(".fw-section")) return;
+    if (!find("#settings_nothing") || !find("#settings_open")) return;
     clearInterval(waiting);
     show(place);
     find("#settings_open").click(); // asks for what is stored now; when the page is opened that would cost seconds

@@ -15,7 +15,7 @@ from modules.ui.looks import theme_of, user_css
 from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
 from modules.ui.ui_config import UiConfig, read_ui_config
 from tests.fakes import fake_services, in_loop
-from tests.ui.browser import needs_browser, open_page, served, watched_page
+from tests.ui.browser import needs_browser, served, watched_page
 
 
 def page_with() -> gr.Blocks:
@@ -169,28 +169,6 @@ class TestInTheBrowser:
                 " document.querySelector('#' + id).getBoundingClientRect().bottom + scrollY))"
             )
             assert bottom <= 900
-
-            # what the form holds becomes the default
-            page.fill("#txt2img_steps input[type=number]", "9")
-            page.evaluate("featherweight.showTab('settings')")
-            page.wait_for_selector("#settings_list [data-place]")
-            page.click("#settings_list button:has-text('Defaults')")
-            page.click("#ui_defaults_view")
-            page.wait_for_selector("#ui_defaults_changes:has-text('txt2img/Sampling steps: 20 → 9')")
-            page.click("#ui_defaults_apply")
-            page.wait_for_selector("#ui_defaults_review .fw-note:has-text('1 defaults saved')")
-            stored = json.loads(own.paths.ui_config_file.read_text())
-            assert stored["txt2img/Sampling steps/value"] == 9 and stored["txt2img/Width/value"] == 192
-
-            # Reload UI builds the page anew, with other tabs
-            own.settings.update({"hidden_tabs": [], "gradio_theme": "Default"})
-            page.evaluate("localStorage.clear(); sessionStorage.clear()")
-            page.click("#settings_reload")
-            page.wait_for_function("!document.querySelector('#settings_reload')", timeout=60_000)
-            page.wait_for_selector("#txt2img_generate", state="attached")
-            open_page(page, address)
-            page.wait_for_selector("#tab_precision-button", state="attached")
-            assert page.input_value("#txt2img_steps input[type=number]") == "9"
         context.close()
 
     def test_settings_are_found_marked_and_counted(self, page: sync_api.Page, fakes: Services) -> None:

@@ -97,7 +97,7 @@ def history_routes(services: Services) -> APIRouter:
         return entry.path
 
     def whose(request: Request, wanted: str | None = None) -> str | None:
-        """Whose images are shown; None: everybody's. Without a wish one's own, where there are users; to viewers, who
+        """Whose images are shown; None: everybody's. By default one's own, where there are users; to viewers, who
         have none, all that they see."""
         identity = identity_of(request)
         if wanted is None:

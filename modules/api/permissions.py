@@ -266,7 +266,7 @@ FOR_THE_PAGE = (
 
 @dataclass(frozen=True)
 class Rule:
-    """What stands in the table about a request. `least` None: anybody may."""
+    """The table's row for a request. `least` None: anybody may."""
 
     least: Role | None
     is_listed: bool = True

@@ -160,7 +160,7 @@ class JobHooks:
 
     def before_sampling(self, start: PassStart) -> None:
         self._p.is_hr_pass = start.is_hires
-        facts = {"x": start.x, "noise": start.noise, "c": start.cond, "uc": start.uncond, "computing": start.computing}
+        facts = {"x": start.x, "noise": start.noise, "c": start.cond, "uc": start.uncond}
         self._script_runner.call("process_before_every_sampling", self._p, **facts)
         if self._p.before_sampling is not None:
             self._p.before_sampling(start)

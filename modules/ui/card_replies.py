@@ -51,7 +51,7 @@ class CardDetailsReply(Reply):
     name: str = Field(examples=["ink"])
     path: str = Field(examples=["models/Lora/styles/ink.safetensors"])
     facts: dict[str, str] = Field(examples=[{"Size": "18.1 MB", "Rank": "8"}])
-    tags: list[tuple[str, int]] = Field(description="words of the captions with their counts", examples=[[["ink", 40]]])
+    tags: list[list[str | int]] = Field(description="words of the captions with their counts", examples=[[["ink", 40]]])
     metadata: dict[str, Any] = Field(examples=[{"ss_network_dim": "8"}])
     fields: list[str] = Field(description="what can be noted", examples=[["description", "sd version", "notes"]])
     notes: dict[str, Any] = Field(examples=[{"activation text": "ink drawing", "preferred weight": 0.8}])

@@ -214,7 +214,7 @@ def test_sides_are_cut_to_multiples_of_what_the_family_takes(
     assert [image.image.size for image in result.samples] == [(64, 64)]
     assert "Size: 64x64" in result.samples[0].infotext
     estimator = MemoryEstimator(engine, CONFIGS)
-    assert estimator.plan(asked) == estimator.plan(replace(asked, width=64))
+    assert estimator.plan(asked, 1 << 40) == estimator.plan(replace(asked, width=64), 1 << 40)
 
 
 def test_images_are_saved_with_their_infotext_and_a_grid(folder: Path, tmp_path: Path) -> None:

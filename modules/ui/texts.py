@@ -5,7 +5,7 @@ A translation is a flat JSON object of these texts. A text with parts that chang
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -230,13 +230,9 @@ def _literals(node: ast.expr) -> Iterator[str]:
             yield from _literals(other)
 
 
-MAIN_PARTS = ("header", "txt2img", "img2img", "extras", "pnginfo", "queue", "history")
-"""The parts of the page that every shipped translation covers, with our scripts and messages."""
-
-
 def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     """All texts of the page by part: those of `component_texts`, "browser" (our scripts), "messages", and "settings"
-    without what explains them, which is "explanations"."""
+    without what explains them, which is "explanations". A shipped translation has all of them."""
     folder = Path(__file__).parent
     found = component_texts(config)
     scripts = sorted((folder / "assets").glob("*.js"))
@@ -253,9 +249,3 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["explanations"] = [text for text in found.get("settings", ()) if text in hints]
     found["settings"] = [text for text in found.get("settings", ()) if text not in hints]
     return {part: list(dict.fromkeys(texts)) for part, texts in found.items()}
-
-
-def main_texts(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Those of `page_texts` that a shipped translation has to have."""
-    parts = (*MAIN_PARTS, "browser", "messages", "words", "tooltips", "upload")
-    return list(dict.fromkeys(text for part in parts for text in texts.get(part, ())))

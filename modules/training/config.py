@@ -137,6 +137,9 @@ class TrainConfig(Checked):
     final_rate: float = row(0.05, "share of the learning rate at the end", low=0.0, high=1.0)
     warmup: int = row(20, "steps over which it rises first", low=0)
     clip_gradients: float = row(1.0, "largest norm of the gradient; 0: any", low=0.0)
+    fused_backward: bool = row(
+        False, "a step of each value once its gradient is known, which takes less memory; clip_gradients must be 0"
+    )
     ema: float = row(
         0.0, "decay of a running mean of the adapter, which is what is saved; 0: none", low=0.0, high=0.9999
     )
@@ -214,6 +217,8 @@ class TrainingConfig(Checked):
             raise InvalidValueError(
                 f"loss.min_timestep is {loss.min_timestep}, above loss.max_timestep, {loss.max_timestep}. Swap them."
             )
+        if self.training.fused_backward:
+            _check_fused(self.training)
         if self.training.optimizer == "adamw8bit" and self.model.device == "cpu":
             raise InvalidValueError("adamw8bit needs an NVIDIA GPU. Choose adamw or adafactor.")
 
@@ -227,6 +232,17 @@ class TrainingConfig(Checked):
     def trains_text(self) -> bool:
         """Whether encodings of captions change during the training."""
         return self.adapter.text_rank > 0 or self.adapter.type == "textual_inversion"
+
+
+def _check_fused(training: TrainConfig) -> None:
+    """Raises `InvalidValueError` for what needs all gradients at once."""
+    start = "training.fused_backward moves each value before the other gradients are known, so"
+    if training.accumulation > 1:
+        raise InvalidValueError(f"{start} nothing can be added up. Set training.accumulation to 1, or use a batch.")
+    if training.clip_gradients:
+        raise InvalidValueError(f"{start} their norm cannot be limited. Set training.clip_gradients to 0.")
+    if training.optimizer == "prodigy":
+        raise InvalidValueError(f"{start} prodigy cannot estimate its rate from them. Choose adamw or adafactor.")
 
 
 def read_config(path: Path) -> TrainingConfig:

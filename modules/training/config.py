@@ -187,6 +187,7 @@ class OutputConfig(Checked):
     prompts: list[str] = field(
         default_factory=list, metadata={"says": "of these images, and of the preview; empty: captions of the images"}
     )
+    peft_names: bool = row(False, "layers are called as PEFT does, which diffusers wants of SD3; else as kohya does")
     keep_best: bool = row(True, "the file holds the step with the lowest validation loss, and NAME-last the last")
     resume: bool = row(True, "goes on from the state of a training of that name, if one was cut off")
 
@@ -245,9 +246,12 @@ def _check_fused(training: TrainConfig) -> None:
         raise InvalidValueError(f"{start} prodigy cannot estimate its rate from them. Choose adamw or adafactor.")
 
 
-def read_config(path: Path) -> TrainingConfig:
-    """A YAML file. Raises `InvalidValueError` for one that cannot be read, for unknown keys with the nearest known one,
-    and for values that cannot be."""
+def read_config(path: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> TrainingConfig:
+    """A YAML file; `changes` are sections that go before it.
+
+    Raises `InvalidValueError` for a file that cannot be read, for unknown keys with the nearest known one, and for
+    values that cannot be.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -261,7 +265,27 @@ def read_config(path: Path) -> TrainingConfig:
         raise InvalidValueError(f"{path.name} is no YAML that can be used: {reason}") from error
     if not isinstance(tree, dict):
         raise InvalidValueError(f"{path.name} has no sections. It begins with one of: {', '.join(sections())}.")
+    for section, values in (changes or {}).items():
+        own = tree.get(section)
+        tree[section] = {**(own if isinstance(own, dict) else {}), **values}
     return config_of(tree)
+
+
+def changes_of(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Sections from words like `training.steps=500`. Raises `InvalidValueError` for words that are not like that."""
+    from yaml import YAMLError, safe_load
+
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        section, _, name = key.strip().partition(".")
+        if not (section and name and equals):
+            raise InvalidValueError(f"{word!r} changes nothing. Write SECTION.KEY=VALUE, as training.steps=500.")
+        try:
+            found.setdefault(section, {})[name] = safe_load(text)
+        except YAMLError as error:
+            raise InvalidValueError(f"{word!r}: {text!r} is no value. Put it into quotes.") from error
+    return found
 
 
 def config_of(tree: Mapping[Any, Any]) -> TrainingConfig:

@@ -1,5 +1,5 @@
-"""A fused backward pass: each value is moved as soon as its gradient is known, and the gradient is given back at once, so
-that the gradients of all never lie in memory together (the idea of LOMO, Lv et al., arXiv:2306.09782)."""
+"""A fused backward pass: each value is moved as soon as its gradient is known, and the gradient is given back at once,
+so that the gradients of all never lie in memory together (the idea of LOMO, Lv et al., arXiv:2306.09782)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
 
 
 @dataclass
@@ -31,9 +31,7 @@ class FusedSteps:
     def during(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
         """While open, a backward pass moves these."""
         self.moved, self.squares = 0, 0.0
-        self._groups = {
-            parameter: group for group in self.optimizer.param_groups for parameter in group["params"]
-        }
+        self._groups = {parameter: group for group in self.optimizer.param_groups for parameter in group["params"]}
         hooks = [parameter.register_post_accumulate_grad_hook(self._move) for parameter in parameters]
         try:
             yield

@@ -24,10 +24,10 @@ from modules.models.loaded import LoadedModel
 from modules.prompting.conditioning import Conditioning
 from modules.prompting.tokens import ClipTokenizer
 from modules.training.config import TrainingConfig
+from modules.training.failures import TrainingError
 from modules.training.fused import FusedGradientError, FusedSteps
 from modules.training.objective import Objective
 from modules.training.optimizers import MovingAverage, make_optimizer, rate_factor, set_rate
-from modules.training.options import TrainingError
 from modules.training.texts import Caption, CaptionEncoder, batched
 from modules.training.trained import Attached, TrainedLayer, attach, make_layers, take_over
 

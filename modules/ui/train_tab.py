@@ -10,7 +10,6 @@ from typing import Any
 
 import gradio as gr
 
-from modules.api.training import count_images
 from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.jobs.job import JobStatus
@@ -18,7 +17,7 @@ from modules.jobs.training import RATE_KIND, TRAINING_KIND
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig
-from modules.training.presets import PRESETS, preset_config
+from modules.training.presets import PRESETS, count_images, preset_config
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.task_view import failure_box, task_bar
@@ -103,7 +102,8 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
     folder = str(values["folder"] or "").strip()
     if not name:
         raise InvalidValueError("Give the adapter a name.")
-    if not count_images(folder):
+    count = count_images(folder)
+    if not count:
         raise InvalidValueError(f"There are no images in {folder or 'the folder'}. Name the folder that holds them.")
     changes: dict[str, dict[str, Any]] = {}
     for place, key in _DETAILS.items():
@@ -116,7 +116,7 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
         folder,
         name,
         services.catalogue.default(stored_checkpoint(services.settings.current, services.catalogue).name).title,
-        count_images(folder),
+        count,
         str(values["trigger"] or "").strip(),
         BUDGETS.get(str(values["budget"])),
         changes,

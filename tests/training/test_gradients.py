@@ -15,11 +15,11 @@ from modules.adapters.algorithms.adapter import Adapter
 from modules.errors import InvalidValueError, MemoryShortageError
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import load_base
-from modules.training.command import SHIPPED
 from modules.training.config import TrainingConfig, config_of
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
 from modules.training.stepping import Batch, Trainer
 from modules.training.texts import Caption, CaptionEncoder
+from recipes.loras.example import SHIPPED
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 

@@ -20,11 +20,11 @@ from safetensors.torch import load_file
 from modules.adapters.adapter_file import digests_of, read_adapter_file, read_metadata
 from modules.adapters.embeddings import read_embedding
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError, OutputError
-from modules.training.command import SHIPPED
 from modules.training.config import TrainingConfig, config_of
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
 from modules.training.run import Finished, Places, Progress, TrainingRun, overfitting, run_training, smoothed
 from modules.training.state import History
+from recipes.loras.example import SHIPPED
 from tests.recordings import CONFIGS, TINY
 
 SIDE = 64

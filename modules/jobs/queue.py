@@ -675,9 +675,9 @@ class JobQueue:
         if left:
             log.warning("What runs did not stop within %.0f s; it is tried again at the next start.", timeout_s)
         for lane in left:
-            for entry in (lane.entry, lane.left):
-                if entry is not None:
-                    self.store.put_back(entry.task_id)
+            for unfinished in (lane.entry, lane.left):
+                if unfinished is not None:
+                    self.store.put_back(unfinished.task_id)
         if not left:
             self.store.close()
 

@@ -32,7 +32,9 @@ class FusedSteps:
         """While open, a backward pass moves these."""
         self.moved, self.squares = 0, 0.0
         self._groups = {parameter: group for group in self.optimizer.param_groups for parameter in group["params"]}
-        hooks = [parameter.register_post_accumulate_grad_hook(self._move) for parameter in parameters]
+        hooks = []
+        for parameter in parameters:
+            hooks.append(parameter.register_post_accumulate_grad_hook(self._move))  # type: ignore[no-untyped-call]
         try:
             yield
         finally:

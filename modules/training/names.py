@@ -60,5 +60,5 @@ def joined(name: str, parts: Sequence[TrainedLayer]) -> Iterator[tuple[str, Tens
     ]
     down = torch.cat(downs)
     yield f"{name}.lora_down.weight", down
-    yield f"{name}.lora_up.weight", torch.block_diag(*ups)
+    yield f"{name}.lora_up.weight", torch.block_diag(*ups)  # type: ignore[no-untyped-call]
     yield f"{name}.alpha", torch.tensor(scales[0] * len(down))

@@ -55,8 +55,8 @@ def curves(named: Mapping[str, Sequence[Sequence[float]]], best_step: int = 0) -
         if not line:
             continue
         if len(line) == 1:
-            x, y = place(line[0]).split(",")
-            lines.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{COLOURS[name]}"/>')
+            across, down = place(line[0]).split(",")
+            lines.append(f'<circle cx="{across}" cy="{down}" r="3" fill="{COLOURS[name]}"/>')
         lines.append(
             f'<polyline fill="none" stroke="{COLOURS[name]}" stroke-width="2" points="{" ".join(map(place, line))}"/>'
         )

@@ -305,7 +305,7 @@ def test_at_most_one_gradient_lies_in_memory_during_a_fused_pass(files: Any) -> 
         most = max(most, sum(other.grad is not None for other in trainer.parameters))
 
     for parameter in trainer.parameters:
-        parameter.register_post_accumulate_grad_hook(count)
+        parameter.register_post_accumulate_grad_hook(count)  # type: ignore[no-untyped-call]
     trainer.train_step([batch_of(trainer)], seed=1)
     trainer.close()
     assert most == 1
@@ -328,7 +328,8 @@ def test_a_fused_pass_that_ends_in_its_middle_is_no_state_to_keep(
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     # The first layer's gradient comes late, when others have been moved.
-    trainer.layers[0].parameters["lora_up.weight"].register_post_accumulate_grad_hook(fail)
+    late = trainer.layers[0].parameters["lora_up.weight"]
+    late.register_post_accumulate_grad_hook(fail)  # type: ignore[no-untyped-call]
     with pytest.raises(TrainingError, match=said):
         trainer.train_step([batch_of(trainer)], seed=1)
     trainer.close()

@@ -344,7 +344,7 @@ def main() -> None:
             if arguments.keep is None:
                 path.unlink()
     if "images" in arguments.part:
-        prompts = QUICK_PROMPTS if arguments.quick else arguments.prompts
+        prompts = result["prompts"] = QUICK_PROMPTS if arguments.quick else arguments.prompts
         result["images"] = measure_images(prompts, lambda found: save({**result, "images": found}))
     rows = []
     for family in arguments.family:

@@ -8,6 +8,7 @@ from modules.api.reply_models import (
     EmbeddingsReply,
     ExtensionItem,
     FaceRestorerItem,
+    FewStepsItem,
     HypernetworkItem,
     LatentModeItem,
     RealesrganItem,
@@ -45,7 +46,7 @@ def list_routes(services: Services) -> APIRouter:
                 sha256=info.sha256,
                 filename=str(info.path),
                 config=str(info.config_path) if info.config_path else None,
-                few_steps=few_steps_json(checkpoint_few_steps(info.stem)),
+                few_steps=_few_steps(info.stem),
             )
             for info in services.catalogue.entries
         ]
@@ -173,3 +174,8 @@ def list_routes(services: Services) -> APIRouter:
         services.engine.vaes.refresh()
 
     return routes
+
+
+def _few_steps(name: str) -> FewStepsItem | None:
+    found = few_steps_json(checkpoint_few_steps(name))
+    return None if found is None else FewStepsItem.model_validate(found)

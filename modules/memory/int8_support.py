@@ -22,7 +22,7 @@ from modules.atomic_files import write_atomic
 
 log = logging.getLogger(__name__)
 
-SIZES = {"cpu": (512, 320, 320), "cuda": (4096, 1280, 1280)}
+SIZES = {"cpu": (1024, 640, 640), "cuda": (4096, 1280, 1280)}
 """Rows, inputs and outputs of the product that is timed, by type of device."""
 CHECKED_ROWS = 32
 ROUNDS = 5

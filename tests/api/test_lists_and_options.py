@@ -69,6 +69,15 @@ def test_a_wrong_option_changes_nothing_and_names_the_nearest(client: TestClient
     assert services.settings.current.to_json() == before
 
 
+def test_checkpoints_say_what_they_ask_for_if_they_need_few_steps(client: TestClient, services: Services) -> None:
+    (services.paths.checkpoint_dirs[0] / "someXL_Lightning_4step.safetensors").write_bytes(b"x")
+    assert client.post("/sdapi/v1/refresh-checkpoints").status_code == 200
+    found = {model["model_name"]: model["few_steps"] for model in client.get("/sdapi/v1/sd-models").json()}
+    asked = found.pop("someXL_Lightning_4step")
+    assert (asked["steps"], asked["cfg_scale"], asked["sampler"]) == (4, 1.0, "Euler")
+    assert set(found.values()) == {None}
+
+
 def test_an_unknown_checkpoint_is_404(client: TestClient) -> None:
     reply = client.post("/sdapi/v1/options", json={"sd_model_checkpoint": "gone"})
     assert reply.status_code == 404 and "tiny-sd1.safetensors" in reply.json()["errors"]

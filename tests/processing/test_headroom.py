@@ -156,7 +156,7 @@ def test_as_much_of_the_denoiser_is_streamed_as_is_missing_and_more_later(model:
     job.step()
     assert handle.streamer.kept_bytes < first - MB and job.gpu.free_in_step() >= 5 * MB
     job.gpu.others = SIZE
-    for _ in range(3):
+    for _ in range(8):  # of a full device one cannot know how much others want: it goes on step by step
         job.step()
     assert handle.levels["unet"] is Level.LAYER
     assert any("only" in notice and "could be left free" in notice for notice in job.watch.notices)

@@ -1,10 +1,11 @@
 """The table of storage formats: what each takes and what it loses, of weights and of images.
 
-Run `python -m benchmarks.formats [weights] [images] [steps] [load] [lora] [--prompts N]`; a part that is not named
-keeps what the JSON has of it. Weights are 25 of the bundled model's linear layers, a Gaussian, and the same with
-outliers in columns and in single places. Images are made with the bundled model and compared with those in full
-precision. Step times are CPU seconds in one process, contenders taking turns, over those of 16 bits. Loading is CPU
-seconds over those of reading the file. A LoRA's retention is the share of its change that reaches a layer's output.
+Run `python -m benchmarks.formats [weights] [images] [steps] [load] [lora] [--prompts N] [--minutes M]`; a part that is
+not named keeps what the JSON has of it, and images go on with the prompts that are missing. Weights are 25 of the
+bundled model's linear layers, a Gaussian, and the same with outliers in columns and in single places. Images are made
+with the bundled model and compared with those in full precision. Step times are CPU seconds in one process, contenders
+taking turns, over those of 16 bits. Loading is CPU seconds over those of reading the file. A LoRA's retention is the
+share of its change that reaches a layer's output.
 """
 
 import argparse
@@ -34,22 +35,28 @@ from modules.processing.engine.precision import Machine
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from modules.processing.request import GenerationRequest
+from modules.settings.sections.optimizations import OptimizationSettings
 from modules.settings.values import Settings
 
 BUNDLED = ROOT / "models" / "Stable-diffusion" / "featherweight-scenes.safetensors"
 PARTS = ("weights", "images", "steps", "load", "lora")
 NAMES = [name for name, storage in FORMATS.items() if storage.dtype.itemsize == 1]
+CHOSEN = [name for name in NAMES if name in (OptimizationSettings.fp8_format.setting.choices or ())]
+"""What a model can be stored in by the settings; the others are read from files."""
+BEST_DB = 99.0  # for equal images
+AT_ONCE = 4  # prompts between two switches of the format
 LAYERS, WIDTH = 25, 1280
 ROUNDS = 5
+STRIDE = 37  # has no factor with 96 in common: the first prompts are of all colors, things and grounds
 THINGS = ("circle", "square", "triangle", "star", "lighthouse", "tree", "house", "boat")
 COLORS = ("red", "blue", "green", "yellow")
 GROUNDS = ("a white background", "a blue background", "a meadow")
 
 
 def prompts(count: int) -> list[str]:
-    """Up to 96 prompts."""
+    """Up to 96 prompts; fewer of them are a sample of all, and are among those of more."""
     every = [f"a {color} {thing} on {ground}" for ground in GROUNDS for thing in THINGS for color in COLORS]
-    return every[:: max(1, len(every) // count)][:count]
+    return [every[at * STRIDE % len(every)] for at in range(min(count, len(every)))]
 
 
 def kinds_of_weights() -> dict[str, list[Tensor]]:
@@ -93,8 +100,10 @@ def measure_weights() -> dict[str, Any]:
     return rows
 
 
-def measure_images(count: int, steps: int) -> dict[str, Any]:
-    """PSNR and SSIM against full precision: median and worst of so many prompts."""
+def measure_images(scores: dict[str, Any], count: int, steps: int, seconds: float, save: Callable[[], None]) -> None:
+    """PSNR (dB) and SSIM against full precision, by prompt and format, into `scores`: of the prompts that are not in it
+    yet, until the time is over; `save` is called after each few."""
+    ends = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         catalogue = CheckpointCatalogue([BUNDLED.parent], HashCache(Path(folder) / "hashes.json"))
         machine = Machine(torch.device("cpu"), torch.float32, torch.float32)
@@ -109,25 +118,29 @@ def measure_images(count: int, steps: int) -> dict[str, Any]:
             settings=Settings(),
             checkpoint=BUNDLED.name,
         )
-        rows = compare(
-            request,
-            prompts(count),
-            [UNSTORED, *NAMES],
-            engine,
-            Output(Path(folder)),
-            Silent(),
-            lambda *_: None,
-        )
-    return {row.storage: _image_row(row) for row in rows[1:]}
+        left = [prompt for prompt in prompts(count) if prompt not in scores]
+        while left and time.monotonic() < ends:
+            some, left = left[:AT_ONCE], left[AT_ONCE:]
+            rows = compare(request, some, [UNSTORED, *CHOSEN], engine, Output(Path(folder)), Silent())
+            for at, prompt in enumerate(some):
+                scores[prompt] = {
+                    row.storage: [round(min(row.psnr_db[at], BEST_DB), 2), round(row.ssim[at], 5)] for row in rows[1:]
+                }
+            save()
 
 
-def _image_row(row: Any) -> dict[str, float]:
-    return {
-        "psnr_median": statistics.median(row.psnr_db),
-        "psnr_worst": min(row.psnr_db),
-        "ssim_median": statistics.median(row.ssim),
-        "ssim_worst": min(row.ssim),
-    }
+def of_images(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Median and worst of all prompts so far, by format."""
+    found = {}
+    for name in CHOSEN:
+        psnr, ssim = zip(*(of_prompt[name] for of_prompt in scores.values()), strict=True)
+        found[name] = {
+            "psnr_median": statistics.median(psnr),
+            "psnr_worst": min(psnr),
+            "ssim_median": statistics.median(ssim),
+            "ssim_worst": min(ssim),
+        }
+    return found
 
 
 def stored_layer(name: str, dtype: torch.dtype, rows: int = WIDTH) -> nn.Linear:
@@ -209,22 +222,43 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--prompts", type=int, default=96)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=8.0, help="for images; another run goes on where it ended")
     arguments = parser.parse_args(argv)
-    kept = RESULTS / "formats.json"
-    result: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
-    for part, run in {
+    runs: dict[str, Callable[[], Any]] = {
         "weights": measure_weights,
-        "images": lambda: measure_images(arguments.prompts, arguments.steps),
         "steps": measure_steps,
         "load": measure_load,
         "lora": measure_lora,
-    }.items():
+    }
+    for part, run in runs.items():
         if part in arguments.parts:
-            result[part] = run()
-            if part == "images":
-                result["images_made_with"] = {"prompts": arguments.prompts, "steps": arguments.steps}
-    write_result("formats", result)
-    print_table(*table(result))
+            _keep({part: run()})
+    if "images" in arguments.parts:
+        _more_images(arguments.prompts, arguments.steps, 60 * arguments.minutes)
+    print_table(*table(_kept()))
+
+
+def _more_images(count: int, steps: int, seconds: float) -> None:
+    before = _kept()
+    is_same = before.get("images_made_with", {}).get("steps") == steps
+    scores: dict[str, Any] = before.get("image_scores", {}) if is_same else {}
+
+    def save() -> None:
+        made_with = {"prompts": len(scores), "steps": steps}
+        _keep({"images": of_images(scores), "images_made_with": made_with, "image_scores": scores})
+
+    measure_images(scores, count, steps, seconds, save)
+
+
+def _kept() -> dict[str, Any]:
+    path = RESULTS / "formats.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def _keep(parts: Mapping[str, Any]) -> None:
+    """Put these parts in the place of those in the JSON, which another run may have written meanwhile."""
+    write_result("formats", {**_kept(), **parts})
 
 
 def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

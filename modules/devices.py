@@ -4,6 +4,7 @@ that the page can start before it."""
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -199,6 +200,35 @@ def _device_memory(device: torch.device) -> Memory:
         memory[shown] = {when: int(statistics.get(f"{counter}.all.{when}", 0)) for when in ("current", "peak")}
     memory["events"] = {"retries": statistics.get("num_alloc_retries", 0), "oom": statistics.get("num_ooms", 0)}
     return memory
+
+
+@dataclass(frozen=True)
+class DeviceReading:
+    """Memory of a GPU at one moment, in bytes: `free` and `total` of the whole device, whoever uses it; what PyTorch's
+    allocator has `reserved` of it, what tensors take of that (`allocated`), and the most they took (`peak`)."""
+
+    free: int
+    total: int
+    reserved: int
+    allocated: int
+    peak: int
+
+
+def read_device(device: torch.device) -> DeviceReading | None:
+    """What a GPU's memory is used for; None for devices that do not say (the CPU, Apple GPUs)."""
+    import torch
+
+    if device.type not in ("cuda", "xpu"):
+        return None
+    module = torch.get_device_module(device)
+    free, total = module.mem_get_info(device)
+    return DeviceReading(
+        int(free),
+        int(total),
+        int(module.memory_reserved(device)),
+        int(module.memory_allocated(device)),
+        int(module.max_memory_allocated(device)),
+    )
 
 
 # Names in the reply -> names in PyTorch's allocator statistics.

@@ -104,6 +104,16 @@ class Recovery:
             attempts += 1
             self._need_less(stage, message, is_first=attempts == 1)
 
+    def apply(self, name: str) -> bool:
+        """Put a fallback into effect before memory runs out, one size further each time; False where it can do no
+        more, or there is none of this name. It is taken back with the others, and is not in `taken`."""
+        for fallback in self._fallbacks:
+            step = self._apply(fallback) if fallback.name == name else None
+            if step is not None:
+                self._steps.append(step)
+                return True
+        return False
+
     def close(self) -> None:
         """Take all steps back, the last first. What was done stays in `taken`."""
         while self._steps:

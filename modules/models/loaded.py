@@ -52,6 +52,7 @@ class LoadedModel:
     tiny_vae: TinyVae = field(default_factory=TinyVae)  # what a job uses instead of the VAE
     adapters: Any = None  # what applies adapters to this model (`processing.engine` puts it here)
     hypernetworks: Any = None
+    step_bytes: int = 0  # the most that a step was seen to take on a GPU besides weights
     modules: tuple[nn.Module, ...] = field(init=False)
     _grey: Tensor | None = field(init=False, default=None, repr=False)
     recovery: Recovery = field(init=False)  # calls again what memory did not last for; a job puts its own here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -15,19 +15,21 @@ Predict = Callable[[Tensor, Tensor, Any], Tensor]
 
 @dataclass
 class UnetRunner:
-    """Runs the UNet of one model. `pieces`: into how many parts a batch is cut; `rows`: of the last call.
+    """Runs the UNet of one model. `pieces`: into how many parts a batch is cut; `rows` and `elements` of
+    its inputs: of the last call.
 
     `device` and `dtype` are where and in what it computes; None: as the plan says.
     """
 
     pieces: int = 1
     rows: int = 0
+    elements: int = field(default=0, compare=False)
     device: torch.device | None = None
     dtype: torch.dtype | None = None
 
     def run(self, predict: Predict, x: Tensor, timesteps: Tensor, context: Any) -> Tensor:
         """The prediction for all rows."""
-        self.rows = x.shape[0]
+        self.rows, self.elements = x.shape[0], x.numel()
         if self.pieces <= 1:
             return predict(x, timesteps, context)
         size = -(-self.rows // self.pieces)

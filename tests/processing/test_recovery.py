@@ -180,7 +180,7 @@ def test_the_device_is_left_step_by_step_and_everything_comes_back(
     real = recovering
     monkeypatch.setattr(
         "modules.processing.engine.lease.recovering",
-        lambda model, attention, upscaling: real(model, attention, upscaling, leave_device=True),
+        lambda model, attention, upscaling, **_: real(model, attention, upscaling, leave_device=True),
     )
     fail(monkeypatch, STAGES["denoise"][0], times)
     result = make(engine, tmp_path, PAYLOAD)
@@ -275,7 +275,7 @@ def test_a_streamed_model_can_compute_on_the_cpu(
     with monkeypatch.context() as patch:
         patch.setattr(
             "modules.processing.engine.lease.recovering",
-            lambda model, attention, upscaling: real(model, attention, upscaling, leave_device=True),
+            lambda model, attention, upscaling, **_: real(model, attention, upscaling, leave_device=True),
         )
         fail(patch, STAGES["denoise"][0], 8)
         fail(patch, STAGES["decode"][0], 5)

@@ -19,11 +19,9 @@ from modules.memory.formats.format import (
     Rows,
     StorageFormat,
     WeightRows,
-    finite_peak,
+    checked_slices,
     row_count,
-    row_peaks,
     row_width,
-    slices,
 )
 
 DECODED_AT_ONCE = 1 << 18
@@ -83,8 +81,7 @@ class BlockFormat:
         self.check(rows.shape)
         count, row_bytes = row_count(rows.shape), self.row_bytes(rows.shape)
         data = torch.empty((count, row_bytes), dtype=torch.uint8, device=rows.device)
-        for where, part in slices(rows):
-            finite_peak(row_peaks(part))
+        for where, part, _ in checked_slices(rows):
             blocks, packed = part.reshape(-1, self.block), data[where].view(-1, self.block_bytes)
             step = len(blocks) if part.is_cuda else max(1, PACKED_AT_ONCE // self.block)
             for begin in range(0, len(blocks), step):

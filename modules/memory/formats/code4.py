@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from modules.memory.formats.blocks import BlockFormat
-from modules.memory.formats.format import FORMATS, Encoded, Rows, finite_peak, row_count, row_peaks, row_width, slices
+from modules.memory.formats.format import FORMATS, Encoded, Rows, checked_slices, row_count, row_width
 
 BLOCK = 16
 SCALE_BYTES = 4
@@ -82,8 +82,7 @@ class Code4Format(BlockFormat):
         count, row_bytes = row_count(rows.shape), self.row_bytes(rows.shape)
         data = torch.empty((count, row_bytes), dtype=torch.uint8, device=rows.device)
         step = max(1, ENCODED_AT_ONCE // row_width(rows.shape))
-        for where, part in slices(rows):
-            finite_peak(row_peaks(part))
+        for where, part, _ in checked_slices(rows):
             target = data[where]
             for begin in range(0, len(part), step):
                 target[begin : begin + step] = _encoded(part[begin : begin + step].float())

@@ -22,11 +22,8 @@ from modules.memory.formats.format import (
     Rows,
     WeightRows,
     by_row,
-    finite_peak,
-    row_count,
-    row_peaks,
-    row_width,
-    slices,
+    checked_slices,
+    empty_rows,
     wide_slice,
 )
 from modules.memory.formats.rotation import GROUP, can_rotate, rotate
@@ -114,10 +111,8 @@ class _Both:
     """The plain encoding made alongside, with the sum of the squares of its errors."""
 
     def __init__(self, plain: RowFormat, rows: Rows) -> None:
-        count, width = row_count(rows.shape), row_width(rows.shape)
         self.plain = plain
-        self.data = torch.empty((count, width), dtype=plain.dtype, device=rows.device)
-        self.scale = torch.ones(count, dtype=torch.float32, device=rows.device)
+        self.data, self.scale = empty_rows(rows, plain.dtype)
         self.error = 0.0
 
     def take(self, where: slice, wide: Tensor, peaks: Tensor) -> None:
@@ -130,13 +125,9 @@ class _Both:
 
 def _rotated(rows: Rows, group: int, plain: _Both | None) -> tuple[Encoded, float]:
     """The rotated rows encoded, with the sum of the squares of the errors (0 without `plain`, which is made too)."""
-    count, width, device = row_count(rows.shape), row_width(rows.shape), rows.device
-    data = torch.empty((count, width), dtype=torch.int8, device=device)
-    scale = torch.ones(count, dtype=torch.float32, device=device)
+    data, scale = empty_rows(rows, torch.int8)
     room, error = wide_slice(rows), 0.0
-    for where, part in slices(rows):
-        peaks = row_peaks(part)
-        finite_peak(peaks)
+    for where, part, peaks in checked_slices(rows):
         wide = room[: len(part)].copy_(part)
         if plain is not None:
             plain.take(where, wide, peaks)

@@ -157,6 +157,22 @@ def finite_peak(weight: Tensor) -> float:
     return peak
 
 
+def checked_slices(rows: Rows) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """`slices`, each with the largest magnitude of each of its rows, float32 [n]. Raises `InvalidValueError` if any
+    element is NaN or infinite."""
+    for where, part in slices(rows):
+        peaks = row_peaks(part)
+        finite_peak(peaks)
+        yield where, part, peaks
+
+
+def empty_rows(rows: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What a weight will be stored in, [rows, width], and scales of 1, float32 [rows]."""
+    count, width = row_count(rows.shape), row_width(rows.shape)
+    data = torch.empty((count, width), dtype=dtype, device=rows.device)
+    return data, torch.ones(count, dtype=torch.float32, device=rows.device)
+
+
 def by_row(scale: Tensor, ndim: int) -> Tensor:
     """A scale [rows] (or a single number) in a shape that multiplies a weight of `ndim` dimensions."""
     return scale.reshape(-1, *(1,) * (ndim - 1)) if ndim else scale.reshape(())

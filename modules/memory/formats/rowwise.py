@@ -17,11 +17,8 @@ from modules.memory.formats.format import (
     Rows,
     WeightRows,
     by_row,
-    finite_peak,
-    row_count,
-    row_peaks,
-    row_width,
-    slices,
+    checked_slices,
+    empty_rows,
     wide_slice,
 )
 
@@ -40,13 +37,9 @@ class RowFormat:
 
     def encode_rows(self, rows: Rows) -> Encoded:
         """See `StorageFormat`; nothing as large as the weight is ever in float32."""
-        count, width, device = row_count(rows.shape), row_width(rows.shape), rows.device
-        data = torch.empty((count, width), dtype=self.dtype, device=device)
-        scale = torch.ones(count, dtype=torch.float32, device=device)
+        data, scale = empty_rows(rows, self.dtype)
         wide = wide_slice(rows)
-        for where, part in slices(rows):
-            peaks = row_peaks(part)
-            finite_peak(peaks)
+        for where, part, peaks in checked_slices(rows):
             scale[where] = part_scale = self.scale_of(peaks)
             # Nothing comes to lie beyond the largest number by more than a rounding: the scale was rounded up.
             numbers = wide[: len(part)].copy_(part).div_(part_scale[:, None])

@@ -54,13 +54,9 @@ class Streamer:
         self._live: dict[Group, _Live] = {}
         self._coming: dict[Group, list[Transfer]] = {}
         self._current: Group | None = None
-        kept = set()
-        for group in groups:
-            if not group.alone and group.size_bytes <= kept_bytes:
-                kept_bytes -= group.size_bytes
-                kept.add(group)
         self._lock = threading.RLock()
-        self._move(groups, ahead_bytes, kept)
+        self._kept: set[Group] = set()
+        self._move(groups, ahead_bytes, _kept_of(groups, kept_bytes))
 
     # -- what layers ask (the protocol `Fetch`) ----------------------------------------------------------------------
 
@@ -162,6 +158,19 @@ class Streamer:
     def spends(self) -> bool:
         """Whether anything is there before its use or after it, for speed."""
         return self._ahead_bytes > 0 or bool(self._kept)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of groups that stay once they are there."""
+        return sum(group.size_bytes for group in self._kept)
+
+    def keep(self, kept_bytes: int) -> None:
+        """Have groups of so many bytes together stay from now on; the others are let go when another is used, and now
+        where they stayed so far."""
+        with self._lock:
+            before, self._kept = self._kept, _kept_of(self.groups, kept_bytes)
+            for group in before - self._kept:
+                self._forget(group)
 
     def regroup(self, groups: Sequence[Group]) -> Callable[[], None]:
         """From now on move these groups, of the same slots, with nothing brought ahead and nothing kept; returns the
@@ -360,6 +369,16 @@ class _Live:
 
     flats: list[Tensor]
     tensors: dict[Slot, Tensor]
+
+
+def _kept_of(groups: Iterable[Group], kept_bytes: int) -> set[Group]:
+    """The first groups that fit into so many bytes together."""
+    kept = set()
+    for group in groups:
+        if not group.alone and group.size_bytes <= kept_bytes:
+            kept_bytes -= group.size_bytes
+            kept.add(group)
+    return kept
 
 
 def _views(group: Group, flats: Sequence[Tensor]) -> dict[Slot, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from modules.errors import CheckpointError
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
-from modules.models.reading.tensor_file import REMEDY, Closing, TensorEntry
+from modules.models.reading.tensor_file import REMEDY, Closing, TensorEntry, open_binary, read_exactly, refuse_overlaps
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -83,13 +83,7 @@ class GgufFile(Closing):
     has_offsets = False
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise CheckpointError(
-                f"{path.name}: cannot be opened ({error.strerror}). Check that it is there and readable."
-            ) from error
+        self.path, self._file = path, open_binary(path)
         try:
             self.entries, self.metadata = _Header(path, self._file.read, path.stat().st_size).read()
         except BaseException:
@@ -108,16 +102,11 @@ class GgufFile(Closing):
             return tensor
         self._file.seek(entry.begin)
         if entry.packed is None:
-            self._fill(tensor, name)
+            read_exactly(self._file, self.path, tensor, name)
             return tensor
         data = torch.empty(entry.size_bytes, dtype=torch.uint8)
-        self._fill(data, name)
+        read_exactly(self._file, self.path, data, name)
         return GGUF_BLOCKS[entry.packed].decode(data, None, tensor.view(-1)).view(entry.shape)
-
-    def _fill(self, tensor: Tensor, name: str) -> None:
-        buffer = tensor.reshape(-1).view(torch.uint8).numpy()
-        if self._file.readinto(memoryview(buffer)) != buffer.nbytes:  # type: ignore[arg-type]
-            raise CheckpointError(f"{self.path.name}: the file ends inside of the tensor {name!r}. {REMEDY}")
 
 
 class _Header:
@@ -162,7 +151,7 @@ class _Header:
             entries[name] = self._entry(name, kind, shape, begin + offset, shapes.get(name))
         if not entries:
             raise self._wrong("it holds no tensors")
-        self._refuse_overlaps(entries)
+        refuse_overlaps(self._path, entries)
         return entries, metadata
 
     def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
@@ -202,14 +191,6 @@ class _Header:
             shape = original
         packed = None if block is None else block.name
         return TensorEntry(dtype, shape, begin, begin + size, packed=packed)
-
-    def _refuse_overlaps(self, entries: Mapping[str, TensorEntry]) -> None:
-        """Overlapping tensors let a small file claim gigabytes; no writer makes them."""
-        last, end = "", 0
-        for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
-            if entry.size_bytes and entry.begin < end:
-                raise self._wrong(f"the tensors {last!r} and {name!r} overlap")
-            last, end = name, max(end, entry.end)
 
     def _shape(self, key: str, value: object) -> tuple[int, ...]:
         if not isinstance(value, list) or not 0 < len(value) <= MAX_DIMENSIONS:
@@ -281,8 +262,7 @@ def _is_count(text: str) -> bool:
 def read_packed(path: Path, entry: TensorEntry, name: str) -> Tensor:
     """The bytes of a tensor of a block type as they are in its file, uint8 [rows, bytes of a row]."""
     data = torch.empty((entry.shape[0], entry.size_bytes // entry.shape[0]), dtype=torch.uint8)
-    with (entry.file or path).open("rb") as file:
+    with open_binary(entry.file or path) as file:
         file.seek(entry.begin)
-        if file.readinto(memoryview(data.view(-1).numpy())) != entry.size_bytes:  # type: ignore[arg-type]
-            raise CheckpointError(f"{path.name}: the file ends inside of the tensor {name!r}. {REMEDY}")
+        read_exactly(file, path, data, name)
     return data

@@ -60,14 +60,17 @@ class ModelRest:
 
     def start(self, components: Mapping[str, nn.Module], plan: StreamLayout, device: torch.device) -> StreamHandle:
         """All weights are at rest: stream them."""
-        free = memory_info(device)["ram"].get("free")
         options = StreamOptions(
-            max_block_bytes=MAX_BLOCK_BYTES,
-            kept_bytes=plan.kept_bytes,
-            pinned_bytes=free // PINNED_SHARE if isinstance(free, int) else 0,
+            max_block_bytes=MAX_BLOCK_BYTES, kept_bytes=plan.kept_bytes, pinned_bytes=pinned_bytes(device)
         )
         levels = {name: plan.level_of(name) for name in components}
         return stream(components, device, levels, options, self.place)
+
+
+def pinned_bytes(device: torch.device) -> int:
+    """How much of main memory may be page-locked for weights that are streamed to `device`."""
+    free = memory_info(device)["ram"].get("free")
+    return free // PINNED_SHARE if isinstance(free, int) else 0
 
 
 def _converts(stored: torch.dtype, wanted: torch.dtype) -> bool:

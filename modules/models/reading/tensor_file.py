@@ -9,6 +9,7 @@ import json
 import math
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -85,13 +86,7 @@ class TensorFile(Closing):
     has_offsets = True  # `TensorEntry.begin` is where the bytes lie
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._file = path.open("rb")
-        except OSError as error:
-            raise CheckpointError(
-                f"{path.name}: cannot be opened ({error.strerror}). Check that it is there and readable."
-            ) from error
+        self.path, self._file = path, open_binary(path)
         try:
             self.entries, self.metadata = _read_header(self._file, path)
         except BaseException:
@@ -110,11 +105,35 @@ class TensorFile(Closing):
         """The bytes of `entry` as a tensor, see `read`; `name` is for the error."""
         tensor = torch.empty(entry.shape, dtype=entry.dtype) if into is None else into
         if entry.size_bytes:
-            buffer = tensor.reshape(-1).view(torch.uint8).numpy()
             self._file.seek(entry.begin)
-            if self._file.readinto(memoryview(buffer)) != entry.size_bytes:  # type: ignore[arg-type]
-                raise CheckpointError(f"{self.path.name}: the file ends inside of the tensor {name!r}. {REMEDY}")
+            read_exactly(self._file, self.path, tensor, name)
         return tensor
+
+
+def open_binary(path: Path) -> BufferedReader:
+    """The open file. Raises `CheckpointError` where it cannot be opened."""
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise CheckpointError(
+            f"{path.name}: cannot be opened ({error.strerror}). Check that it is there and readable."
+        ) from error
+
+
+def read_exactly(file: BufferedReader, path: Path, target: Tensor, name: str) -> None:
+    """The next bytes of a file into all of `target`, contiguous and on the CPU; `name` is for the error."""
+    buffer = target.reshape(-1).view(torch.uint8).numpy()
+    if file.readinto(memoryview(buffer)) != buffer.nbytes:  # type: ignore[arg-type]
+        raise CheckpointError(f"{path.name}: the file ends inside of the tensor {name!r}. {REMEDY}")
+
+
+def refuse_overlaps(path: Path, entries: Mapping[str, TensorEntry]) -> None:
+    """Overlapping tensors let a small file claim gigabytes; no writer makes them. Raises `CheckpointError`."""
+    last, end = "", 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.size_bytes and entry.begin < end:
+            raise CheckpointError(f"{path.name}: the tensors {last!r} and {name!r} overlap. {REMEDY}")
+        last, end = name, max(end, entry.end)
 
 
 def _read_header(file: BufferedReader, path: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
@@ -140,7 +159,7 @@ def _read_header(file: BufferedReader, path: Path) -> tuple[dict[str, TensorEntr
     entries = {name: _entry(path, name, value, data_begin, size) for name, value in header.items()}
     if not entries:
         raise CheckpointError(f"{path.name}: holds no tensors. {REMEDY}")
-    _refuse_overlaps(path, entries)
+    refuse_overlaps(path, entries)
     return entries, {str(key): str(value) for key, value in metadata.items()}
 
 
@@ -169,12 +188,3 @@ def _are_counts(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(
         isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
     )
-
-
-def _refuse_overlaps(path: Path, entries: dict[str, TensorEntry]) -> None:
-    """Overlapping tensors let a small file claim gigabytes; no writer makes them."""
-    previous_name, previous_end = "", 0
-    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
-        if entry.size_bytes and entry.begin < previous_end:
-            raise CheckpointError(f"{path.name}: the tensors {previous_name!r} and {name!r} overlap. {REMEDY}")
-        previous_name, previous_end = name, max(previous_end, entry.end)

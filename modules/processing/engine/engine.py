@@ -344,7 +344,8 @@ class Engine:
 
         device = self.machine.device
         if not self._moves(keep):
-            needed = info.size_bytes * self.machine.dtype.itemsize // 2 + SPARE_BYTES
+            headroom = 0 if device.type == "cpu" else keep.headroom_bytes
+            needed = info.size_bytes * self.machine.dtype.itemsize // 2 + SPARE_BYTES + headroom
             self._shelf.make_room(needed, lambda: free_bytes(device, False), self._release)
 
         def free() -> None:

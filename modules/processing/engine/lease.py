@@ -12,6 +12,8 @@ from modules.processing.engine.adapters import ActiveAdapters
 from modules.processing.engine.attention import attention_of, using_attention
 from modules.processing.engine.engine import Engine
 from modules.processing.engine.feed_forward import using_split_feed_forward
+from modules.processing.engine.headroom import GpuWatch
+from modules.processing.engine.model_shelf import headroom_bytes
 from modules.processing.engine.precision import PrecisionOptions
 from modules.processing.engine.recovery import recovering, recovery_names, recovery_notices
 from modules.processing.engine.tiny_vae import circular_padding, using_tiny_vae
@@ -45,6 +47,7 @@ class ModelInUse:
         self.upscaling = UpscalerLimits()
         self._recovered: dict[str, None] = {}  # in order
         self._notices: dict[str, None] = {}
+        self._watch: GpuWatch | None = None
 
     def __enter__(self) -> ModelInUse:
         leases = self._engine.leases
@@ -101,7 +104,10 @@ class ModelInUse:
         contexts.enter_context(circular_padding(model.modules, self._request.tiling))
         contexts.enter_context(using_attention((model.unet, model.vae), way.attention))
         contexts.enter_context(using_split_feed_forward(model.unet, settings.optimizations.split_feed_forward))
-        contexts.enter_context(recovering(model, way.attention, self.upscaling))
+        machine = engine.machine
+        self._watch = watch = GpuWatch(model, headroom_bytes(settings), lambda: machine.read_memory(model.device))
+        watch.begin_job()
+        contexts.enter_context(recovering(model, way.attention, self.upscaling, watch=watch))
         self._merge_tokens()
 
     def apply_adapters(self, tags: PromptTags) -> ActiveAdapters:
@@ -153,7 +159,8 @@ class ModelInUse:
         names = recovery_names(self._model.recovery)
         for name in names.split(", ") if names else ():
             self._recovered[name] = None
-        for notice in recovery_notices(self._model.recovery):
+        watched = () if self._watch is None else self._watch.notices
+        for notice in (*recovery_notices(self._model.recovery), *watched):
             self._notices[notice] = None
 
     def let_go(self) -> None:
@@ -161,7 +168,7 @@ class ModelInUse:
         self._note_recovery()
         self._merging.close()
         self._contexts.close()
-        self._model = self._conditioner = None
+        self._model = self._conditioner = self._watch = None
 
 
 def _note_on_optional(model: LoadedModel) -> list[str]:

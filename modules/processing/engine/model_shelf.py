@@ -34,6 +34,7 @@ class KeepOptions:
     in_main_memory: bool = True
     max_main_bytes: int | None = None
     max_device_bytes: int | None = None
+    headroom_bytes: int = 0  # of the device, for other programs
 
     @classmethod
     def of(cls, settings: Settings) -> KeepOptions:
@@ -43,6 +44,7 @@ class KeepOptions:
             settings.stable_diffusion.sd_checkpoints_keep_in_cpu,
             _bytes(settings.stable_diffusion.sd_checkpoints_ram_gb),
             _bytes(settings.stable_diffusion.sd_checkpoints_vram_gb),
+            headroom_bytes(settings),
         )
 
     def max_bytes(self, device: torch.device) -> int | None:
@@ -123,6 +125,11 @@ class ModelShelf:
     def _drop_oldest(self, reason: str) -> None:
         _, kept = self._kept.popitem(last=False)
         log.info("%s is not kept in memory any longer: %s.", kept.model.info.name, reason)
+
+
+def headroom_bytes(settings: Settings) -> int:
+    """What of the GPU's memory shall stay free."""
+    return round(settings.optimizations.vram_headroom_gb * 1e9)
 
 
 def _bytes(gigabytes: float) -> int | None:

@@ -9,7 +9,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from modules.devices import DeviceFlags, choose_device, compute_dtype, has_fp8_matmul, is_gtx_16xx, works
+from modules.devices import (
+    DeviceFlags,
+    DeviceReading,
+    choose_device,
+    compute_dtype,
+    has_fp8_matmul,
+    is_gtx_16xx,
+    read_device,
+    works,
+)
 from modules.errors import InvalidValueError
 from modules.models.modules_catalogue import MODULE_KEYS
 from modules.models.vae.files import VAE_KEYS, VaeOptions
@@ -100,6 +109,7 @@ class Machine:
     int8: Callable[[torch.dtype], Int8Support] | None = None  # how it multiplies int8 ones, beside this dtype
     attention: AttentionFlags = field(default_factory=AttentionFlags)
     streaming: StreamFlags = field(default_factory=StreamFlags)
+    read_memory: Callable[[torch.device], DeviceReading | None] = read_device
 
 
 @dataclass(frozen=True)

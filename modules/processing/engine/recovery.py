@@ -26,6 +26,7 @@ from modules.memory.streaming.groups import MAX_BLOCK_BYTES, Level
 from modules.memory.streaming.streaming import StreamHandle, StreamOptions, stream
 from modules.models.loaded import LoadedModel
 from modules.processing.engine.attention import using_attention
+from modules.processing.engine.headroom import TURNS, GpuWatch
 from modules.processing.pipeline.stages import Stage
 from modules.upscalers.limits import UpscalerLimits
 
@@ -48,12 +49,13 @@ def recovering(
     attention: Attention | None,
     upscaling: UpscalerLimits | None = None,
     leave_device: bool | None = None,
+    watch: GpuWatch | None = None,
 ) -> Iterator[Recovery]:
     """While open, calls of `model` that run out of memory are made again with less; `attention` is the job's way, and
     `upscaling` what its upscalers are held to.
 
-    `leave_device` says whether components may go to main memory and compute there; by default on everything but the
-    CPU. Afterwards the model is as it was.
+    `watch` is told of each call before it is made. `leave_device` says whether components may go to main memory and
+    compute there; by default on everything but the CPU. Afterwards the model is as it was.
     """
     leave = model.device.type != "cpu" if leave_device is None else leave_device
     turns, streams, upscaling = _Turns(model), _Streams(model, leave), upscaling or UpscalerLimits()
@@ -63,7 +65,7 @@ def recovering(
         release_memory(model.device)
 
     fallbacks = [_slices(model, attention), _chunks(model), _halves(model), _tiles(model), _upscaler_tiles(upscaling)]
-    if leave and model.streaming is None:  # streamed components leave the device by themselves
+    if leave and model.plan.streaming is None:  # streamed components leave the device by themselves
         fallbacks.insert(0, turns.fallback())
     for level in (Level.BLOCK, Level.LAYER):
         fallbacks.append(streams.fallback(("unet",), "UNet", level, Stage.SAMPLE))
@@ -71,7 +73,13 @@ def recovering(
     if leave:
         fallbacks += [_unet_on_cpu(model, streams), _vae_on_cpu(model, streams), _upscaler_on_cpu(upscaling)]
     before = (model.recovery, model.vae_runner.rules)
-    recovery = Recovery(fallbacks, free, turns.begin, ADVICE)
+
+    def begin(stage: str) -> None:
+        turns.begin(stage)
+        if watch is not None:
+            watch.begin(stage, recovery, lambda: turns.begin(stage))
+
+    recovery = Recovery(fallbacks, free, begin, ADVICE)
     model.recovery = recovery
     try:
         yield recovery
@@ -179,7 +187,8 @@ class _Streams:
 
     def handle(self, name: str) -> StreamHandle | None:
         """What streams a component now."""
-        return self._own.get(name, self._model.streaming)
+        of_model = self._model.streaming
+        return self._own.get(name, of_model if of_model is not None and name in of_model.components else None)
 
     def fallback(self, names: Sequence[str], whose: str, level: Level, stage: str) -> Fallback:
         """Stream these components, used in this stage, at least as finely as `level`."""
@@ -319,7 +328,7 @@ class _Turns:
             self._is_on = True
             return Step("with the other components in main memory", self._all_back)
 
-        return Fallback("components take turns", frozenset(Stage), apply)
+        return Fallback(TURNS, frozenset(Stage), apply)
 
     def begin(self, stage: str) -> None:
         """Have on the device what the stage needs and nothing else."""

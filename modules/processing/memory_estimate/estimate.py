@@ -18,6 +18,7 @@ from modules.errors import FeatherweightError
 from modules.memory.planning import Corrections
 from modules.models.vae.tiny_vae_files import DECODER, ENCODER
 from modules.processing.engine.chosen_checkpoint import wanted_checkpoint
+from modules.processing.engine.model_shelf import headroom_bytes
 from modules.processing.engine.precision import PrecisionOptions, optional_encoders, resolve
 from modules.processing.pipeline.stages import (
     IN_MAIN_MEMORY,
@@ -177,10 +178,17 @@ class MemoryEstimator:
                 auxiliary.enter(item.stage, request)
                 for need in self._needs(each, item, auxiliary.bytes):
                     needs[need.stage] = _most(needs.get(need.stage, need), need)
-            free = available(device) if available_bytes is None else available_bytes
+            free = self._available(device, request) if available_bytes is None else available_bytes
             main = None if device.type == "cpu" else available(_main_memory())
             count = self._corrections.count(_keys(case, Stage.SAMPLE)[0])
             return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
+
+    def _available(self, device: torch.device, request: GenerationRequest) -> int | None:
+        """What this process could hold at most on `device`; of a GPU without the headroom for other programs."""
+        now = self._engine.machine.read_memory(device)
+        if now is None:
+            return available(device)
+        return max(0, now.free + now.reserved - headroom_bytes(request.settings))
 
     def fits_beside(self, request: GenerationRequest) -> bool:
         """Whether the job can be done while something else that is no model of images, such as a training, keeps all
@@ -188,7 +196,7 @@ class MemoryEstimator:
         from modules.memory.timeline import read_memory
 
         device = self._engine.machine.device
-        there, now = available(device), read_memory(device)
+        there, now = self._available(device, request), read_memory(device)
         if there is None:
             return False
         with self._lock:

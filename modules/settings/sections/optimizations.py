@@ -162,6 +162,15 @@ class OptimizationSettings(SettingsGroup):
         step=0.1,
         hint="Of blocks or layers, on the device between steps: faster, more memory.",
     )
+    vram_headroom_gb = number(
+        "VRAM headroom (GB)",
+        0.0,
+        minimum=0,
+        maximum=64,
+        step=0.1,
+        hint="Of the GPU's memory, left free for other programs: plans count with less, and where less is free before "
+        "a step, as many weights as needed wait in main memory. The images stay the same. No effect on the CPU.",
+    )
     offload_quota_gb = number(
         "Most GB of weights written for streaming from disk",
         50.0,

@@ -18,6 +18,8 @@ from modules.ui.tooltips import tooltips
 HTML_ATTRIBUTES = ("title", "placeholder", "aria-label", "alt")
 UNREAD = ("script", "style", "pre", "code")
 VOID = ("area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+FEW_CHOICES = 4
+"""So many choices of a setting stand side by side (settings_fields.js); more are the entries of a list."""
 COMPONENT_TEXTS = ("label", "info", "placeholder")
 MESSAGE_CALLS = ("note_box", "error_box", "Error", "Info", "Warning", "InvalidValueError", "message_box")
 NO_TEXTS = frozenset(
@@ -242,10 +244,21 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["upload"] = list(UPLOAD_TEXTS)
     found["words"] = list(WORDS)
     found["tooltips"] = list(tooltips().values())
+    found["settings"] = [*found.get("settings", ()), *_settings_texts()]
     hints = {" ".join(setting.hint.split()) for settings in visible_sections().values() for setting in settings}
     found["explanations"] = [text for text in found.get("settings", ()) if text in hints]
     found["settings"] = [text for text in found.get("settings", ()) if text not in hints]
     return {part: list(dict.fromkeys(texts)) for part, texts in found.items()}
+
+
+def _settings_texts() -> list[str]:
+    """What the fields of the settings say, which the page's script makes when they are first seen."""
+    texts: list[str] = []
+    for settings in visible_sections().values():
+        for setting in settings:
+            is_shown = isinstance(setting.choices, tuple) and len(setting.choices) <= FEW_CHOICES
+            texts += [setting.label, setting.hint, *(setting.choices or () if is_shown else ())]
+    return _worded(texts)
 
 
 def main_texts(texts: Mapping[str, Sequence[str]]) -> list[str]:

@@ -50,6 +50,7 @@ SCRIPTS = (
         "canvas_store.js",
         "img2img.js",
         "batch.js",
+        "plot.js",
         "memory.js",
         "notices.js",
         "queue.js",

@@ -148,7 +148,7 @@ class TestInTheBrowser:
         self, browser: sync_api.Browser, own: Services
     ) -> None:
         context = browser.new_context(viewport={"width": 1440, "height": 900})
-        context.set_default_timeout(90_000)
+        context.set_default_timeout(45_000)
         with served(own) as address, watched_page(context, address) as page:
             assert page.input_value("#txt2img_width input[type=number]") == "192"
             assert page.input_value("#txt2img_cfg_scale input[type=number]") == "3.5"

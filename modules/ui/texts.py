@@ -13,6 +13,7 @@ from typing import Any
 from modules.jobs.job import JobStatus
 from modules.processing.pipeline.stages import LABELS
 from modules.settings.definitions import visible_sections
+from modules.settings.setting import SettingType
 from modules.ui.tooltips import tooltips
 
 HTML_ATTRIBUTES = ("title", "placeholder", "aria-label", "alt")
@@ -256,8 +257,9 @@ def _settings_texts() -> list[str]:
     texts: list[str] = []
     for settings in visible_sections().values():
         for setting in settings:
-            is_shown = isinstance(setting.choices, tuple) and len(setting.choices) <= FEW_CHOICES
-            texts += [setting.label, setting.hint, *(setting.choices or () if is_shown else ())]
+            texts += [setting.label, setting.hint]
+            if setting.type is SettingType.CHOICE and isinstance(setting.choices, tuple):
+                texts += setting.choices if len(setting.choices) <= FEW_CHOICES else ()
     return _worded(texts)
 
 

@@ -21,6 +21,7 @@ from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
+from modules.jobs.job import Job
 from modules.jobs.lanes import Lane
 from modules.jobs.merging import Merger, repeat_merges
 from modules.jobs.needed_models import models_of
@@ -364,7 +365,16 @@ def training_of(services: Services) -> TrainingWork:
         paths.offload_dir,
         services.engine.lock,
         services.history_folders,
+        lambda job: _has_room(services.estimator, job),
     )
+
+
+def _has_room(estimator: MemoryEstimator, job: Job) -> bool:
+    """Whether an image can be made beside what memory holds now, by the estimate. What cannot be estimated cannot."""
+    try:
+        return estimator.fits_beside(job.request)
+    except FeatherweightError:
+        return False
 
 
 def program_of(

@@ -38,6 +38,10 @@
     });
     for (const mark of marks) svg.append(shape("line", { x1: x(mark.x), x2: x(mark.x), y1: TOP, y2: HIGH - BOTTOM, class: "fw-plot-level" }));
     shown.forEach((line, index) => {
+      if (line.points.length === 1) {
+        const [[cx, cy]] = line.points.map((point) => [x(point[0]), y(point[1])]);
+        svg.append(shape("circle", { cx, cy, r: 3, class: `fw-plot-dot fw-plot-line-${index % 4}` }));
+      }
       const points = line.points.map((point) => `${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`).join(" ");
       svg.append(shape("polyline", { points, class: `fw-plot-line fw-plot-line-${index % 4}`, "stroke-dasharray": DASHES[index % 4] }));
     });

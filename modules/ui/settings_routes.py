@@ -50,9 +50,7 @@ def settings_routes(services: Services) -> APIRouter:
             ]
         }
 
-    @routes.post(
-        "/settings", **documented({"html": "<div>Nothing was changed.</div>", "values": {"samples_format": "png"}})
-    )
+    @routes.post("/settings", **documented(STORED))
     def store(body: ValuesBody) -> dict[str, Any]:
         """Store what these values change, all or nothing; a value that its setting does not take is named."""
         changes = changed_values(body.values, services.settings.current)

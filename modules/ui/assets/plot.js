@@ -51,7 +51,7 @@
       svg.append(shape("text", { x: LEFT, y: HIGH - 8 }, showX(first)));
       svg.append(shape("text", { x: WIDE - LEFT, y: HIGH - 8, "text-anchor": "end" }, showX(first + width)));
     }
-    const cursor = shape("line", { y1: TOP, y2: HIGH - BOTTOM, class: "fw-plot-cursor" });
+    const cursor = shape("line", { y1: TOP, y2: HIGH - BOTTOM, class: "fw-plot-cursor", visibility: "hidden" });
     svg.append(cursor);
 
     const said = fw.element("span", { className: "fw-plot-said", attributes: { "aria-live": "polite" } });
@@ -62,6 +62,7 @@
     const go = (to) => {
       place = Math.min(Math.max(to, 0), stops.length - 1);
       const at = stops[place];
+      cursor.setAttribute("visibility", "visible");
       cursor.setAttribute("x1", x(at));
       cursor.setAttribute("x2", x(at));
       said.textContent = [showX(at), ...shown.map((line) => `${line.name} ${valueAt(line.points, at, showY)}`)].join(" · ");

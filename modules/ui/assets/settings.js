@@ -111,9 +111,10 @@
     } catch (error) {
       return refused(error);
     }
-    for (const section of description.sections) {
+    const places = all(".fw-section"); // by their order: two may have the same id
+    for (const [index, section] of description.sections.entries()) {
       const own = section.settings.map(fw.settingField);
-      find(`#settings_${section.id}`).append(...own.map((field) => field.element));
+      places[index].append(...own.map((field) => field.element));
       fields.push(...own);
     }
     taken(Object.fromEntries(description.sections.flatMap((one) => one.settings.map(({ key, value }) => [key, value]))));

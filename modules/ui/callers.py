@@ -48,7 +48,7 @@ class GuardedBlocks(gr.Blocks):
             part["props"].pop("preserved_by_key", None)
             if part["id"] not in described:
                 for name in FOR_CLIENTS:
-                    part.pop(name, None)  # type: ignore[misc]
+                    part.pop(name, None)
         return config
 
     async def process_api(self, block_fn: Any, *args: Any, **keywords: Any) -> dict[str, Any]:

@@ -39,14 +39,10 @@ def curves(named: Mapping[str, Sequence[Sequence[float]]], best_step: int = 0) -
     points."""
     if sum(map(len, named.values())) < 2:
         return ""
-    lines = [
-        {"name": f"{LABELS[name]}: {line[-1][1]:.4f}", "points": [list(point) for point in line]}
-        for name, line in named.items()
-        if line
-    ]
+    drawn = {f"{LABELS[name]}: {line[-1][1]:.4f}": line for name, line in named.items() if line}
     spec = {
-        "label": f"Loss over the steps: {', '.join(line['name'] for line in lines)}",  # type: ignore[misc]
-        "lines": lines,
+        "label": f"Loss over the steps: {', '.join(drawn)}",
+        "lines": [{"name": name, "points": [list(point) for point in line]} for name, line in drawn.items()],
         "marks": [{"name": f"best: step {best_step}", "x": best_step}] if best_step else [],
         "x": "step",
         "y": "loss",

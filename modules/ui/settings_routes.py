@@ -12,20 +12,19 @@ from modules.ui.messages import note_box
 from modules.ui.settings_form import changed_values, described, shown_values
 
 DESCRIBED = {
-    "key": "samples_format",
-    "id": "setting_samples_format",
-    "label": "File format for images",
+    "key": "samples_save",
+    "id": "setting_samples_save",
+    "label": "Always save all generated images",
     "hint": "",
-    "type": "choice",
-    "choices": ["png", "jpg"],
+    "type": "bool",
+    "choices": [],
     "minimum": None,
     "maximum": None,
     "step": None,
-    "value": "png",
-    "initial": "png",
+    "value": True,
+    "initial": True,
     "is_locked": False,
 }
-
 STORED = {"html": "<div>Nothing was changed.</div>", "values": {"samples_format": "png"}}
 
 

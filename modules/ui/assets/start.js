@@ -129,8 +129,6 @@
     setInterval(nameButtons, 2000);
     setInterval(() => fw.tabs.forEach((tab) => tab.countTokens()), 500);
     fw.tabs.forEach(resumeWhenThere);
-    // Gradio decides which sub tabs have room before the styles are there; from now on the widths are right.
-    for (const wait of [100, 1000]) setTimeout(() => window.dispatchEvent(new Event("resize")), wait);
     fw.showNotices();
     fw.greet();
   }

@@ -135,7 +135,7 @@ ROUTES: Mapping[Role, tuple[str, ...]] = {
         *("POST /sdapi/v1/create/embedding", "POST /sdapi/v1/create/hypernetwork"),
         *("POST /sdapi/v1/train/embedding", "POST /sdapi/v1/train/hypernetwork"),
         # the page and its defaults for all
-        *("POST /internal/reload-page", "GET /internal/changed-settings", "GET /internal/licences"),
+        *("POST /internal/reload-page", "GET /internal/settings", "POST /internal/settings", "GET /internal/licences"),
         # of Gradio, not used by this page
         "POST /login/",
         *("GET /gradio_api/deep_link", "GET /monitoring", "GET /monitoring/summary", "GET /monitoring/{key}"),
@@ -176,11 +176,11 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "gradio.renderable:Renderable.apply",
         "modules.ui.header:build_header.<locals>.current_choices",
         "modules.ui.image_tab:ImageTab.opened",
+        "modules.ui.image_tab:wire_keeping.<locals>.look",
         "modules.ui.extras_tab:_wire.<locals>.look",
         "modules.ui.merger_tab:build_merger_tab.<locals>.look",
         "modules.ui.precision_tab:build_precision_tab.<locals>.look",
         "modules.ui.precision_tab:build_precision_tab.<locals>.<lambda>",
-        "modules.ui.settings_tab:build_settings_tab.<locals>.<lambda>",
         "modules.ui.png_info_tab:build_png_info_tab.<locals>.read",
     ),
     Role.USER: (
@@ -239,7 +239,6 @@ CALLS: Mapping[Role, tuple[str, ...]] = {
         "modules.ui.precision_tab:build_precision_tab.<locals>.start_comparison",
         "modules.ui.precision_tab:build_precision_tab.<locals>.stop",
         "modules.ui.precision_tab:build_precision_tab.<locals>.look_again",
-        "modules.ui.settings_tab:build_settings_tab.<locals>.store",
         "modules.ui.settings_tab:_build_import.<locals>.take",
     ),
 }

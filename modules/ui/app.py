@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gradio as gr
 from fastapi import FastAPI
@@ -23,6 +23,7 @@ from modules.ui.extras_routes import extras_routes
 from modules.ui.extras_tab import build_extras_tab
 from modules.ui.header import build_header
 from modules.ui.history_tab import build_history_tab
+from modules.ui.image_tab import ImageTab, wire_keeping
 from modules.ui.img2img_tab import build_img2img_tab
 from modules.ui.looks import theme_of, user_css
 from modules.ui.merger_tab import build_merger_tab
@@ -33,7 +34,7 @@ from modules.ui.queue_tab import build_queue_tab
 from modules.ui.reload_routes import page_app, reload_routes
 from modules.ui.routes import page_routes
 from modules.ui.settings_tab import build_settings_tab
-from modules.ui.tab_order import TAB_ORDER, is_hidden, ordered
+from modules.ui.tab_order import TAB_ORDER, WhenOpened, is_hidden, ordered
 from modules.ui.tooltips import tooltips
 from modules.ui.train_tab import build_train_tab
 from modules.ui.txt2img_tab import build_txt2img_tab
@@ -49,10 +50,12 @@ SCRIPTS = (
         "canvas_store.js",
         "img2img.js",
         "batch.js",
+        "plot.js",
         "memory.js",
         "notices.js",
         "queue.js",
         "history.js",
+        "settings_fields.js",
         "settings.js",
         "tooltips.js",
         "tour.js",
@@ -91,21 +94,28 @@ def build_page(services: Services) -> BuiltPage:
     ) as page:
         checkpoint = build_header(services, page)
         gr.HTML('<div id="fw_notices" aria-live="polite"></div>', elem_id="fw_notices_box")
+        image_tabs: list[ImageTab] = []
         wire_defaults: list[Callable[[UiConfig], None]] = []
+        names = ordered(settings.ui_tab_order)
+        tabs: dict[str, gr.Tab] = {}
+
+        def when_opened(name: str) -> WhenOpened:
+            return cast(WhenOpened, page.load if name == names[0] else tabs[name].select)
+
         builders: dict[str, Callable[[], Any]] = {
-            "txt2img": lambda: build_txt2img_tab(services, page),
-            "img2img": lambda: build_img2img_tab(services, page),
-            "extras": lambda: build_extras_tab(services, page),
+            "txt2img": lambda: image_tabs.append(build_txt2img_tab(services)),
+            "img2img": lambda: image_tabs.append(build_img2img_tab(services)),
+            "extras": lambda: build_extras_tab(services, when_opened("extras")),
             "pnginfo": build_png_info_tab,
-            "modelmerger": lambda: build_merger_tab(services, page, checkpoint),
-            "train": lambda: build_train_tab(services, page),
-            "precision": lambda: build_precision_tab(services, page),
+            "modelmerger": lambda: build_merger_tab(services, when_opened("modelmerger"), checkpoint),
+            "train": lambda: build_train_tab(services, when_opened("train")),
+            "precision": lambda: build_precision_tab(services, when_opened("precision")),
             "queue": build_queue_tab,
             "history": build_history_tab,
             "settings": lambda: wire_defaults.append(build_settings_tab(services)),
         }
         with gr.Tabs(elem_id="tabs"):
-            for name in ordered(settings.ui_tab_order):
+            for name in names:
                 if name == "settings":
                     place_extension_tabs(extension_tabs)
                 with gr.Tab(
@@ -114,8 +124,9 @@ def build_page(services: Services) -> BuiltPage:
                     elem_id=f"tab_{name}",
                     visible=not is_hidden(name, settings.hidden_tabs),
                     render_children=name == "img2img",
-                ):
+                ) as tabs[name]:
                     builders[name]()
+        wire_keeping(image_tabs, page)
         version = f'<span translate="no">{services.version}</span>'
         tour = '<button type="button" id="fw_start_tour">Show me around</button>'
         text = f'{version} · <a href="docs" translate="no">API</a> · {tour} · <span>nothing leaves this machine</span>'

@@ -29,10 +29,27 @@ def least_role(function: Any) -> Role:
     return role_of_call(named) or role_of_function(function) or Role.ADMIN
 
 
+FOR_CLIENTS = ("api_info", "api_info_as_input", "api_info_as_output", "example_inputs")
+"""What Gradio says of a component to programs that call the page's functions; its page reads none of it."""
+
+
 class GuardedBlocks(gr.Blocks):
     """A page whose functions ask for a role; set `services` before it is served."""
 
     services: Services | None = None
+
+    def get_config_file(self) -> Any:
+        """As Gradio's, without what only calling programs read of components that no function for them has: it is a
+        third of the page."""
+        config = super().get_config_file()
+        public = [function for function in self.fns.values() if function.api_visibility != "private"]
+        described = {block._id for function in public for block in (*function.inputs, *function.outputs)}
+        for part in config["components"]:
+            part["props"].pop("preserved_by_key", None)
+            if part["id"] not in described:
+                for name in FOR_CLIENTS:
+                    part.pop(name, None)
+        return config
 
     async def process_api(self, block_fn: Any, *args: Any, **keywords: Any) -> dict[str, Any]:
         """As Gradio's, which is the one way to every function, for who may call it."""

@@ -22,6 +22,7 @@ from modules.ui.callers import identity_of_page
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.operation_fields import OperationFields, build_operations
+from modules.ui.tab_order import WhenOpened
 from modules.ui.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 0.5
@@ -48,7 +49,7 @@ class ExtrasTab:
         return [gr.update(value=str(image)), gr.update(selected=SINGLE), SINGLE]
 
 
-def build_extras_tab(services: Services, page: gr.Blocks) -> ExtrasTab:
+def build_extras_tab(services: Services, when_opened: WhenOpened) -> ExtrasTab:
     """Build the tab's contents inside of the tab that is open now."""
     mode = gr.State(SINGLE)
     with gr.Row(equal_height=False, elem_id="extras_body"):
@@ -62,7 +63,7 @@ def build_extras_tab(services: Services, page: gr.Blocks) -> ExtrasTab:
             notice = gr.HTML(elem_id="extras_notice")
             progress = gr.HTML(elem_id="extras_progress")
             gallery = gr.HTML(EMPTY, elem_id="extras_gallery")
-    _wire(services, page, fields, (mode, *inputs), (generate, interrupt), (notice, progress, gallery))
+    _wire(services, when_opened, fields, (mode, *inputs), (generate, interrupt), (notice, progress, gallery))
     image.change(_changed(services), **HIDDEN_EVENT)
     tab = ExtrasTab(image, modes, mode)
     take = gr.Button("Take", elem_id="extras_take_sent", visible="hidden")
@@ -112,7 +113,7 @@ def _build_inputs(mode: gr.State) -> tuple[gr.Tabs, gr.Image, list[gr.components
 
 def _wire(
     services: Services,
-    page: gr.Blocks,
+    when_opened: WhenOpened,
     fields: OperationFields,
     inputs: tuple[Any, ...],
     buttons: tuple[gr.Button, gr.Button],
@@ -159,7 +160,7 @@ def _wire(
     generate.click(submit, inputs=[seen, *inputs, *fields.components], outputs=[notice, *outputs], **HIDDEN_EVENT)
     interrupt.click(stop, **HIDDEN_EVENT)
     timer.tick(look, inputs=[seen], outputs=outputs, **HIDDEN_EVENT)
-    page.load(look, inputs=[seen], outputs=outputs, **HIDDEN_EVENT)
+    when_opened(look, inputs=[seen], outputs=outputs, **HIDDEN_EVENT)
 
 
 def _sources(

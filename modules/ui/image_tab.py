@@ -5,8 +5,9 @@ The form only submits. The job lives in the queue; the page's script watches it 
 images, so that closing or reloading the page loses nothing.
 """
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,7 @@ from modules.ui.messages import error_box, note_box
 from modules.ui.scripts_panel import ScriptFields
 from modules.ui.ui_config import CONFIGURED
 
+_SIZE = ("width", "height")
 SIZE = re.compile(r"(\d{1,5})x(\d{1,5})")
 HIDDEN_EVENT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
@@ -111,36 +113,51 @@ class ImageTab:
     def _shown_tabs(self, values: Mapping[str, Any]) -> list[Any]:
         return [gr.update(selected=values[name]) if values.get(name) else gr.update() for name in self.tabs]
 
-    def opened(self, kept: str) -> list[Any]:
-        """Updates for `fields`, the scripts' fields and `others` when the page is opened: the lists as they now are,
-        and the values that an earlier page kept."""
+    @property
+    def lists(self) -> dict[str, list[str]]:
+        """What the fields that choose by name offer, as it now is."""
+        found = {name: choices for name, (_, choices) in choices_of_names(self.services).items()}
+        return {**found, "styles": _style_names(self.services)}
+
+    @property
+    def listed(self) -> list[gr.components.Component]:
+        """What `current_lists` gives updates for: the fields that choose by name, and the size."""
+        return [self.form[name] for name in self.names if name in (*self.lists, *_SIZE)]
+
+    def current_lists(self) -> list[Any]:
+        """Updates for `listed` when the page is opened: the lists as they now are, and the size of the model's."""
         side = default_size(self.services, wanted_checkpoint(self.services))
-        lists = {name: choices for name, (_, choices) in choices_of_names(self.services).items()}
-        lists["styles"] = _style_names(self.services)
+        updates: dict[str, dict[str, Any]] = {name: {"choices": choices} for name, choices in self.lists.items()}
+        for name in _SIZE:
+            is_configured = CONFIGURED in (self.form[name].elem_classes or [])
+            updates[name] = {} if is_configured else {"value": side}
+        return [gr.update(**updates[name]) for name in self.names if name in updates]
+
+    def opened(self, kept: str) -> str:
+        """What an earlier page kept, as far as it is still to be had: JSON of a list with, for each field, each field
+        of the scripts and each of `others`, null or what changes of it ({"value": ...}). The page's script gives it to
+        the fields that hold something else: of a whole form's updates Gradio would look up each in the whole page."""
+        lists = self.lists
         found = restored(kept, self.form, self.scripts.components)
         names = {component: name for name, component in self.form.items()}
-        updates: dict[str, dict[str, Any]] = {name: {"choices": choices} for name, choices in lists.items()}
-        follows = [name for name in ("width", "height") if CONFIGURED not in (self.form[name].elem_classes or [])]
-        updates |= {name: {"value": side} for name in follows}
         values: dict[str, Any] = {}
         for component, value in found.items():
             name = names.get(component, "")
             several = value if isinstance(value, list) else [value]
             if name and all(one in lists.get(name, several) for one in several):
                 values[name] = value
-                updates[name] = {**updates.get(name, {}), "value": value}
-        fields = [gr.update(**updates.get(name, {})) for name in self.names]
-        fields[self.names.index("overrides")] = _overrides(values.get("overrides", []))
-        chosen = [gr.update(value=found[one]) if one in found else gr.update() for one in self.scripts.components]
-        return [*fields, *chosen, *self._heads(values, closes=False), *self._shown_tabs(values)]
+        updates: dict[str, dict[str, Any]] = {name: {"value": value} for name, value in values.items()}
+        if values.get("overrides"):
+            shown = values["overrides"]
+            updates["overrides"] = {"value": shown, "choices": [[one, one] for one in shown], "visible": True}
+        fields = [updates.get(name) for name in self.names]
+        chosen = [{"value": found[one]} if one in found else None for one in self.scripts.components]
+        others = [*self._heads(values, closes=False), *self._shown_tabs(values)]
+        return json.dumps([*fields, *chosen, *(update if len(update) > 1 else None for update in others)])
 
     def keep_after(self, event: Any) -> None:
-        """Tell the page's script what the form holds when an event has filled it; fields that are not shown say
-        nothing themselves."""
-        everything = [*self.fields, *self.scripts.components]
-        event.then(
-            None, inputs=everything, js=f"(...values) => {self.script}.keepForm(values)", api_visibility="private"
-        )
+        """Let the page's script keep the form when this event is over."""
+        event.then(None, js=f"() => {self.script}.look()", api_visibility="private")
 
 
 def _overrides(shown: list[str]) -> dict[str, Any]:
@@ -152,7 +169,7 @@ class TopRow:
     """What stands above a form."""
 
     task: gr.Textbox  # the id of the job that is submitted
-    kept: gr.Textbox  # the form of an earlier page
+    message: gr.Textbox  # a second text, where an event of the script has two
     generate: gr.Button
     interrupt: gr.Button
     skip: gr.Button
@@ -171,7 +188,7 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
             examples = _build_examples(tab)
         with gr.Column(scale=2, min_width=240, elem_id=f"{tab}_actions_column"):
             task = gr.Textbox(visible="hidden", elem_id=f"{tab}_task")
-            kept = gr.Textbox(visible="hidden", elem_id=f"{tab}_kept_form")
+            message = gr.Textbox(visible="hidden", elem_id=f"{tab}_message")
             with gr.Row(elem_id=f"{tab}_generate_box", elem_classes=["fw-generate-box"]):
                 interrupt = gr.Button("Interrupt", elem_id=f"{tab}_interrupt", elem_classes=["fw-stop"], variant="stop")
                 skip = gr.Button("Skip", elem_id=f"{tab}_skip", elem_classes=["fw-stop"])
@@ -192,7 +209,7 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
     for button, text in examples:
         button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
-    return TopRow(task, kept, generate, interrupt, skip, paste, take_sent, take_steps, notice)
+    return TopRow(task, message, generate, interrupt, skip, paste, take_sent, take_steps, notice)
 
 
 def build_overrides(form: Components, tab: str) -> None:
@@ -209,41 +226,46 @@ def build_overrides(form: Components, tab: str) -> None:
     overrides.change(lambda chosen: gr.update(visible=bool(chosen)), [overrides], [overrides], **HIDDEN_EVENT)
 
 
-def wire_tab(tab: ImageTab, top: TopRow, page: gr.Blocks, submit: Submit, pictures: gr.Textbox | None = None) -> None:
-    """Everything that happens by itself: jobs, pasting, keeping the form. `pictures` is the field in which the page's
+def wire_tab(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox | None = None) -> None:
+    """Everything that happens by itself: jobs and pasting. `pictures` is the field in which the page's
     script names the form's images; `tab.pictures()` of the script says them."""
     _wire_jobs(tab, top, submit, pictures)
     tab.keep_after(top.paste.click(_pasting(tab), inputs=[tab.form["prompt"]], outputs=tab.outputs, **HIDDEN_EVENT))
     sent = f"() => {tab.script}.sent"  # instead of the values of any two text fields
-    boxes = [top.task, top.kept]
+    boxes = [top.task, top.message]
     tab.keep_after(top.take_sent.click(_taking(tab), inputs=boxes, outputs=tab.outputs, js=sent, **HIDDEN_EVENT))
     names = ("steps", "cfg_scale", "sampler", "scheduler")
     wanted = f"() => {tab.script}.wantedSteps({list(names)})"
     top.take_steps.click(None, outputs=[tab.form[name] for name in names], js=wanted, api_visibility="private")
-    _wire_keeping(tab, page, top.kept)
 
 
-def _wire_keeping(tab: ImageTab, page: gr.Blocks, kept: gr.Textbox) -> None:
-    """The page's script keeps the form whenever a field changes, and hands it back when the page is opened."""
-    everything = [*tab.fields, *tab.scripts.components]
-    opening = page.load(
-        tab.opened,
-        inputs=[kept],
-        outputs=[*everything, *tab.others],
-        js=f"() => [{tab.script}.keptForm()]",
-        **HIDDEN_EVENT,
-    )
-    opening.then(
-        None, inputs=everything, js=f"(...values) => {tab.script}.formOpened(values)", api_visibility="private"
-    )
-    gr.on(
-        [field.change for field in everything if hasattr(field, "change")],
-        None,
-        inputs=everything,
-        js=f"(...values) => {tab.script}.keepForm(values)",
-        trigger_mode="multiple",
-        **HIDDEN_EVENT,
-    )
+def wire_keeping(tabs: Sequence[ImageTab], page: gr.Blocks) -> None:
+    """The page's script keeps the forms when something changed, and puts back what was kept when the page is opened.
+    Call it in the layout of the whole page: its buttons, which only the script presses, are there before any tab is."""
+    for tab in tabs:
+        everything = [*tab.fields, *tab.scripts.components]
+        kept = gr.Textbox(visible="hidden", elem_id=f"{tab.prefix}_kept_form")
+        keep = gr.Button("Keep", elem_id=f"{tab.prefix}_keep", visible="hidden")
+        restore = gr.Button("Restore", elem_id=f"{tab.prefix}_restore", visible="hidden")
+        # One event for all fields: an event of each would run hundreds of times when many change at once.
+        keep.click(None, inputs=everything, js=f"(...values) => {tab.script}.keepForm(values)", **HIDDEN_EVENT)
+        restoring = restore.click(
+            tab.opened, inputs=[kept], outputs=[kept], js=f"() => [{tab.script}.keptForm()]", **HIDDEN_EVENT
+        )
+        filling = restoring.then(
+            None,
+            inputs=[kept],
+            outputs=[*everything, *tab.others],
+            js=f"(updates) => {tab.script}.changes(updates)",
+            api_visibility="private",
+        )
+        filling.then(None, js=f"() => {tab.script}.restored()", api_visibility="private")
+
+    def look() -> list[Any]:
+        return [update for tab in tabs for update in tab.current_lists()]
+
+    opening = page.load(look, outputs=[field for tab in tabs for field in tab.listed], **HIDDEN_EVENT)
+    opening.then(None, js="() => featherweight.formsOpened()", api_visibility="private")
 
 
 def _wire_jobs(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox | None) -> None:
@@ -265,7 +287,7 @@ def _wire_jobs(tab: ImageTab, top: TopRow, submit: Submit, pictures: gr.Textbox 
     begun = f"[{tab.script}.start(), await {tab.script}.pictures(), ...values]"
     sending = top.generate.click(
         send,
-        inputs=[top.task, pictures or top.kept, *tab.fields, *tab.scripts.components],
+        inputs=[top.task, pictures or top.message, *tab.fields, *tab.scripts.components],
         outputs=[top.notice],
         js=f"async (task, images, ...values) => {begun}",
         **HIDDEN_EVENT,

@@ -56,7 +56,7 @@ LAYERS = {Mode.SKETCH: "color", Mode.INPAINT: "mask", Mode.INPAINT_SKETCH: "colo
 """What is painted in the canvas of a sub tab."""
 
 
-def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
+def build_img2img_tab(services: Services) -> ImageTab:
     """Build the tab's contents inside of the tab that is open now."""
     controls = Controls(services, Tab.IMG2IMG)
     form, tab = controls.form, controls.prefix
@@ -117,7 +117,7 @@ def build_img2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
 
     tabs = {"mode": modes, "sizing": sizings}
     image_tab = ImageTab(services, tab, form, scripts, heads, top.notice, tabs)
-    wire_tab(image_tab, top, page, submit, pictures)
+    wire_tab(image_tab, top, submit, pictures)
     return image_tab
 
 

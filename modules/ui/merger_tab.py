@@ -17,6 +17,7 @@ from modules.services import Services
 from modules.ui.header import checkpoint_choice
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
+from modules.ui.tab_order import WhenOpened
 from modules.ui.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.0
@@ -38,7 +39,7 @@ FORMAT_LABELS = {
 Fields = dict[str, gr.components.Component]
 
 
-def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.Dropdown) -> None:
+def build_merger_tab(services: Services, when_opened: WhenOpened, header_checkpoint: gr.Dropdown) -> None:
     """Build the tab's contents inside of the tab that is open now. A finished merge is offered in
     `header_checkpoint` too."""
     merger = merger_of(services)
@@ -101,7 +102,7 @@ def build_merger_tab(services: Services, page: gr.Blocks, header_checkpoint: gr.
     start.click(submit, inputs=list(fields.values()), outputs=[result, timer, cancel], **HIDDEN_EVENT)
     cancel.click(stop, outputs=[result], **HIDDEN_EVENT)
     timer.tick(look_and_tell, outputs=[result, timer, cancel, *models, header_checkpoint], **HIDDEN_EVENT)
-    page.load(look, outputs=[result, timer, cancel, *models], **HIDDEN_EVENT)
+    when_opened(look, outputs=[result, timer, cancel, *models], **HIDDEN_EVENT)
     method = fields["method"]
     assert isinstance(method, gr.Radio)
     method.input(_method_changed, inputs=[method], outputs=[description, *models], **HIDDEN_EVENT)

@@ -28,6 +28,7 @@ from modules.ui.defaults import EXAMPLES, is_shipped, wanted_checkpoint
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.precision_view import outcome_view
+from modules.ui.tab_order import WhenOpened
 from modules.ui.task_view import failure_box, task_bar
 
 LOOK_EVERY_S = 1.0
@@ -60,7 +61,7 @@ NOTHING_YET = (
 Fields = list[gr.components.Component]
 
 
-def build_precision_tab(services: Services, page: gr.Blocks) -> None:
+def build_precision_tab(services: Services, when_opened: WhenOpened) -> None:
     """Build the tab's contents inside of the tab that is open now."""
     work = precision_work(services)
     with gr.Row(equal_height=False):
@@ -140,8 +141,8 @@ def build_precision_tab(services: Services, page: gr.Blocks) -> None:
     cancel.click(stop, outputs=watched, **HIDDEN_EVENT)
     refresh.click(look_again, outputs=[model], **HIDDEN_EVENT)
     timer.tick(look, outputs=watched, **HIDDEN_EVENT)
-    page.load(look, outputs=watched, **HIDDEN_EVENT)
-    page.load(lambda: gr.update(choices=_models(services), value=_chosen(services)), outputs=[model], **HIDDEN_EVENT)
+    when_opened(look, outputs=watched, **HIDDEN_EVENT)
+    when_opened(lambda: gr.update(choices=_models(services), value=_chosen(services)), outputs=[model], **HIDDEN_EVENT)
 
 
 def _storage_fields(prefix: str, formats: tuple[str, ...], services: Services) -> Fields:

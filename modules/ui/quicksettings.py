@@ -45,7 +45,7 @@ def build_quicksettings(services: Services, page: gr.Blocks) -> None:
 
 
 def _build_field(services: Services, setting: Setting) -> None:
-    field: Any = component_of(setting, as_json(services.settings.current[setting.key]), services, above=True)
+    field: Any = component_of(setting, as_json(services.settings.current[setting.key]), services)
     # Not while a text is typed or a slider is dragged: each change is written to disk.
     if setting.type in (SettingType.INT, SettingType.FLOAT):
         moment = field.release if isinstance(field, gr.Slider) else field.blur

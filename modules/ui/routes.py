@@ -1,7 +1,6 @@
 """The page's own small routes: what the engine holds, token counts, finished images. Served from memory, no folder
 is opened to the browser."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
@@ -30,7 +29,6 @@ from modules.prompting.counter import count_prompt
 from modules.prompting.styles import StyleBook
 from modules.prompting.tokens import ClipTokenizer
 from modules.services import Services
-from modules.settings.values import as_json
 from modules.ui.card_routes import card_routes
 from modules.ui.defaults import is_shipped, wanted_checkpoint
 from modules.ui.form import FIELDS_OF, request_of
@@ -38,7 +36,7 @@ from modules.ui.gallery_routes import NO_JOB, gallery_routes
 from modules.ui.localization_routes import localization_routes
 from modules.ui.page_settings import page_settings
 from modules.ui.scales import hashing_line, pending_line, scales_facts, scales_line
-from modules.ui.settings_form import visible_settings
+from modules.ui.settings_routes import settings_routes
 from modules.ui.start_form import mode_of, sized, stand_in
 from modules.ui.upload_routes import upload_routes
 from modules.ui.uploads import Uploads
@@ -113,13 +111,6 @@ def page_routes(services: Services) -> APIRouter:
             "settings": page_settings(services.settings.current),
         }
 
-    @routes.get("/changed-settings", **documented({"samples_format": '"png"'}))
-    def changed_settings() -> dict[str, str]:
-        """The settings that are not at their defaults, with these as text."""
-        current = services.settings.current
-        changed = [setting for setting in visible_settings() if current[setting.key] != setting.default]
-        return {setting.key: json.dumps(as_json(setting.default), ensure_ascii=False) for setting in changed}
-
     @routes.post("/token-count", response_model=TokenCountReply)
     def token_count(body: CountBody) -> dict[str, Any]:
         """Tokens of the longest text a prompt becomes, as "n/75"."""
@@ -185,6 +176,7 @@ def page_routes(services: Services) -> APIRouter:
     routes.include_router(gallery_routes(services))
     routes.include_router(card_routes(services))
     routes.include_router(localization_routes(services))
+    routes.include_router(settings_routes(services))
     routes.include_router(upload_routes(Uploads.of(services.paths)))
     return routes
 

@@ -1,6 +1,6 @@
-"""Components for settings, made from the registry by type; and what changed on the page."""
+"""What the page needs of settings, made from the registry by type; and what changed on the page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gradio as gr
@@ -9,7 +9,7 @@ from modules.images.infotext import FIELD_ORDER
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS
 from modules.sampling.catalog import SAMPLERS
 from modules.services import Services
-from modules.settings.definitions import visible_sections
+from modules.settings.definitions import SETTINGS, visible_sections
 from modules.settings.setting import Setting, SettingType
 from modules.settings.values import Settings, as_json
 from modules.ui.localization import NONE, find_localizations, localization_folders
@@ -50,19 +50,34 @@ def choices_of(setting: Setting, services: Services) -> list[str]:
     return list(setting.choices) if isinstance(setting.choices, tuple) else []
 
 
-def component_of(setting: Setting, value: Any, services: Services, above: bool = False) -> gr.components.Component:
-    """The component that edits one setting: on the settings page, or with `above` small, at the top of the page."""
+def described(setting: Setting, services: Services) -> dict[str, Any]:
+    """What the page's script makes the field of a setting of (settings_fields.js); `initial` is its default."""
+    return {
+        "key": setting.key,
+        "id": _page_id(setting.key, services),
+        "label": setting.label,
+        "hint": setting.hint,
+        "type": setting.type.value,
+        "choices": choices_of(setting, services),
+        "minimum": setting.minimum,
+        "maximum": setting.maximum,
+        "step": setting.step,
+        "value": as_json(services.settings.current[setting.key]),
+        "initial": as_json(setting.default),
+        "is_locked": setting.key in services.settings.locked,
+    }
+
+
+def component_of(setting: Setting, value: Any, services: Services) -> gr.components.Component:
+    """The component that edits one setting at the top of the page."""
     common: dict[str, Any] = {
         "label": setting.label,
         "value": value,
-        "elem_id": f"setting_{setting.key}" if above else _page_id(setting.key, services),
+        "elem_id": f"setting_{setting.key}",
         "elem_classes": ["fw-setting"],
         "interactive": setting.key not in services.settings.locked,
+        "min_width": 180,
     }
-    if above:
-        common["min_width"] = 180
-    elif setting.hint:
-        common["info"] = setting.hint
     if setting.type is SettingType.BOOL:
         return gr.Checkbox(**common)
     if setting.type is SettingType.COLOR:
@@ -86,19 +101,24 @@ def _page_id(key: str, services: Services) -> str:
     return f"settings_tab_{key}" if is_above else f"setting_{key}"
 
 
-def shown_values(settings: Settings) -> list[Any]:
-    """The values of the visible settings, in order, as components take them."""
-    return [as_json(settings[setting.key]) for setting in visible_settings()]
+def shown_values(settings: Settings) -> dict[str, Any]:
+    """The values of the visible settings by key, as the page has them."""
+    return {setting.key: as_json(settings[setting.key]) for setting in visible_settings()}
 
 
-def changed_values(values: Sequence[Any], current: Settings) -> dict[str, Any]:
-    """What the form's values change; an emptied number keeps its value."""
+def changed_values(values: Mapping[str, Any], current: Settings) -> dict[str, Any]:
+    """What values of the page change; an emptied number keeps its value. Keys that no setting has are left to
+    `SettingsStore.update`, which refuses them."""
     changes: dict[str, Any] = {}
-    for setting, value in zip(visible_settings(), values, strict=True):
+    for key, value in values.items():
+        setting = SETTINGS.get(key) if key in SETTINGS else None
+        if setting is None:
+            changes[key] = value
+            continue
         if value is None and setting.type in (SettingType.INT, SettingType.FLOAT):
             continue
         if setting.type is SettingType.INT and isinstance(value, float) and value.is_integer():
             value = int(value)
-        if value != as_json(current[setting.key]):
-            changes[setting.key] = value
+        if value != as_json(current[key]):
+            changes[key] = value
     return changes

@@ -1,25 +1,35 @@
 """The Settings tab: a list of sections, one shown at a time, a search over all; Apply stores what changed. Behind them
-pages that are no settings: defaults of the forms, actions, the system, licences. The page's script is settings.js."""
+pages that are no settings: defaults of the forms, actions, the system, licences.
+
+The page's scripts (settings.js, settings_fields.js) make the fields of what `internal/settings` says of the settings
+(`modules.ui.settings_routes`): as components of Gradio, hundreds of them would make every page start and every event
+slower."""
 
 from collections.abc import Callable
 from html import escape
-from typing import Any
 
 import gradio as gr
 
 from modules.api.takeover import taken_over
 from modules.errors import FeatherweightError
 from modules.services import Services
-from modules.settings.definitions import SETTINGS, visible_sections
+from modules.settings.definitions import visible_sections
 from modules.ui.defaults_page import build_defaults_page
-from modules.ui.messages import error_box, note_box
-from modules.ui.settings_form import changed_values, component_of, shown_values
+from modules.ui.messages import error_box
 from modules.ui.ui_config import UiConfig
 
-BAR = (
-    '<input id="settings_search" type="search" placeholder="Search settings" aria-label="Search settings">'
-    '<span id="settings_unsaved" role="status"></span>'
-)
+BAR = """
+<div class="fw-settings-tools">
+<div class="fw-search">
+  <input id="settings_search" type="search" placeholder="Search settings" aria-label="Search settings">
+  <span id="settings_unsaved" role="status"></span>
+</div>
+<button type="button" id="settings_reload" data-act="reload"
+  title="Build the page anew with changed defaults, themes and tabs">Reload UI</button>
+<button type="button" id="settings_submit" data-act="save">Apply settings</button>
+</div>
+<div id="settings_result"></div>
+"""
 ACTIONS = """
 <div class="fw-tools">
   <button type="button" data-act="reload" title="Build the page anew with changed defaults, themes and tabs"
@@ -50,24 +60,11 @@ LICENCES = """
 
 def build_settings_tab(services: Services) -> Callable[[UiConfig], None]:
     """Build the tab's contents inside of the tab that is open now. Call what is returned when the whole page stands."""
-    with gr.Row(elem_classes=["fw-settings-bar"]):
-        gr.HTML(BAR, elem_classes=["fw-search"])
-        gr.HTML(
-            '<button type="button" id="settings_reload" data-act="reload" '
-            'title="Build the page anew with changed defaults, themes and tabs">Reload UI</button>',
-            elem_classes=["fw-settings-reload"],
-        )
-        apply = gr.Button("Apply settings", variant="primary", elem_id="settings_submit", scale=0, min_width=160)
-    message = gr.HTML(elem_id="settings_result")
-    components: list[gr.components.Component] = []
-    values = iter(shown_values(services.settings.current))
+    gr.HTML(BAR, elem_classes=["fw-settings-bar"])
     with gr.Row(elem_id="settings_body", equal_height=False):
         gr.HTML(_sections_list(), elem_id="settings_list")
         with gr.Column(elem_id="settings_pages"):
-            for section, settings in visible_sections().items():
-                with gr.Column(elem_classes=["fw-section"], elem_id=f"settings_{section.id}"):
-                    gr.HTML(f"<h2>{section.title}</h2>")
-                    components.extend(component_of(setting, next(values), services) for setting in settings)
+            gr.HTML(_sections())
             with _page("Defaults"):
                 wire_defaults = build_defaults_page()
             with _page("Actions"):
@@ -78,28 +75,6 @@ def build_settings_tab(services: Services) -> Callable[[UiConfig], None]:
             with _page("Licences"):
                 gr.HTML(LICENCES)
             gr.HTML('<p id="settings_nothing" role="status" hidden>No setting has these words.</p>')
-
-    def store(*values: Any) -> str:
-        try:
-            changes = changed_values(values, services.settings.current)
-            services.settings.update(changes)
-        except FeatherweightError as error:
-            return error_box(str(error))
-        if not changes:
-            return note_box("Nothing was changed.")
-        labels = ", ".join(SETTINGS.get(key).label for key in changes)
-        restart = any(SETTINGS.get(key).needs_reload for key in changes)
-        return note_box(f"Saved: {labels}.{' Reload the page to see it.' if restart else ''}")
-
-    hidden: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
-    saving = apply.click(store, inputs=components, outputs=[message], queue=False, api_visibility="private")
-    opening = gr.Button("Read", elem_id="settings_open", visible="hidden")
-    loading = opening.click(lambda: shown_values(services.settings.current), outputs=components, **hidden)
-    for event in (saving, loading):
-        event.then(None, inputs=components, js="(...values) => featherweight.settingsStored(values)", **hidden)
-    # One event for all, pressed by the script: an event of each would run hundreds of times when the values come.
-    comparing = gr.Button("Compare", elem_id="settings_compare", visible="hidden")
-    comparing.click(None, inputs=components, js="(...values) => featherweight.settingsChanged(values)", **hidden)
     return wire_defaults
 
 
@@ -126,6 +101,15 @@ def _build_import(services: Services) -> None:
         return f'<pre class="fw-takeover" translate="no">{escape(chr(10).join(report.lines))}</pre>'
 
     button.click(take, inputs=[folder], outputs=[result], queue=False, api_visibility="private")
+
+
+def _sections() -> str:
+    """A part of the page for each section; settings.js puts the fields of its settings in when the tab is opened."""
+    parts = (
+        f'<section class="fw-section" id="settings_{section.id}"><h2>{escape(section.title)}</h2></section>'
+        for section in visible_sections()
+    )
+    return "".join(parts)
 
 
 def _page(title: str) -> gr.Column:

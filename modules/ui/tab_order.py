@@ -1,6 +1,10 @@
 """Which tabs the page has, in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+WhenOpened = Callable[..., Any]
+"""Takes what an event of Gradio takes: what a tab does when it is opened, so that it costs nothing before."""
 
 TAB_ORDER = {
     "txt2img": "txt2img",

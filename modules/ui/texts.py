@@ -13,12 +13,15 @@ from typing import Any
 from modules.jobs.job import JobStatus
 from modules.processing.pipeline.stages import LABELS
 from modules.settings.definitions import visible_sections
+from modules.settings.setting import SettingType
 from modules.ui.merger_tab import DESCRIPTIONS
 from modules.ui.tooltips import tooltips
 
 HTML_ATTRIBUTES = ("title", "placeholder", "aria-label", "alt")
 UNREAD = ("script", "style", "pre", "code")
 VOID = ("area", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+FEW_CHOICES = 4
+"""So many choices of a setting stand side by side (settings_fields.js); more are the entries of a list."""
 COMPONENT_TEXTS = ("label", "info", "placeholder")
 MESSAGE_CALLS = ("note_box", "error_box", "Error", "Info", "Warning", "InvalidValueError", "message_box")
 NO_TEXTS = frozenset(
@@ -245,7 +248,19 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["upload"] = list(UPLOAD_TEXTS)
     found["words"] = list(WORDS)
     found["tooltips"] = list(tooltips().values())
+    found["settings"] = [*found.get("settings", ()), *_settings_texts()]
     hints = {" ".join(setting.hint.split()) for settings in visible_sections().values() for setting in settings}
     found["explanations"] = [text for text in found.get("settings", ()) if text in hints]
     found["settings"] = [text for text in found.get("settings", ()) if text not in hints]
     return {part: list(dict.fromkeys(texts)) for part, texts in found.items()}
+
+
+def _settings_texts() -> list[str]:
+    """What the fields of the settings say, which the page's script makes when they are first seen."""
+    texts: list[str] = []
+    for settings in visible_sections().values():
+        for setting in settings:
+            texts += [setting.label, setting.hint]
+            if setting.type is SettingType.CHOICE and isinstance(setting.choices, tuple):
+                texts += setting.choices if len(setting.choices) <= FEW_CHOICES else ()
+    return _worded(texts)

@@ -20,6 +20,7 @@ from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig
 from modules.training.presets import PRESETS, count_images, preset_config
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
+from modules.ui.tab_order import WhenOpened
 from modules.ui.task_view import failure_box, task_bar
 from modules.ui.train_view import training_view
 
@@ -32,7 +33,7 @@ Fields = dict[str, gr.components.Component]
 Values = Mapping[str, Any]
 
 
-def build_train_tab(services: Services, page: gr.Blocks) -> None:
+def build_train_tab(services: Services, when_opened: WhenOpened) -> None:
     """Build the tab's contents inside of the tab that is open now."""
     work = training_of(services)
     fields: Fields = {}
@@ -93,7 +94,7 @@ def build_train_tab(services: Services, page: gr.Blocks) -> None:
     find.click(search, inputs=inputs, outputs=outputs, **HIDDEN_EVENT)
     pause.click(stop, outputs=outputs, **HIDDEN_EVENT)
     timer.tick(look, outputs=outputs, **HIDDEN_EVENT)
-    page.load(look, outputs=outputs, **HIDDEN_EVENT)
+    when_opened(look, outputs=outputs, **HIDDEN_EVENT)
 
 
 def form_config(services: Services, values: Values) -> TrainingConfig:

@@ -1,7 +1,8 @@
-"""What the Train tab shows of a training: the curves as an SVG, the images, the words."""
+"""What the Train tab shows of a training: the curves for the page's script, the images, the words."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -11,8 +12,6 @@ from modules.jobs.tasks import TaskState
 from modules.ui.messages import note_box
 from modules.ui.task_view import failure_box, task_bar
 
-WIDTH, HEIGHT, MARGIN = 640, 220, 36
-COLOURS = {"loss": "var(--fw-train-loss)", "validation": "var(--fw-train-held)"}
 LABELS = {"loss": "loss (smoothed)", "validation": "held-out images"}
 
 
@@ -30,54 +29,25 @@ def training_view(state: TaskState) -> str:
         file = next(iter(outcome.get("files", ())), "")
         parts.append(note_box(f"{file} is ready, after {outcome.get('seconds', 0):.0f} s. It is among the cards."))
     parts.extend(note_box(text) for text in outcome.get("notices", ()))
-    parts.append(curves({name: outcome.get(name, ()) for name in COLOURS}, outcome.get("best_step") or 0))
+    parts.append(curves({name: outcome.get(name, ()) for name in LABELS}, outcome.get("best_step") or 0))
     parts.extend(_sample(sample) for sample in reversed(outcome.get("samples", ())))
     return f'<div class="fw-training">{"".join(parts)}</div>'
 
 
 def curves(named: Mapping[str, Sequence[Sequence[float]]], best_step: int = 0) -> str:
-    """Lines over the steps, with what they are and their last values; nothing without points."""
-    points = [point for line in named.values() for point in line]
-    if len(points) < 2:
+    """Lines over the steps, as the page's script draws them (plot.js), with their last values; nothing without
+    points."""
+    if sum(map(len, named.values())) < 2:
         return ""
-    last = max(max(point[0] for point in points), 1)
-    values = [point[1] for point in points]
-    low, high = min(values), max(values)
-    span = high - low or 1.0
-
-    def place(point: Sequence[float]) -> str:
-        x = MARGIN + (WIDTH - 2 * MARGIN) * point[0] / last
-        y = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (point[1] - low) / span
-        return f"{x:.1f},{y:.1f}"
-
-    lines, legend = [], []
-    for name, line in named.items():
-        if not line:
-            continue
-        if len(line) == 1:
-            across, down = place(line[0]).split(",")
-            lines.append(f'<circle cx="{across}" cy="{down}" r="3" fill="{COLOURS[name]}"/>')
-        lines.append(
-            f'<polyline fill="none" stroke="{COLOURS[name]}" stroke-width="2" points="{" ".join(map(place, line))}"/>'
-        )
-        legend.append(f'<span><i style="background: {COLOURS[name]}"></i>{LABELS[name]}: {line[-1][1]:.4f}</span>')
-    if best_step:
-        x = MARGIN + (WIDTH - 2 * MARGIN) * best_step / last
-        lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{MARGIN}" y2="{HEIGHT - MARGIN}" class="fw-training-best"/>')
-        legend.append(f"<span>best: step {best_step}</span>")
-    axis = (
-        f'<text x="{MARGIN}" y="{HEIGHT - 10}">0</text><text x="{WIDTH - MARGIN}" y="{HEIGHT - 10}" text-anchor="end">'
-        f'step {last:g}</text><text x="4" y="{MARGIN}">{high:.3g}</text>'
-        f'<text x="4" y="{HEIGHT - MARGIN}">{low:.3g}</text>'
-    )
-    said = "Loss over the steps: " + ", ".join(
-        f"{LABELS[name]} {line[-1][1]:.4f}" for name, line in named.items() if line
-    )
-    return (
-        f'<figure class="fw-training-curves"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(said)}">'
-        f"{axis}{''.join(lines)}</svg><figcaption>{''.join(legend)}</figcaption></figure>"
-    )
+    drawn = {f"{LABELS[name]}: {line[-1][1]:.4f}": line for name, line in named.items() if line}
+    spec = {
+        "label": f"Loss over the steps: {', '.join(drawn)}",
+        "lines": [{"name": name, "points": [list(point) for point in line]} for name, line in drawn.items()],
+        "marks": [{"name": f"best: step {best_step}", "x": best_step}] if best_step else [],
+        "x": "step",
+        "y": "loss",
+    }
+    return f'<div class="fw-training-curves" data-plot="{escape(json.dumps(spec))}"></div>'
 
 
 def _sample(sample: Mapping[str, Any]) -> str:

@@ -38,7 +38,7 @@ SCRIPT_IDS = script_ids(
 )
 
 
-def build_txt2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
+def build_txt2img_tab(services: Services) -> ImageTab:
     """Build the tab's contents inside of the tab that is open now."""
     controls = Controls(services, Tab.TXT2IMG)
     form, tab = controls.form, controls.prefix
@@ -70,7 +70,7 @@ def build_txt2img_tab(services: Services, page: gr.Blocks) -> ImageTab:
         services.queue.submit(request, task_id=task, preview_every=preview_every(request))
 
     image_tab = ImageTab(services, tab, form, scripts, heads, top.notice)
-    wire_tab(image_tab, top, page, submit)
+    wire_tab(image_tab, top, submit)
     return image_tab
 
 

@@ -86,8 +86,9 @@ class UiConfig:
         return [name for name in self.controls if f"{name}/value" in self.own]
 
     def changes(self, values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """What a form's values, by name, change of the defaults: key -> default and value."""
-        keys = {f"{name}/value": value for name, value in values.items()}
+        """What a form's values, by name, change of the defaults: key -> default and value. Values are as Gradio hands
+        them to functions: a control may give the place of what is chosen instead of its name."""
+        keys = {f"{name}/value": _named(self.controls[name], value) for name, value in values.items()}
         return {key: (self.defaults[key], value) for key, value in keys.items() if not _same(self.defaults[key], value)}
 
     def save(self, entries: Mapping[str, Any]) -> None:
@@ -162,6 +163,16 @@ def _problem(control: gr.components.Component, key: str, value: Any) -> str:
         shown = ", ".join(repr(one) for one in known[:12])
         return f"{unknown[0]!r} is not one of {shown}{' ...' if len(known) > 12 else ''}"
     return ""
+
+
+def _named(control: gr.components.Component, value: Any) -> Any:
+    """What is chosen in a control, by name also where the control gives its place in the list."""
+    if getattr(control, "type", "") != "index" or not isinstance(control, gr.Dropdown | gr.Radio):
+        return value
+    names = [name for _, name in control.choices]
+    if isinstance(value, list):
+        return [names[place] for place in value]
+    return value if value is None else names[value]
 
 
 def _plain(value: Any) -> Any:

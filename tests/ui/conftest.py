@@ -38,7 +38,7 @@ def address(fakes: Services) -> Iterator[str]:
 def context(browser: sync_api.Browser) -> Iterator[sync_api.BrowserContext]:
     """Its pages share what the browser keeps of the page's scripts."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(90_000)
+    context.set_default_timeout(45_000)
     yield context
     context.close()
 

@@ -48,7 +48,7 @@ def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Pag
     errors: list[str] = []
     with served(services) as address:
         page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.set_default_timeout(90_000)
+        page.set_default_timeout(45_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         open_page(page, address)
         yield page

@@ -40,7 +40,7 @@ def sized_page(
     """The page with a mouse, and on a narrow screen with a finger; and whether it is narrow."""
     is_narrow = request.param["width"] < 760
     context = browser.new_context(viewport=request.param, has_touch=is_narrow)
-    context.set_default_timeout(90_000)
+    context.set_default_timeout(45_000)
     with watched_page(context, address) as page:
         yield page, is_narrow
     context.close()

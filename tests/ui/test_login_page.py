@@ -33,7 +33,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def log_in(browser: sync_api.Browser, address: str, name: str) -> sync_api.Page:
     page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-    page.set_default_timeout(90_000)
+    page.set_default_timeout(45_000)
     page.goto(address)
     page.fill("#username", name)
     page.fill("#password", "a good password")

@@ -38,7 +38,7 @@ def services(folder: Path) -> Iterator[Services]:
 def page(services: Services, browser: sync_api.Browser) -> Iterator[sync_api.Page]:
     with served(services) as address:
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.set_default_timeout(90_000)
+        page.set_default_timeout(45_000)
         open_tab(page, address)
         yield page
         page.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -349,7 +350,8 @@ class Detailer(scripts.Script):
         for title, rows in ROWS.items():
             with gr.Accordion(title, open=False) if title else gr.Column():
                 for row in rows:
-                    with gr.Row():
+                    beside: Any = gr.Row() if len(row) > 1 else nullcontext()
+                    with beside:
                         built += [self._control(entry, number, f"{prefix}_{entry.name}{suffix}") for entry in row]
         return built
 

@@ -1,27 +1,61 @@
 // The form outlives the page: its values are kept whenever one changes, and put back when the page is opened.
 (() => {
   const fw = window.featherweight;
+  const LOOK_AFTER_MS = 100;
 
   for (const tab of fw.tabs) {
     const KEY = `form.${tab.prefix}`;
     const earlier = fw.kept(KEY) || "";
-    let isOpen = false; // before that, values that arrive are those of an empty form
+    let isOpening = false;
+    let begun = null; // the values of the page as it comes, while what was kept is put back
 
     // What the page that stood here before kept, as JSON; empty where there is nothing.
     tab.keptForm = () => earlier;
 
-    // Called when the fields of the page are filled: from now on each change is kept.
-    tab.formOpened = (values) => {
-      isOpen = true;
-      tab.hasKeptForm = earlier !== "";
-      tab.keepForm(values);
+    // The page stands: its fields are read, and what was kept comes back.
+    tab.openForm = () => {
+      if (!isOpening) tab.press("keep");
+      isOpening = true;
     };
 
+    // Called with the values of all fields: first those that the page begins with, then whenever something changed.
     tab.keepForm = (values) => {
       tab.form = fw.namedValues(tab.fields, values);
+      if (tab.hasKeptForm === undefined && earlier && !begun) {
+        begun = values;
+        tab.press("restore");
+        return [];
+      }
+      tab.hasKeptForm = earlier !== "";
       const others = values.slice(tab.fields.length).map((value) => (isFile(value) ? null : value));
-      if (isOpen) fw.keep(KEY, JSON.stringify({ fields: tab.form, others }));
+      fw.keep(KEY, JSON.stringify({ fields: tab.form, others }));
       tab.describeForm();
+      return [];
+    };
+
+    // Of what the server says was kept (`ImageTab.opened`), what is another than the page begins with; undefined
+    // leaves a field alone.
+    tab.changes = (text) => {
+      let updates = [];
+      try {
+        updates = JSON.parse(text);
+      } catch {
+        tab.message("The form of your last visit could not be put back.", true); // the server did not answer
+      }
+      const isSame = (update, index) => Object.keys(update).join() === "value" && same(update.value, begun[index]);
+      return updates.map((update, index) =>
+        update && !isSame(update, index) ? { ...update, __type__: "update" } : undefined,
+      );
+    };
+
+    tab.restored = () => tab.press("keep");
+
+    // Ask for the values of the fields, soon and once.
+    let looking = 0;
+    tab.look = () => {
+      if (tab.hasKeptForm === undefined) return; // they may still be those of an empty form
+      clearTimeout(looking);
+      looking = setTimeout(() => tab.press("keep"), LOOK_AFTER_MS);
     };
 
     // What a model for few steps asks for: steps, CFG scale, sampler and schedule type, put into the form at once.
@@ -47,6 +81,35 @@
       if (head) head.dataset.state = text;
     }
   }
+
+  // What may change a field: its user, and an answer of the server.
+  for (const name of ["input", "change", "click", "keyup"]) {
+    document.addEventListener(name, ({ target }) => {
+      for (const tab of fw.tabs) if (target.closest?.(`#tab_${tab.prefix}`)) tab.look();
+    });
+  }
+
+  if (window.PerformanceObserver) {
+    const calls = (list) => list.getEntries().some((entry) => entry.name.includes("/gradio_api/"));
+    const observer = new PerformanceObserver((list) => calls(list) && fw.tabs.forEach((tab) => tab.look()));
+    observer.observe({ type: "resource" });
+  }
+
+  // The page stands, and its lists are those of now. The form that is seen goes first; the others can wait until the
+  // browser has nothing else to do, or until they are looked at.
+  fw.formsOpened = () => {
+    fw.shownTab().openForm();
+    for (const tab of fw.tabs) whenIdle(tab.openForm);
+    return [];
+  };
+
+  const whenIdle = (run) => (window.requestIdleCallback ? requestIdleCallback(run, { timeout: 3000 }) : setTimeout(run, 500));
+
+  document.addEventListener("pointerdown", ({ target }) => {
+    for (const tab of fw.tabs) if (target.closest?.(`#tab_${tab.prefix}-button, #tab_${tab.prefix}`)) tab.openForm();
+  });
+
+  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
   const isFile = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 

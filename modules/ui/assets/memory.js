@@ -4,8 +4,6 @@
   const LOOK_MS = 1000;
   const SETTLED_MS = 700; // the form must have been left alone for so long
   const STALE_MS = 60000;
-  const SVG = "http://www.w3.org/2000/svg";
-  const [WIDE, HIGH, TOP, BOTTOM] = [640, 150, 8, 26];
   // A field of an API body -> the tab's name of its element.
   const ELEMENTS = { width: "width", height: "height", batch_size: "batch_size", n_iter: "batch_count" };
 
@@ -115,7 +113,7 @@
         place.querySelector("summary").textContent = onCard
           ? `Memory: ${giga(record.peak.allocated)} of the card at most, ${giga(record.peak.rss)} of main memory`
           : `Memory: ${giga(record.peak.rss)} at most`;
-        place.querySelector(".fw-memory-plot").replaceChildren(plot(record, onCard), table(record, onCard));
+        place.querySelector(".fw-memory-plot").replaceChildren(plot(record, onCard));
         place.hidden = false;
       } catch (error) {
         place.hidden = true; // no timeline of this job: nothing to show
@@ -125,37 +123,20 @@
 
   const giga = (bytes) => (bytes === null ? "?" : `${(bytes / 1e9).toFixed(2)} GB`);
 
-  function shape(name, attributes, text) {
-    const element = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (text !== undefined) element.textContent = text;
-    return element;
-  }
-
-  // Stages as bands, their peaks as steps, the samples as a line.
+  // Stages as bands with their peaks, the samples as a line.
   function plot(record, onCard) {
     const column = onCard ? 3 : 2;
     const key = onCard ? "allocated" : "rss";
-    const end = Math.max(...record.stages.map((stage) => stage.end_s), 0.001);
-    const most = Math.max(...record.stages.map((stage) => stage[key] || 0), 1) * 1.25; // room for the label above the peak
-    const x = (seconds) => (seconds / end) * WIDE;
-    const y = (bytes) => TOP + (1 - bytes / most) * (HIGH - TOP - BOTTOM);
-    const label = `Memory over time, ${giga(record.peak[key])} at most`;
-    const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": label });
-    record.stages.forEach((stage, index) => {
-      const left = x(stage.begin_s);
-      const width = Math.max(x(stage.end_s) - left, 0.5);
-      const height = HIGH - TOP - BOTTOM;
-      const band = shape("rect", { x: left, y: TOP, width, height, class: index % 2 ? "fw-band-odd" : "fw-band" });
-      band.append(shape("title", {}, `${stage.stage}: ${giga(stage[key])}`));
-      svg.append(band, shape("line", { x1: left, x2: left + width, y1: y(stage[key]), y2: y(stage[key]), class: "fw-peak" }));
-      if (width > 48) svg.append(shape("text", { x: left + 3, y: HIGH - 12 }, stage.stage));
+    const samples = record.samples.filter((sample) => sample[column] !== null);
+    return fw.plot({
+      label: `Memory over time, ${giga(record.peak[key])} at most`,
+      lines: [{ name: onCard ? "Card" : "Main memory", points: samples.map((sample) => [sample[0], sample[column]]) }],
+      bands: record.stages.map((stage) => ({ name: stage.stage, from: stage.begin_s, to: stage.end_s, level: stage[key] || 0 })),
+      showX: (seconds) => `${seconds.toFixed(1)} s`,
+      showY: giga,
+      fromZero: true,
+      table: table(record, onCard),
     });
-    const points = record.samples.filter((sample) => sample[column] !== null);
-    const path = points.map((sample) => `${x(sample[0]).toFixed(1)},${y(sample[column]).toFixed(1)}`).join(" ");
-    svg.append(shape("polyline", { points: path, class: "fw-curve" }));
-    svg.append(shape("text", { x: 3, y: y(record.peak[key]) - 5 }, giga(record.peak[key])));
-    return svg;
   }
 
   // The same as numbers, one line a stage.
@@ -171,12 +152,6 @@
     const rows = [...most].map(([name, peak]) => [
       name, peak.seconds.toFixed(1), giga(peak.rss), ...(onCard ? [giga(peak.allocated), giga(peak.reserved)] : []),
     ]);
-    const element = fw.element("table");
-    for (const [index, cells] of [head, ...rows].entries()) {
-      const row = fw.element("tr");
-      row.append(...cells.map((text) => fw.element(index ? "td" : "th", { textContent: text })));
-      element.append(row);
-    }
-    return element;
+    return { head, rows };
   }
 })();

@@ -67,6 +67,7 @@
         (job, index, jobs) => draggable(row(job, waitingButtons(job, index, jobs)), job),
       ),
       ...section("Ended", state.ended, (job) => row(job, endedButtons(job))),
+      ...times(state.ended),
     );
     if (!state.running && !state.waiting.length && !state.ended.length) {
       list.append(fw.element("p", { className: "fw-empty", textContent: "Nothing is in line. What Generate starts appears here." }));
@@ -111,6 +112,23 @@
       fw.element("h3", { textContent: "Workers" }),
       fw.element("table", { className: "fw-workers" }, fw.element("thead", {}, head), fw.element("tbody", {}, ...rows)),
     ];
+  }
+
+  // How long the jobs that ended took, the oldest first; nothing for a single one.
+  function times(ended) {
+    const jobs = ended.filter((job) => job.seconds !== null && job.seconds !== undefined).reverse();
+    if (jobs.length < 2) return [];
+    const label = "Time of the last jobs";
+    const plot = fw.plot({
+      label,
+      lines: [{ name: "Seconds", points: jobs.map((job, place) => [place + 1, job.seconds]) }],
+      showX: (place) => jobs[place - 1]?.title || String(place),
+      showY: (seconds) => seconds.toFixed(1),
+      fromZero: true,
+      table: { head: ["What", "Seconds"], rows: jobs.map((job) => [job.title || job.task_id, job.seconds.toFixed(1)]) },
+    });
+    plot.translate = false; // titles are the user's words
+    return [fw.element("h3", { textContent: label }), plot];
   }
 
   // "40 % · sampling · 3 s left", "waits for ...", "failed: ...".

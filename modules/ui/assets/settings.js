@@ -1,7 +1,8 @@
 // The Settings tab: one page at a time, a search over all, marks, what is not saved yet, actions.
 (() => {
   const fw = window.featherweight;
-  let stored = []; // the settings' values as the server has them, in the order of the page
+  let fields = []; // of settings_fields.js, in the order of the page
+  let stored = {}; // what the server has, as JSON by key
   let unsaved = 0;
   let place = "0";
 
@@ -45,44 +46,78 @@
 
   // -- what is not saved, and what is not as it comes -----------------------------------------------------------------
 
-  fw.settingsStored = (values) => {
-    stored = values.map((value) => JSON.stringify(value ?? null));
-    fw.settingsChanged(values);
-    mark();
-    return [];
-  };
+  const asText = (value) => JSON.stringify(value ?? null);
 
-  fw.settingsChanged = (values) => {
-    if (!stored.length) return [];
-    const changed = values.map((value, index) => JSON.stringify(value ?? null) !== stored[index]);
-    unsaved = changed.filter(Boolean).length;
+  // A field that holds what the server has not; an emptied number keeps its value.
+  const isChanged = (field) => field.value() !== null && asText(field.value()) !== stored[field.key];
+
+  function compare() {
+    const changed = fields.filter(isChanged);
+    unsaved = changed.length;
     const line = find("#settings_unsaved");
     if (line) line.textContent = unsaved ? (unsaved === 1 ? "1 change is not saved" : `${unsaved} changes are not saved`) : "";
-    settings().forEach((setting, index) => setting.classList.toggle("fw-unsaved", Boolean(changed[index])));
-    return [];
-  };
+    for (const field of fields) field.element.classList.toggle("fw-unsaved", changed.includes(field));
+  }
+
+  // The server has these values now.
+  function taken(values) {
+    stored = Object.fromEntries(Object.entries(values).map(([key, value]) => [key, asText(value)]));
+    for (const field of fields) {
+      field.set(values[field.key]);
+      mark(field);
+    }
+    compare();
+  }
 
   window.addEventListener("beforeunload", (event) => {
     if (unsaved) event.preventDefault();
   });
 
   // A dot beside each setting that is not at its default, which is what the dot says.
-  async function mark() {
-    const defaults = await fw.get("internal/changed-settings").catch(() => null);
-    if (!defaults) return;
-    for (const setting of settings()) {
-      const key = setting.id.replace(/^settings_tab_|^setting_/, "");
-      let dot = setting.querySelector(":scope > .fw-mark");
-      if (!Object.hasOwn(defaults, key)) dot?.remove();
-      else {
-        if (!dot) {
-          dot = fw.element("span", { className: "fw-mark", textContent: "●", attributes: { role: "img" } });
-          setting.append(dot);
-        }
-        dot.title = `Changed; the default is ${defaults[key]}`;
-        dot.setAttribute("aria-label", dot.title);
-      }
+  function mark(field) {
+    let dot = field.element.querySelector(":scope > .fw-mark");
+    if (stored[field.key] === asText(field.initial)) return dot?.remove();
+    if (!dot) {
+      dot = fw.element("span", { className: "fw-mark", textContent: "●", attributes: { role: "img" } });
+      field.element.append(dot);
     }
+    dot.title = `Changed; the default is ${asText(field.initial)}`;
+    dot.setAttribute("aria-label", dot.title);
+  }
+
+  function refused(error) {
+    const box = fw.element("div", { className: "fw-message fw-error", textContent: error.message });
+    box.setAttribute("role", "alert");
+    find("#settings_result").replaceChildren(box);
+  }
+
+  async function save() {
+    const changed = fields.filter(isChanged);
+    const values = Object.fromEntries(changed.map((field) => [field.key, field.value()]));
+    try {
+      const reply = await fw.post("internal/settings", { values });
+      taken(reply.values);
+      find("#settings_result").innerHTML = reply.html; // the server has escaped it
+    } catch (error) {
+      refused(error);
+    }
+  }
+
+  // The fields of all settings, in the sections that the page has for them.
+  async function build() {
+    let description;
+    try {
+      description = await fw.get("internal/settings");
+    } catch (error) {
+      return refused(error);
+    }
+    const places = all(".fw-section"); // by their order: two may have the same id
+    for (const [index, section] of description.sections.entries()) {
+      const own = section.settings.map(fw.settingField);
+      places[index].append(...own.map((field) => field.element));
+      fields.push(...own);
+    }
+    taken(Object.fromEntries(description.sections.flatMap((one) => one.settings.map(({ key, value }) => [key, value]))));
   }
 
   // -- actions --------------------------------------------------------------------------------------------------------
@@ -93,6 +128,7 @@
   };
 
   const actions = {
+    save,
     async reload() {
       unsaved = 0;
       await fw.post("internal/reload-page", {});
@@ -136,12 +172,9 @@
     }
     button.disabled = false;
   });
-  let comparing = 0;
-  for (const name of ["input", "change", "click", "keyup"]) {
+  for (const name of ["input", "change"]) {
     document.addEventListener(name, (event) => {
-      if (!event.isTrusted || !event.target.closest?.("#tab_settings .fw-setting")) return;
-      clearTimeout(comparing);
-      comparing = setTimeout(() => find("#settings_compare")?.click(), 300);
+      if (event.target.closest?.("#tab_settings .fw-setting")) compare();
     });
   }
   document.addEventListener("input", (event) => {
@@ -149,10 +182,11 @@
   });
 
   // The tab's contents come when it is first opened.
-  const waiting = setInterval(() => {
-    if (!find("#settings_nothing") || !find("#settings_open")) return;
+  const waiting = setInterval(async () => {
+    if (!find("#settings_nothing")) return;
     clearInterval(waiting);
     show(place);
-    find("#settings_open").click(); // asks for what is stored now; when the page is opened that would cost seconds
-  }, 200);
+    await build();
+    show(place);
+  }, 100);
 })();

@@ -8,8 +8,8 @@ const VALUES = ["a cat", 512, 768, true, 1.5, "sharp.safetensors [abc]", 0.8, "N
 test("each tab keeps its own form, and hands it to the page that comes after", () => {
   const stores = { session: new Storage(), local: new Storage() };
   const first = load(["form.js"], { prefixes: ["one", "two"], fields: FIELDS, stores }).fw;
-  first.tab("one").formOpened(VALUES);
-  first.tab("two").formOpened(["a dog", ...VALUES.slice(1)]);
+  first.tab("one").keepForm(VALUES);
+  first.tab("two").keepForm(["a dog", ...VALUES.slice(1)]);
   const next = load(["form.js"], { prefixes: ["one", "two"], fields: FIELDS, stores }).fw;
   const kept = JSON.parse(next.tab("one").keptForm());
   assert.equal(kept.fields.prompt, "a cat");
@@ -17,17 +17,38 @@ test("each tab keeps its own form, and hands it to the page that comes after", (
   assert.equal(JSON.parse(next.tab("two").keptForm()).fields.prompt, "a dog");
 });
 
-test("values of a page that is not filled yet do not replace what was kept", () => {
+test("what was kept comes back before the values of a new page replace it", () => {
   const stores = { session: new Storage(), local: new Storage() };
-  load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").formOpened(VALUES);
-  const tab = load(["form.js"], { fields: FIELDS, stores }).fw.tab("one");
+  load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").keepForm(VALUES);
+  const restore = element();
+  const tab = load(["form.js"], { fields: FIELDS, stores, elements: { "#one_restore": restore } }).fw.tab("one");
   tab.keepForm(["", ...VALUES.slice(1)]);
-  assert.equal(JSON.parse(load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").keptForm()).fields.prompt, "a cat");
+  assert.equal(restore.clicks, 1);
+  assert.equal(tab.hasKeptForm, undefined);
+  assert.match(tab.keptForm(), /a cat/);
+  const updates = [{ value: "a cat" }, { value: 512 }, null, null, null, null, null, null, null, { open: true }];
+  const changes = tab.changes(JSON.stringify(updates));
+  assert.equal(JSON.stringify(changes[0]), '{"value":"a cat","__type__":"update"}');
+  assert.equal(changes[1], undefined); // it is that already
+  assert.equal(JSON.stringify(changes[9]), '{"open":true,"__type__":"update"}');
+  tab.keepForm(VALUES);
+  assert.equal(tab.hasKeptForm, true);
+  assert.equal(tab.form.prompt, "a cat");
+});
+
+test("a form that cannot be put back costs no page", () => {
+  const stores = { session: new Storage(), local: new Storage() };
+  load(["form.js"], { fields: FIELDS, stores }).fw.tab("one").keepForm(VALUES);
+  const messages = element();
+  const tab = load(["form.js"], { fields: FIELDS, stores, elements: { "#one_messages": messages } }).fw.tab("one");
+  tab.keepForm(VALUES);
+  assert.equal(tab.changes("").length, 0);
+  assert.match(messages.children[0].textContent, /could not be put back/);
 });
 
 test("a new page finds what another page kept, its own comes first", () => {
   const local = new Storage();
-  load(["form.js"], { fields: FIELDS, stores: { session: new Storage(), local } }).fw.tab("one").formOpened(VALUES);
+  load(["form.js"], { fields: FIELDS, stores: { session: new Storage(), local } }).fw.tab("one").keepForm(VALUES);
   const own = new Storage();
   const page = load(["form.js"], { fields: FIELDS, stores: { session: own, local } }).fw;
   assert.match(page.tab("one").keptForm(), /a cat/);
@@ -38,7 +59,7 @@ test("a new page finds what another page kept, its own comes first", () => {
 test("a browser that keeps nothing still has a form", () => {
   const refusing = { getItem: () => null, setItem: () => { throw new Error("full"); } };
   const { fw } = load(["form.js"], { fields: FIELDS, stores: { session: refusing, local: refusing } });
-  fw.tab("one").formOpened(VALUES);
+  fw.tab("one").keepForm(VALUES);
   assert.equal(fw.tab("one").form.prompt, "a cat");
 });
 

@@ -29,7 +29,8 @@ export function element(find = () => null) {
     append: (...children) => made.children.push(...children),
     replaceChildren: (...children) => { made.children = children; },
     focus: () => {},
-    addEventListener: () => {},
+    listeners: {},
+    addEventListener: (kind, run) => { made.listeners[kind] = run; },
     contains: () => false,
     click: () => { made.clicks += 1; },
   };
@@ -51,7 +52,8 @@ export function load(names, { prefixes = ["one"], fields = [], elements = {}, re
     addEventListener: (kind, run) => heard.push([kind, run]),
     querySelector: (selector) => elements[selector] || null,
     querySelectorAll: () => [],
-    createElement: () => element(),
+    createElement: (tagName) => Object.assign(element(), { tagName }),
+    createElementNS: (_, tagName) => Object.assign(element(), { tagName }),
   };
   const window = {
     addEventListener: () => {},

@@ -1,0 +1,67 @@
+"""The settings as the Settings tab reads and stores them."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from modules.api.documentation import documented
+from modules.services import Services
+from modules.settings.definitions import SETTINGS, visible_sections
+from modules.ui.messages import note_box
+from modules.ui.settings_form import changed_values, described, shown_values
+
+DESCRIBED = {
+    "key": "samples_save",
+    "id": "setting_samples_save",
+    "label": "Always save all generated images",
+    "hint": "",
+    "type": "bool",
+    "choices": [],
+    "minimum": None,
+    "maximum": None,
+    "step": None,
+    "value": True,
+    "initial": True,
+    "is_locked": False,
+}
+STORED = {"html": "<div>Nothing was changed.</div>", "values": {"samples_format": "png"}}
+
+
+class ValuesBody(BaseModel):
+    """POST /internal/settings."""
+
+    values: dict[str, Any] = Field(examples=[{"samples_format": "webp"}])
+
+
+def settings_routes(services: Services) -> APIRouter:
+    """Routes below the page's own; for admins."""
+    routes = APIRouter()
+
+    @routes.get("/settings", **documented({"sections": [{"id": "saving-images", "settings": [DESCRIBED]}]}))
+    def settings() -> dict[str, Any]:
+        """What the page makes the fields of its settings of, by section."""
+        sections = visible_sections().items()
+        return {
+            "sections": [
+                {"id": section.id, "settings": [described(setting, services) for setting in found]}
+                for section, found in sections
+            ]
+        }
+
+    @routes.post("/settings", **documented(STORED))
+    def store(body: ValuesBody) -> dict[str, Any]:
+        """Store what these values change, all or nothing; a value that its setting does not take is named."""
+        changes = changed_values(body.values, services.settings.current)
+        services.settings.update(changes)
+        return {"html": _message(changes), "values": shown_values(services.settings.current)}
+
+    return routes
+
+
+def _message(changes: dict[str, Any]) -> str:
+    if not changes:
+        return note_box("Nothing was changed.")
+    labels = ", ".join(SETTINGS.get(key).label for key in changes)
+    restart = any(SETTINGS.get(key).needs_reload for key in changes)
+    return note_box(f"Saved: {labels}.{' Reload the page to see it.' if restart else ''}")

@@ -1,0 +1,41 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { load } from "./page.mjs";
+
+const LINES = [
+  { name: "loss", points: [[1, 0.5], [2, 0.25], [4, 0.125]] },
+  { name: "held-out", points: [[0, 0.6], [4, 0.4]] },
+];
+
+const drawn = (spec) => load(["cards.js", "plot.js"]).fw.plot({ label: "Loss over the steps", lines: LINES, ...spec });
+const inside = (element, tag) => element.children.flatMap((child) => [...(child.tagName === tag ? [child] : []), ...(child.children ? inside(child, tag) : [])]);
+
+test("lines lie on one scale and are named for those who do not see them", () => {
+  const [svg] = drawn().children;
+  assert.equal(svg.attributes["aria-label"], "Loss over the steps");
+  assert.equal(svg.attributes.tabindex, 0);
+  const [loss, held] = inside(svg, "polyline").map((line) => line.attributes.points.split(" ").map((pair) => pair.split(",").map(Number)));
+  assert.equal(held[0][0], 4); // the first step is at the left
+  assert.equal(loss[2][0], 636); // the last at the right
+  assert.equal(held[0][1], 18); // the largest value is on top
+  assert.equal(loss[2][1], 166); // the smallest on the axis
+});
+
+test("the numbers stand beneath as a table", () => {
+  const rows = inside(drawn(), "tr").map((row) => row.children.map((cell) => cell.textContent));
+  assert.deepEqual(rows, [
+    ["", "loss", "held-out"], ["0", "-", "0.6"], ["1", "0.5", "0.6"], ["2", "0.25", "0.6"], ["4", "0.125", "0.4"],
+  ]);
+});
+
+test("arrow keys go from point to point and say what stands there", () => {
+  const figure = drawn({ showX: (step) => `step ${step}` });
+  const said = inside(figure, "span").at(-1);
+  const press = (key) => figure.children[0].listeners.keydown({ key, preventDefault: () => {} });
+  press("ArrowRight");
+  press("ArrowRight");
+  assert.equal(said.textContent, "step 1 · loss 0.5 · held-out 0.6");
+  press("End");
+  press("ArrowRight");
+  assert.equal(said.textContent, "step 4 · loss 0.125 · held-out 0.4");
+});

@@ -35,7 +35,7 @@ from modules.jobs.job import (
 from modules.jobs.lanes import Lane
 from modules.jobs.order import Choice, Waiting, choose, in_order, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
-from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.tasks import Outcome, Product, Starter, Task, TaskSpec
 from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, request_from_json
@@ -56,9 +56,6 @@ STOPPED = "The server was stopped before the job ended; it goes on when the serv
 
 UNREADABLE = (FeatherweightError, ValueError, TypeError, KeyError, AttributeError, IndexError, binascii.Error)
 """What reading a request raises that somebody has edited."""
-
-Starter = Callable[[dict[str, Any]], TaskSpec]
-"""The work of a type, from the request that its record holds."""
 
 
 class WhenDone(StrEnum):
@@ -152,9 +149,9 @@ class JobQueue:
 
     # -- after a restart ---------------------------------------------------------------------------------------------
 
-    def repeats(self, type: str, starter: Starter) -> None:
-        """Say how work of this type is begun again from its record."""
-        self._starters[type] = starter
+    def repeats(self, starters: Mapping[str, Starter]) -> None:
+        """Say by type how work is begun again from its record."""
+        self._starters.update(starters)
 
     def restore(self) -> int:
         """Put what an earlier server left unfinished back in line, in its order; returns how much that is.
@@ -215,8 +212,8 @@ class JobQueue:
                 record.task_id,
                 record.type,
                 record.title,
-                self._work_of(record),
                 record.request,
+                self._spec_of(record),
                 created_at=record.created_at,
             )
             entry.noted, entry.on_note = self.store.notes(record.task_id), self.store.note
@@ -244,17 +241,11 @@ class JobQueue:
 
         return read
 
-    def _work_of(self, record: JobRecord) -> Callable[[Task], Outcome]:
+    def _spec_of(self, record: JobRecord) -> Callable[[], TaskSpec]:
         starter = self._starters.get(record.type)
         if starter is None:
             raise InvalidValueError(f"Work of the type {record.type!r} cannot be repeated; begin it from its tab.")
-
-        def work(task: Task) -> Outcome:
-            spec = starter(record.request)
-            task.makes_images, task.product = spec.makes_images, spec.product
-            return spec.work(task)
-
-        return work
+        return lambda: starter(record.request)
 
     # -- into the line -----------------------------------------------------------------------------------------------
 
@@ -289,7 +280,7 @@ class JobQueue:
         request: Mapping[str, Any] | None = None,
         *,
         makes_images: bool = False,
-        product: object | None = None,
+        product: Product | None = None,
         user: str = "",
     ) -> Task:
         """Put other work in line, see `TaskSpec`. Raises as `submit`."""
@@ -298,7 +289,7 @@ class JobQueue:
     def submit_spec(self, spec: TaskSpec) -> Task:
         """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
-        task = Task(_new_id(), spec.type, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
+        task = Task(_new_id(), spec.type, spec.title, spec.request, spec)
         task.on_note = self.store.note
         task.standing.user = spec.user
         self._enter(task)
@@ -309,10 +300,7 @@ class JobQueue:
         one). Raises as `submit`, and `UnknownNameError`."""
         record = self.record(task_id)
         if record.type != IMAGE_TYPE:
-            work = self._work_of(record)
-            return self.submit_spec(
-                TaskSpec(record.type, record.title, work, record.request, user=record.standing.user)
-            )
+            return self.submit_spec(replace(self._spec_of(record)(), user=record.standing.user))
         request = self._reading(record)()
         if seed is not None:
             request = replace(request, seed=seed, subseed=-1 if request.subseed_strength == 0 else request.subseed)
@@ -811,6 +799,8 @@ class JobQueue:
             entry.made = {
                 item.image.key: item.image for item in self._made(entry.task_id, entry.standing.user, records)
             }
+        elif isinstance(entry, Task):
+            entry.noted = self.store.notes(entry.task_id)
         entry.put_back(f"{lost} The job was tried again.")
         log.warning("%s (%s): %s It is tried again.", entry.task_id, entry.title, lost)
         with self._condition:

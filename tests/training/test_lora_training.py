@@ -16,7 +16,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from modules.adapters.adapter_file import digests_of, read_adapter_file, read_metadata
+from modules.adapters.adapter_facts import digests_of, read_metadata
+from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.cli.lora import main

@@ -15,7 +15,8 @@ from modules.model_folders import as_folders
 from modules.prompting.cache import AdapterUse
 
 if TYPE_CHECKING:
-    from modules.adapters.adapter_file import AdapterFile, Digests
+    from modules.adapters.adapter_facts import Digests
+    from modules.adapters.adapter_file import AdapterFile
     from modules.adapters.applying import AdapterApplier, LoraMode, Retention, Use
     from modules.adapters.embeddings import Embedding, EmbeddingStore
     from modules.models.loaded import LoadedModel
@@ -127,7 +128,7 @@ class AdapterFiles:
     @staticmethod
     def digests(catalogue: AdapterCatalogue, info: AdapterInfo) -> Digests:
         """The sums of a file's bytes; raises `AdapterError` for one that cannot be read."""
-        from modules.adapters.adapter_file import AdapterError
+        from modules.adapters.adapter_facts import AdapterError
 
         try:
             return catalogue.digests(info)

@@ -21,7 +21,7 @@ from modules.memory.storage import StoredLayers
 from modules.models.full_precision import FullPrecisionFile
 from modules.models.loaded import LoadedModel
 from modules.sampling.discrete import scaled_linear_alphas_cumprod
-from modules.training.command import LORAS, SHIPPED
+from recipes.loras.example import LORAS, SHIPPED
 from recipes.scenes.model import SceneModel
 from recipes.scenes.preview import sample_latents
 

@@ -13,8 +13,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from modules.settings.values import Settings
-from modules.training.command import CONFIGS, LORAS, SHIPPED
 from modules.training.preview import PreviewRenderer, PreviewSample
+from recipes.loras.example import CONFIGS, LORAS, SHIPPED
 from recipes.scenes.layout import SIZE_PX
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -23,6 +23,7 @@ from modules.history.service import HistoryService
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.interrogating import interrogation_starters
+from modules.jobs.job import Job
 from modules.jobs.lanes import Lane
 from modules.jobs.merging import Merger, merge_starters
 from modules.jobs.needed_models import models_of
@@ -169,6 +170,8 @@ class Parts(Protocol):
     @property
     def operations(self) -> Operations: ...
     @property
+    def estimator(self) -> MemoryEstimator: ...
+    @property
     def queue(self) -> JobQueue: ...
     @property
     def history_folders(self) -> tuple[Path, ...] | None: ...
@@ -255,6 +258,7 @@ class WorkerParts:
     engine: Engine
     captioners: Captioners
     operations: Operations
+    estimator: MemoryEstimator
     queue: JobQueue
     history_folders: tuple[Path, ...] | None
 
@@ -276,6 +280,7 @@ def worker_host(flags: Flags, root: Path, allowed: tuple[Path, ...] | None, data
         found.engine,
         found.captioners,
         found.operations,
+        estimator,
         JobQueue((), JobStore(None)),
         allowed,
     )
@@ -437,7 +442,16 @@ def training_of(services: Parts) -> TrainingWork:
         paths.offload_dir,
         services.engine.lock,
         services.history_folders,
+        lambda job: _has_room(services.estimator, job),
     )
+
+
+def _has_room(estimator: MemoryEstimator, job: Job) -> bool:
+    """Whether an image can be made beside what memory holds now, by the estimate. What cannot be estimated cannot."""
+    try:
+        return estimator.fits_beside(job.request)
+    except FeatherweightError:
+        return False
 
 
 def program_of(

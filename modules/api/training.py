@@ -14,7 +14,7 @@ from modules.errors import InvalidValueError
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
 from modules.training.config import config_of
-from modules.training.presets import preset_config
+from modules.training.presets import count_images, preset_config
 
 HYPERNETWORKS = (
     "Hypernetworks are not trained here: a LoRA learns the same in a hundredth of the size. Train one with "
@@ -180,16 +180,6 @@ def training_routes(services: Services) -> APIRouter:
         raise InvalidValueError(HYPERNETWORKS)
 
     return routes
-
-
-def count_images(folder: str) -> int:
-    """Images in a folder and its subfolders; 0 for one that is not there."""
-    from pathlib import Path
-
-    place = Path(folder).expanduser()
-    known = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-    found = [*place.glob("*"), *place.glob("*/*")] if folder and place.is_dir() else []
-    return sum(path.suffix.lower() in known for path in found)
 
 
 def _first_rate(value: float | str) -> float:

@@ -1,48 +1,58 @@
-"""`launch.py lora`: the trainer's command, with `example NAME` that trains one of our examples, and `draw NAME` that
-writes its images."""
+"""`launch.py lora`: `example NAME` draws and trains one of our examples, `draw NAME` writes its images. Everything else
+is trained by `launch.py train`."""
 
 import argparse
+import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from modules.cli.running import run_guarded
+from modules.cli.train import Shown
+from modules.errors import InvalidValueError
 from modules.models.families.registry import version_of_family
-from modules.training.command import (
-    LORAS,
-    check_output,
-    common_arguments,
-    load_model_of,
-    options_of,
-    train_and_write,
-    training_arguments,
-    write_preview,
-)
-from modules.training.command import main as train_main
-from modules.training.images import write_images
-from modules.training.preview import write_card
+from modules.training.preview import PreviewRenderer, PreviewSample, write_card
+from modules.training.run import Places, TrainingRun
 from recipes.loras import balloon as _balloon  # noqa: F401 - registers the example
 from recipes.loras import blueprint as _blueprint  # noqa: F401 - registers the example
-from recipes.loras.example import EXAMPLES, draw_images
+from recipes.loras.example import CONFIGS, EXAMPLES, LORAS, SHIPPED, Example, draw_images, write_images
+
+GONE = "Error: lora train is now `launch.py train --folder FOLDER --preset style --name NAME` (docs/training.md).\n"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; exit code 0, or 1 for errors."""
-    return train_main(argv, _add_commands)
+    """Run the command; exit code 0, 1 for errors, 2 for wrong arguments."""
+    if argv[:1] == ["train"]:
+        sys.stderr.write(GONE)
+        return 2
+    arguments = _parser().parse_args(argv)
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    return run_guarded(lambda: int(arguments.run(arguments) or 0))
 
 
-def _add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="launch.py lora", description="The example LoRAs of the bundled model.")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0: torch's choice")
+    commands = parser.add_subparsers(required=True)
     names = f"one of: {', '.join(EXAMPLES)}"
-    example = commands.add_parser("example", parents=[training_arguments()], help="draw and train one of our examples")
+    example = commands.add_parser("example", help="draw and train one of our examples")
     example.add_argument("name", help=names)
     example.add_argument("--output", type=Path, default=None, help="models/Lora/NAME.safetensors unless given")
+    example.add_argument("--checkpoint", type=Path, default=SHIPPED, help="what the LoRA is for")
+    example.add_argument("--steps", type=int, default=None, help="those of its preset unless given")
+    example.add_argument("--images", type=int, default=None, help="how many are drawn")
     example.set_defaults(run=_example)
 
-    draw = commands.add_parser(
-        "draw", parents=[common_arguments()], help="write an example's images and captions into a folder"
-    )
+    draw = commands.add_parser("draw", help="write an example's images and captions into a folder")
     draw.add_argument("name", help=names)
     draw.add_argument("--folder", type=Path, required=True)
     draw.add_argument("--images", type=int, default=None)
     draw.set_defaults(run=_draw)
+    return parser
 
 
 def _draw(arguments: argparse.Namespace) -> None:
@@ -50,13 +60,29 @@ def _draw(arguments: argparse.Namespace) -> None:
 
 
 def _example(arguments: argparse.Namespace) -> None:
-    example = EXAMPLES.get(arguments.name)
-    options = options_of(arguments, example.options)
-    output = arguments.output or LORAS / f"{arguments.name}.safetensors"
-    check_output(output)
-    model = load_model_of(arguments)
-    train_and_write(arguments, model, draw_images(example), options, output, arguments.name, example.activation)
-    write_card(output, version_of_family(model.family.label), example.description, example.activation)
-    prompt = arguments.preview_prompt or example.preview_prompt
-    seed = example.preview_seed if arguments.preview_seed is None else arguments.preview_seed
-    write_preview(arguments, model, output, prompt, seed)
+    example: Example = EXAMPLES.get(arguments.name)
+    output: Path = arguments.output or LORAS / f"{arguments.name}.safetensors"
+    if output.suffix != ".safetensors":
+        raise InvalidValueError(f"{output.name}: the output must be a .safetensors file.")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / arguments.name
+        write_images(folder, draw_images(example, arguments.images))
+        config = example.config(folder, str(output.resolve().with_suffix("")), arguments.checkpoint)
+        training = replace(config.training, steps=arguments.steps or config.training.steps)
+        config = replace(config, training=training, output=replace(config.output, resume=False))
+        shown = Shown()
+        run = TrainingRun(config, Places(CONFIGS, output.parent, output.parent, Path(scratch)), shown)
+        version = version_of_family(run.model.family.label)
+        side_px = run.model.default_size_px
+        try:
+            shown.finished(run.finish())
+        finally:
+            run.close()
+    write_card(output, version, example.description, example.activation)
+    renderer = PreviewRenderer(arguments.checkpoint, output.parent, CONFIGS, torch.device("cpu"))
+    try:
+        prompt = f"{example.preview_prompt} <lora:{output.stem}:1>"
+        drawing = PreviewSample(prompt=prompt, seed=example.preview_seed, side_px=side_px)
+        renderer.draw(drawing).save(output.with_suffix(".png"))
+    finally:
+        renderer.close()

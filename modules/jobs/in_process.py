@@ -32,7 +32,7 @@ class InProcessExecutor:
         if job.request.settings.system.enable_console_prompts:
             print(job.request.prompt, flush=True)
         result = run_with_scripts(job.request, self._engine, self._output, job, self._scripts, job.made, job.task_id)
-        if self._estimator is not None and job.request.script is None:
+        if self._estimator is not None and job.request.script is None and not job.is_let_in:
             self._estimator.learn_later(job.request, result)
         if job.request.settings.system.samples_log_stdout:
             for infotext in result.info.infotexts:

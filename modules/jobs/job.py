@@ -242,6 +242,7 @@ class Job(Entry):
         self._stops_after_batch = False
         self._result: Result | None = None
         self._notices: list[str] = []
+        self.is_let_in = False  # a task that is left for it holds memory meanwhile
         self.removed = 0  # how many of its images were deleted since it ended
 
     # -- the worker's side -------------------------------------------------------------------------------------------

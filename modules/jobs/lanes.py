@@ -30,5 +30,11 @@ class Lane:
     around_task: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     is_endable: bool = False
     entry: Entry | None = None  # what runs; this and what follows is changed under the queue's lock
+    left: Entry | None = None  # a task that images were let in between two steps of
     is_rung: bool = False  # it was woken for something new, and has not looked yet
     loaded: str = ""  # the model of the last job
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something runs here."""
+        return self.entry is not None or self.left is not None

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -48,6 +48,7 @@ PRUNED_EVERY = 50  # ended jobs
 MAX_WAITING = 256
 MAX_SHOWN = 100
 MAX_ASKED = 300  # of waiting work, how much a lane of several is asked for at a time: that may mean reading records
+MAX_LET_IN = 16  # image jobs between two steps of a task
 LOSS_S = 1.0  # how long a lane may take to notice that its worker was ended
 RECORD_RETRY_S = 2.0
 HELD_RETRY_S = 5.0  # how often it is looked whether a model that was missing is back
@@ -419,9 +420,10 @@ class JobQueue:
 
     @property
     def running_entries(self) -> tuple[Entry, ...]:
-        """All that runs now, what began first comes first."""
+        """All that runs now, what began first comes first; last the tasks that images were let into."""
         entries = [entry for lane in self._lanes if (entry := lane.entry) is not None]
-        return tuple(sorted(entries, key=lambda entry: entry.started_at or 0.0))
+        left = [entry for lane in self._lanes if (entry := lane.left) is not None]
+        return (*sorted(entries, key=lambda entry: entry.started_at or 0.0), *left)
 
     @property
     def waiting_count(self) -> int:
@@ -650,19 +652,20 @@ class JobQueue:
         for entry in running:
             entry.interrupt()
         self._join(timeout_s)
-        left = [lane for lane in self._lanes if lane.entry is not None]
+        left = [lane for lane in self._lanes if lane.is_busy]
         ended = [lane.executor for lane in self._lanes if lane not in left or lane.is_endable]
         if ended:
             with ThreadPoolExecutor(len(ended)) as together:  # processes take a moment each
                 for _ in together.map(lambda executor: executor.close(), ended):
                     pass
         self._join(LOSS_S if any(lane.is_endable for lane in left) else 0.0)
-        left = [lane for lane in self._lanes if lane.entry is not None]
+        left = [lane for lane in self._lanes if lane.is_busy]
         if left:
             log.warning("What runs did not stop within %.0f s; it is tried again at the next start.", timeout_s)
         for lane in left:
-            if lane.entry is not None:
-                self.store.put_back(lane.entry.task_id)
+            for entry in (lane.entry, lane.left):
+                if entry is not None:
+                    self.store.put_back(entry.task_id)
         if not left:
             self.store.close()
 
@@ -688,18 +691,59 @@ class JobQueue:
             entry = self._next(lane)
             if entry is None:
                 return
-            try:
-                self._run(lane, entry)
-            except BaseException as error:  # without this thread every later job would wait for ever
-                log.exception("%s could not be brought to its end", entry.task_id)
-                entry.end(JobStatus.FAILED, _ours(error))
-            finally:
-                with self._condition:
-                    lane.entry = None
+            self._run_to_its_end(lane, entry)
+
+    def _run_to_its_end(self, lane: Lane, entry: Entry) -> None:
+        try:
+            self._run(lane, entry)
+        except BaseException as error:  # without this thread every later job would wait for ever
+            log.exception("%s could not be brought to its end", entry.task_id)
+            entry.end(JobStatus.FAILED, _ours(error))
+        finally:
+            with self._condition:
+                lane.entry = None
+
+    def let_images_in(self, task: Task, admits: Callable[[Job], bool]) -> int:
+        """Have the image jobs that wait made now by the lane of `task`, which is between two of its steps; returns how
+        many. To be called in the task's own thread.
+
+        `admits` is asked of the first of them whether there is room beside the task; those that it refuses stay in
+        line. At most `MAX_LET_IN` are made, so that the task goes on too. Where the queue closes meanwhile, the task is
+        interrupted.
+        """
+        with self._condition:
+            lane = next((lane for lane in self._lanes if lane.entry is task), None)
+            has_images = any(isinstance(item, Job) for item in self._waiting)
+        if lane is None or not has_images:
+            return 0
+        asked = [entry for entry in self.line(MAX_LET_IN) if isinstance(entry, Job)]
+        admitted = {job.task_id for job in asked if admits(job)}
+        count = 0
+        while (job := self._let_in(lane, task, admitted)) is not None:
+            self._run_to_its_end(lane, job)
+            count += 1
+        with self._condition:
+            lane.entry, lane.left = task, None
+        if count:
+            with lane.around_task():  # makes room for the task again
+                pass
+        return count
+
+    def _let_in(self, lane: Lane, task: Task, admitted: Collection[str]) -> Entry | None:
+        with self._condition:
+            if self._closing or self._paused or task.is_interrupt_requested or not lane.is_ready():
+                return None
+            entry = self._take(lane, admitted)
+            if entry is None:
+                return None
+            assert isinstance(entry, Job)
+            entry.is_let_in = True
+            lane.entry, lane.left = entry, task
+            return entry
 
     @property
     def _is_working(self) -> bool:
-        return any(lane.entry is not None for lane in self._lanes)
+        return any(lane.is_busy for lane in self._lanes)
 
     def _next(self, lane: Lane) -> Entry | None:
         """What to do next; None when the queue closes. While nothing can be begun, changes of the record that could not
@@ -724,9 +768,10 @@ class JobQueue:
             if self.store.is_behind:
                 self.store.flush()
 
-    def _take(self, lane: Lane) -> Entry | None:
-        """Take the next entry that this lane can do out of the line."""
-        facts = [_facts(item) for item in self._waiting]
+    def _take(self, lane: Lane, admitted: Collection[str] | None = None) -> Entry | None:
+        """Take the next entry that this lane can do out of the line; only one of these task ids, where they are
+        given."""
+        facts = [_facts(item, admitted is not None and item.task_id not in admitted) for item in self._waiting]
         if len(self._lanes) > 1:
             for index, item in enumerate(self._waiting):
                 if index >= MAX_ASKED or lane.name in item.standing.avoids or not lane.takes(item):

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
+from modules.jobs.job import Job
 from modules.jobs.queue import JobQueue
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 TRAINING_KIND, RATE_KIND, EMBEDDING_KIND = "training", "learning-rate", "embedding"
 POINTS = 300  # of a curve, as a client gets it
 SHOWN_SIDE = 512
+REFUSED_S = 20.0  # how long an image waits that had no room, before memory is looked at again
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,18 @@ class TrainingWork:
     offload_dir: Path | None = None
     import_lock: threading.RLock = field(default_factory=threading.RLock)
     allowed: tuple[Path, ...] | None = None  # folders that images may come from; None: any
+    has_room: Callable[[Job], bool] = lambda job: False
+    """Whether an image can be made beside what memory holds now."""
 
     def start(self, config: TrainingConfig) -> Task:
         """Put a training in line. Raises what is wrong with the configuration and can be known at once."""
-        return self.queue.submit_spec(self.spec(config))
+        spec = self.spec(config)
+        for task in self.tasks():
+            if not task.status.is_final and task.title == spec.title:
+                raise InvalidValueError(
+                    f"{config.output.name} is being trained already. Pause it first, or give this one another name."
+                )
+        return self.queue.submit_spec(spec)
 
     def spec(self, config: TrainingConfig) -> TaskSpec:
         """See `start`; not yet in line."""
@@ -55,9 +66,15 @@ class TrainingWork:
 
             chosen, planned = self.planned(config)
             notices = () if planned is None else (f"Memory: {planned.words}",)
-            self._make_room()
-            shown = _Shown(task, config, notices)
-            finished = run_training(chosen, self.places(), shown.report)
+            self.make_room()
+            shown, images = _Shown(task, config, notices), _ImagesBetween(self, task)
+
+            def report(told: Progress) -> None:
+                shown.report(told)
+                if told.is_between_steps:
+                    images.let_in()
+
+            finished = run_training(chosen, self.places(), report)
             self.engine.adapters.files.catalogue.refresh()
             self.engine.adapters.files.embeddings.refresh()
             outcome = shown.outcome(finished.history, (*notices, *finished.notices), finished.steps)
@@ -81,7 +98,7 @@ class TrainingWork:
 
             chosen, _ = self.planned(config)
             chosen = replace(chosen, output=replace(chosen.output, resume=False))
-            self._make_room()
+            self.make_room()
             run = TrainingRun(chosen, self.places(), lambda told: task.progress(told.done, told.total, told.phase))
             try:
                 found = find_rate(run)
@@ -193,7 +210,7 @@ class TrainingWork:
         """Trainings, the newest first."""
         return self.queue.tasks(TRAINING_KIND)
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         """The model of images leaves memory; the next image reads it again."""
         self.engine.unload()
 
@@ -202,6 +219,29 @@ class TrainingWork:
             from modules.training import run as _run
 
             assert _run
+
+
+@dataclass
+class _ImagesBetween:
+    """Image jobs that wait are made between two steps of a training, where memory has room for both models."""
+
+    work: TrainingWork
+    task: Task
+    _refused: dict[str, float] = field(default_factory=dict)  # when, by task id
+
+    def let_in(self) -> None:
+        """See `JobQueue.let_images_in`."""
+        if self.work.queue.let_images_in(self.task, self._admits):
+            self.work.make_room()
+
+    def _admits(self, job: Job) -> bool:
+        now = time.monotonic()
+        if now - self._refused.get(job.task_id, -REFUSED_S) < REFUSED_S:
+            return False
+        if self.work.has_room(job):
+            return True
+        self._refused[job.task_id] = now
+        return False
 
 
 @dataclass

@@ -373,7 +373,10 @@ def _would_be_kept(layer: nn.Module, x: Tensor) -> bool:
 
 
 def _decoded_weight(layer: nn.Module) -> Tensor:
-    return read_weight(layer, "weight")
+    """For one product of a frozen layer, forward or backward; autograd watches neither."""
+    weight = _short_lived(layer, "weight")
+    assert weight is not None
+    return weight
 
 
 QUICK: dict[Callable[..., Any], Callable[[Any, Tensor], Tensor]] = {

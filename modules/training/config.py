@@ -137,6 +137,9 @@ class TrainConfig(Checked):
     final_rate: float = row(0.05, "share of the learning rate at the end", low=0.0, high=1.0)
     warmup: int = row(20, "steps over which it rises first", low=0)
     clip_gradients: float = row(1.0, "largest norm of the gradient; 0: any", low=0.0)
+    fused_backward: bool = row(
+        False, "a step of each value once its gradient is known, which takes less memory; clip_gradients must be 0"
+    )
     ema: float = row(
         0.0, "decay of a running mean of the adapter, which is what is saved; 0: none", low=0.0, high=0.9999
     )
@@ -184,6 +187,7 @@ class OutputConfig(Checked):
     prompts: list[str] = field(
         default_factory=list, metadata={"says": "of these images, and of the preview; empty: captions of the images"}
     )
+    peft_names: bool = row(False, "layers are called as PEFT does, which diffusers wants of SD3; else as kohya does")
     keep_best: bool = row(True, "the file holds the step with the lowest validation loss, and NAME-last the last")
     resume: bool = row(True, "goes on from the state of a training of that name, if one was cut off")
 
@@ -214,6 +218,8 @@ class TrainingConfig(Checked):
             raise InvalidValueError(
                 f"loss.min_timestep is {loss.min_timestep}, above loss.max_timestep, {loss.max_timestep}. Swap them."
             )
+        if self.training.fused_backward:
+            _check_fused(self.training)
         if self.training.optimizer == "adamw8bit" and self.model.device == "cpu":
             raise InvalidValueError("adamw8bit needs an NVIDIA GPU. Choose adamw or adafactor.")
 
@@ -229,9 +235,23 @@ class TrainingConfig(Checked):
         return self.adapter.text_rank > 0 or self.adapter.type == "textual_inversion"
 
 
-def read_config(path: Path) -> TrainingConfig:
-    """A YAML file. Raises `InvalidValueError` for one that cannot be read, for unknown keys with the nearest known one,
-    and for values that cannot be."""
+def _check_fused(training: TrainConfig) -> None:
+    """Raises `InvalidValueError` for what needs all gradients at once."""
+    start = "training.fused_backward moves each value before the other gradients are known, so"
+    if training.accumulation > 1:
+        raise InvalidValueError(f"{start} nothing can be added up. Set training.accumulation to 1, or use a batch.")
+    if training.clip_gradients:
+        raise InvalidValueError(f"{start} their norm cannot be limited. Set training.clip_gradients to 0.")
+    if training.optimizer == "prodigy":
+        raise InvalidValueError(f"{start} prodigy cannot estimate its rate from them. Choose adamw or adafactor.")
+
+
+def read_config(path: Path, changes: Mapping[str, Mapping[str, Any]] | None = None) -> TrainingConfig:
+    """A YAML file; `changes` are sections that go before it.
+
+    Raises `InvalidValueError` for a file that cannot be read, for unknown keys with the nearest known one, and for
+    values that cannot be.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -245,7 +265,27 @@ def read_config(path: Path) -> TrainingConfig:
         raise InvalidValueError(f"{path.name} is no YAML that can be used: {reason}") from error
     if not isinstance(tree, dict):
         raise InvalidValueError(f"{path.name} has no sections. It begins with one of: {', '.join(sections())}.")
+    for section, values in (changes or {}).items():
+        own = tree.get(section)
+        tree[section] = {**(own if isinstance(own, dict) else {}), **values}
     return config_of(tree)
+
+
+def changes_of(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Sections from words like `training.steps=500`. Raises `InvalidValueError` for words that are not like that."""
+    from yaml import YAMLError, safe_load
+
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        section, _, name = key.strip().partition(".")
+        if not (section and name and equals):
+            raise InvalidValueError(f"{word!r} changes nothing. Write SECTION.KEY=VALUE, as training.steps=500.")
+        try:
+            found.setdefault(section, {})[name] = safe_load(text)
+        except YAMLError as error:
+            raise InvalidValueError(f"{word!r}: {text!r} is no value. Put it into quotes.") from error
+    return found
 
 
 def config_of(tree: Mapping[Any, Any]) -> TrainingConfig:

@@ -11,8 +11,8 @@ from functools import cached_property
 from random import Random
 
 from modules.training.config import DataConfig
+from modules.training.failures import TrainingError
 from modules.training.folders import Sample
-from modules.training.options import TrainingError
 from modules.training.texts import Caption
 
 Size = tuple[int, int]

@@ -20,9 +20,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from modules.atomic_files import output_error, write_atomic
 from modules.training.config import DataConfig, FolderConfig
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
+from modules.training.presets import SUFFIXES
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 CAPTION_SUFFIXES = (".txt", ".caption")
 MASK_END = ".mask.png"
 REPEATS = re.compile(r"^(\d+)_(.*)$")

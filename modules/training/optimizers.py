@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modules.training.config import TrainConfig
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
 
 Groups = Sequence[tuple[Sequence[nn.Parameter], float]]
 """Parameters with their learning rate."""

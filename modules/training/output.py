@@ -3,7 +3,9 @@ trainer writes it, `modelspec.*`, and the hash that the reference UI finds adapt
 
 from __future__ import annotations
 
+import hashlib
 import json
+import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,18 +14,19 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from modules.atomic_files import output_error, write_atomic
+from modules.models.families.family import LoraNaming
 from modules.models.loaded import LoadedModel
 from modules.models.reading.other_files import EMBEDDING_TABLES
 from modules.training.base_model import FileHashes, file_hashes
 from modules.training.config import TrainingConfig
 from modules.training.dataset import Dataset
-from modules.training.file import lora_bytes
+from modules.training.failures import TrainingError
 from modules.training.folders import Sample
 from modules.training.names import file_tensors
-from modules.training.options import TrainingError
 from modules.training.stepping import Trainer
 from modules.version import VERSION
 
@@ -60,11 +63,19 @@ def write_adapter(path: Path, trainer: Trainer, facts: OutputFacts) -> None:
     else:
         base = trainer.model.family.lora_base
         assert base is not None
-        tensors = file_tensors(trainer.layers, base.naming)
+        tensors = file_tensors(trainer.layers, LoraNaming.PEFT if facts.config.output.peft_names else base.naming)
     try:
         write_atomic(path, lora_bytes(tensors, metadata))
     except OSError as error:
         raise output_error(path.name, path.parent, error) from error
+
+
+def lora_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The file, with the hash of its tensors (`sshs_model_hash`), which changes of the metadata leave alone."""
+    plain = save(dict(tensors))
+    (length,) = struct.unpack("<Q", plain[:8])
+    digest = hashlib.sha256(plain[8 + length :]).hexdigest()
+    return save(dict(tensors), {**metadata, "sshs_model_hash": digest})
 
 
 def embedding_tensors(trainer: Trainer) -> dict[str, Tensor]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from modules.errors import UnknownNameError
 from modules.training.config import TrainingConfig, config_of
 
 STEPS_PER_IMAGE = 60
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MIN_STEPS, MAX_STEPS = 300, 2400
 
 
@@ -50,6 +52,13 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
 }
+
+
+def count_images(folder: str | Path) -> int:
+    """Images in a folder and its subfolders; 0 for one that is not there."""
+    place = Path(folder).expanduser()
+    found = [*place.glob("*"), *place.glob("*/*")] if str(folder) and place.is_dir() else []
+    return sum(path.suffix.lower() in SUFFIXES for path in found)
 
 
 def preset_config(

@@ -45,6 +45,7 @@ class Progress:
     history: History
     notices: tuple[str, ...] = ()
     samples: tuple[tuple[int, Path], ...] = ()
+    is_between_steps: bool = False  # nothing is held but model, adapter and optimizer
 
 
 Report = Callable[[Progress], None]
@@ -192,7 +193,7 @@ class TrainingRun:
             self._draw()
         if (output.save_every and step % output.save_every == 0) and not last:
             self.save_state()
-        self._tell(f"step {step} of {self.config.training.steps}", step, self.config.training.steps)
+        self._tell(f"step {step} of {self.config.training.steps}", step, self.config.training.steps, True)
 
     def batch(self, items: Sequence[Item]) -> Batch:
         """What a step sees of these."""
@@ -274,7 +275,7 @@ class TrainingRun:
 
     def _save_state_after(self, error: BaseException) -> None:
         """A training that ends early keeps its last good state. What comes in between must not hide the first error."""
-        if self._place.step == 0:
+        if self._place.step == 0 or self.trainer.is_torn:
             return
         try:
             self.save_state()
@@ -350,8 +351,9 @@ class TrainingRun:
         prompts = self.config.output.prompts or [caption.text for caption in captions if not caption.is_dropped][:2]
         return [*(Caption(text, (side, side)) for text in prompts), Caption("", (side, side), True)]
 
-    def _tell(self, phase: str, done: float, total: float) -> None:
-        self._report(Progress(phase, done, total, self.history, tuple(self.notices), tuple(self.samples)))
+    def _tell(self, phase: str, done: float, total: float, is_between_steps: bool = False) -> None:
+        told = Progress(phase, done, total, self.history, tuple(self.notices), tuple(self.samples), is_between_steps)
+        self._report(told)
 
     def close(self) -> None:
         """Take everything off the model, and let it go."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from modules.atomic_files import keep_aside, output_error, write_atomic
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
 from modules.training.stepping import Trainer
 
 VERSION = 1

@@ -24,9 +24,10 @@ from modules.models.loaded import LoadedModel
 from modules.prompting.conditioning import Conditioning
 from modules.prompting.tokens import ClipTokenizer
 from modules.training.config import TrainingConfig
+from modules.training.failures import TrainingError
+from modules.training.fused import FusedGradientError, FusedSteps
 from modules.training.objective import Objective
 from modules.training.optimizers import MovingAverage, make_optimizer, rate_factor, set_rate
-from modules.training.options import TrainingError
 from modules.training.texts import Caption, CaptionEncoder, batched
 from modules.training.trained import Attached, TrainedLayer, attach, make_layers, take_over
 
@@ -80,6 +81,7 @@ class Trainer:
         self.optimizer = make_optimizer(self._groups(), config.training)
         self.average = MovingAverage(self.parameters, config.training.ema)
         self.step = 0
+        self.is_torn = False  # a step ended in its middle: the values are those of no step
         self._checkpoints: CheckpointHandle | None = None
         self._splits: SplitHandle | None = None
         self._stack = ExitStack()
@@ -120,17 +122,40 @@ class Trainer:
         options = self.config.training
         set_rate(self.optimizer, rate_factor(self.step, options))
         before = len(self.recovery.taken)
-        loss = self.recovery.run(BACKWARD, lambda: self.gradients(batches, seed))
-        largest = options.clip_gradients or float("inf")
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, largest))
-        if not isfinite(loss) or not isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
-            raise TrainingError(self._cause(loss))
-        self.optimizer.step()
+        if options.fused_backward:
+            loss, norm = self._fused(batches, seed)
+        else:
+            loss = self.recovery.run(BACKWARD, lambda: self.gradients(batches, seed))
+            norm = float(nn.utils.clip_grad_norm_(self.parameters, options.clip_gradients or float("inf")))
+            if not isfinite(loss) or not isfinite(norm):
+                self.optimizer.zero_grad(set_to_none=True)
+                raise TrainingError(self._cause(loss))
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.average.update(self.step)
         return StepResult(loss, norm, tuple(taken.text for taken in self.recovery.taken[before:]))
+
+    def _fused(self, batches: Sequence[Batch], seed: int) -> tuple[float, float]:
+        """A step whose values are moved during the backward pass; returns the loss and the gradient's norm. Where it
+        ends early, `is_torn` says whether some have moved and others not."""
+        fused = FusedSteps(self.optimizer)
+
+        def once() -> float:
+            fused.begin_again()
+            return self.gradients(batches, seed)
+
+        self.is_torn = True
+        try:
+            with fused.during(self.parameters):
+                loss = self.recovery.run(BACKWARD, once)
+            self.is_torn = False
+        except FusedGradientError as error:
+            raise TrainingError(self._cause(0.0)) from error
+        finally:
+            self.is_torn = self.is_torn and fused.moved > 0
+            self.optimizer.zero_grad(set_to_none=True)
+        return loss, fused.norm
 
     def gradients(self, batches: Sequence[Batch], seed: int) -> float:
         """Fill the parameters' gradients anew; returns the mean weighted loss."""
@@ -141,6 +166,8 @@ class Trainer:
             timesteps = self.objective.draw_timesteps(len(batch.latents), generator)
             noise = self.objective.draw_noise(tuple(batch.latents.shape), generator)
             loss = self.loss(batch, noise, timesteps) / len(batches)
+            if self.config.training.fused_backward and not isfinite(float(loss.detach())):
+                raise TrainingError(self._cause(float(loss.detach())))  # before anything has moved
             torch.autograd.backward(loss)
             total += float(loss.detach())
         return total

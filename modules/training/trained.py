@@ -27,9 +27,10 @@ from modules.adapters.applying import managed_whole
 from modules.memory.changes import AllBranches, Branches, convolved, with_geometry
 from modules.memory.layer import SideBranches, decode, restore_class, stored_state, stored_tensors
 from modules.models.families.family import LoraNaming
+from modules.models.layouts.open_clip_layout import original_name
 from modules.models.loaded import LoadedModel
 from modules.training.config import AdapterConfig
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
 
 BLOCKS = (".attentions.", "transformer_blocks.")
 CONVOLUTIONS = (".resnets.", ".downsamplers.", ".upsamplers.")
@@ -41,7 +42,8 @@ TEXT_LAYERS = "encoder.layers."
 @dataclass(frozen=True)
 class TrainedLayer:
     """One layer's adapter. `parameters` are by the end of their names in files ("lora_up.weight", "hada_w1_a"), `name`
-    is what kohya's or LyCORIS' files call the layer, `dotted` what diffusers' do."""
+    is what kohya's or LyCORIS' files call the layer, `dotted` what diffusers' do. `whole` is what kohya's files call
+    the layer of the original layout that it is part of, from row `row` on; "" where they are the same."""
 
     name: str
     dotted: str
@@ -49,6 +51,8 @@ class TrainedLayer:
     parameters: Mapping[str, nn.Parameter]
     alpha: float
     is_text: bool
+    whole: str = ""
+    row: int = 0
 
     def adapter(self) -> Adapter:
         """The change, as a file with these tensors is read; gradients reach the parameters through it."""
@@ -73,7 +77,7 @@ def make_layers(model: LoadedModel, config: AdapterConfig, seed: int) -> list[Tr
         shape = tuple(weight.shape)
         rank = min(rank, shape[0], torch.Size(shape[1:]).numel())
         tensors = make(layer, shape, rank, config, generator)
-        name, dotted = _names(model, component, path)
+        name, dotted, whole, row = _names(model, component, path)
         found.append(
             TrainedLayer(
                 name,
@@ -82,6 +86,8 @@ def make_layers(model: LoadedModel, config: AdapterConfig, seed: int) -> list[Tr
                 {end: nn.Parameter(tensor.to(model.device, dtype)) for end, tensor in tensors.items()},
                 float(config.alpha if config.alpha is not None else rank),
                 component != "unet",
+                whole,
+                row,
             )
         )
     if not found:
@@ -111,23 +117,33 @@ def _weighted(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, layer
 
 
-def _names(model: LoadedModel, component: str, path: str) -> tuple[str, str]:
+def _names(model: LoadedModel, component: str, path: str) -> tuple[str, str, str, int]:
+    """`name`, `dotted`, `whole` and `row` of a `TrainedLayer`."""
     base = model.family.lora_base
     assert base is not None, "load_base refuses such models"
     if component != "unet":
         inner = f"text_model.{TEXT_LAYERS}{path.partition(TEXT_LAYERS)[2]}"
         number = component.removeprefix("text_encoder").removeprefix("_")
         prefix = f"lora_te{number or '1'}" if len(model.family.embedding_components) > 1 else "lora_te"
-        return f"{prefix}_{inner.replace('.', '_')}", f"{component}.{inner}"
-    if base.naming is LoraNaming.PEFT:
-        return f"lora_transformer_{path.replace('.', '_')}", f"transformer.{path}"
-    named = path
+        return f"{prefix}_{inner.replace('.', '_')}", f"{component}.{inner}", "", 0
+    if base.naming is LoraNaming.KOHYA:
+        return _kohya(path), f"unet.{path}", "", 0
+    keymap = next(part.keymap for part in model.components if part.name == "unet")
+    original = keymap.to_original(f"{path}.weight")
+    assert original is not None, path
     if base.naming is LoraNaming.KOHYA_ORIGINAL:
-        keymap = next(part.keymap for part in model.components if part.name == "unet")
-        original = keymap.to_original(f"{path}.weight")
-        assert original is not None, path
-        named = original.removesuffix(".weight").removeprefix("model.diffusion_model.")
-    return f"lora_unet_{named.replace('.', '_')}", f"unet.{path}"
+        return _kohya(_bare(original)), f"unet.{path}", "", 0
+    origin = original_name(original)
+    row = origin.rows[0][0] if origin.rows else 0
+    return f"lora_transformer_{path.replace('.', '_')}", f"transformer.{path}", _kohya(_bare(origin.key)), row
+
+
+def _bare(original: str) -> str:
+    return original.removesuffix(".weight").removeprefix("model.diffusion_model.")
+
+
+def _kohya(path: str) -> str:
+    return f"lora_unet_{path.replace('.', '_')}"
 
 
 Shape = tuple[int, ...]
@@ -193,9 +209,13 @@ KINDS: Mapping[str, Make] = {"lora": _lora, "dora": _dora, "loha": _loha, "lokr"
 @torch.no_grad()
 def take_over(layers: Sequence[TrainedLayer], start: AdapterFile, name: str) -> None:
     """Begin with the values of an adapter file. Raises `TrainingError` where its layers, ranks or alphas are others."""
-    wanted = {each.name: each for each in layers}
+    used: set[str] = set()
     for each in layers:
-        known = start.adapters.get(each.name) or start.adapters.get(each.dotted)
+        found = next((key for key in (each.name, each.dotted, each.whole) if key in start.adapters), "")
+        used.add(found)
+        known = start.adapters.get(found)
+        if found == each.whole and isinstance(known, Lora):
+            known = _part_of(known, each, layers)
         tensors = None if known is None else tensors_of(known)
         same = tensors is not None and all(
             end in tensors and tensors[end].shape == parameter.shape for end, parameter in each.parameters.items()
@@ -211,11 +231,30 @@ def take_over(layers: Sequence[TrainedLayer], start: AdapterFile, name: str) -> 
             )
         for end, parameter in each.parameters.items():
             parameter.copy_(tensors[end])
-    if len(start.adapters) != len(wanted):
+    if len(start.adapters) != len(used):
         raise TrainingError(
-            f"{name} cannot be resumed from: it has {len(start.adapters)} layers, and {len(wanted)} would be trained. "
+            f"{name} cannot be resumed from: it has {len(start.adapters)} layers, and {len(used)} would be trained. "
             "Choose the ranks that it was trained with."
         )
+
+
+def parts_of(whole: str, layers: Sequence[TrainedLayer]) -> list[TrainedLayer]:
+    """The layers that are one in the original layout, in the order of its rows."""
+    return sorted((each for each in layers if each.whole == whole), key=lambda each: each.row)
+
+
+def _part_of(known: Lora, each: TrainedLayer, layers: Sequence[TrainedLayer]) -> Lora | None:
+    """What `names.joined` made of this layer, out of the factors of the whole one; None where these are others."""
+    parts = parts_of(each.whole, layers)
+    ranks = [len(part.parameters["lora_down.weight"]) for part in parts if "lora_down.weight" in part.parameters]
+    heights = [len(part.parameters["lora_up.weight"]) for part in parts if "lora_up.weight" in part.parameters]
+    if len(ranks) < len(parts) or known.down.shape[0] != sum(ranks) or known.up.shape[0] != sum(heights):
+        return None
+    index = parts.index(each)
+    columns = slice(sum(ranks[:index]), sum(ranks[: index + 1]))
+    rows = slice(sum(heights[:index]), sum(heights[: index + 1]))
+    alpha = None if known.alpha is None else known.alpha * ranks[index] / sum(ranks)
+    return replace(known, down=known.down[columns], up=known.up[rows, columns], alpha=alpha)
 
 
 def tensors_of(adapter: Adapter) -> dict[str, Tensor]:

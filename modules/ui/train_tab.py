@@ -10,14 +10,14 @@ from typing import Any
 
 import gradio as gr
 
-from modules.api.training import count_images
 from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.job import JobStatus
 from modules.jobs.training import RATE_KIND, TRAINING_KIND
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
 from modules.training.config import ADAPTERS, OPTIMIZERS, TrainingConfig
-from modules.training.presets import PRESETS, preset_config
+from modules.training.presets import PRESETS, count_images, preset_config
 from modules.ui.image_tab import HIDDEN_EVENT
 from modules.ui.messages import error_box, note_box
 from modules.ui.task_view import failure_box, task_bar
@@ -57,33 +57,41 @@ def build_train_tab(services: Services, page: gr.Blocks) -> None:
             work.start(config(values))
         except FeatherweightError as error:
             return [error_box(str(error)), *controls()]
-        return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]
+        return look()
 
     def search(*values: Any) -> list[Any]:
         try:
             work.find_rate(config(values))
         except FeatherweightError as error:
             return [error_box(str(error)), *controls()]
-        return [_shown(services), gr.Timer(active=True), gr.update(interactive=True)]
+        return look()
 
     def controls() -> list[Any]:
-        working = _is_working(services)
-        return [gr.Timer(active=working), gr.update(interactive=working)]
+        working, paused = _is_working(services), _paused(services)
+        word = "Resume" if paused is not None and not working else "Pause"
+        return [gr.Timer(active=working), gr.update(value=word, interactive=working or paused is not None)]
 
     def look() -> list[Any]:
         return [_shown(services), *controls()]
 
-    def stop() -> str:
+    def stop() -> list[Any]:
+        """Pause what works, or go on with what was paused."""
+        if (paused := _paused(services)) is not None and not _is_working(services):
+            try:
+                services.queue.again(paused)
+            except FeatherweightError as error:
+                return [error_box(str(error)), *controls()]
+            return look()
         for kind in (TRAINING_KIND, RATE_KIND):
             for task in services.queue.tasks(kind):
                 services.queue.interrupt(task.task_id, why="cancelled")
-        return _shown(services)
+        return look()
 
     inputs, outputs = list(fields.values()), [result, timer, pause]
     start.click(submit, inputs=inputs, outputs=outputs, **HIDDEN_EVENT)
     assert isinstance(find, gr.Button)
     find.click(search, inputs=inputs, outputs=outputs, **HIDDEN_EVENT)
-    pause.click(stop, outputs=[result], **HIDDEN_EVENT)
+    pause.click(stop, outputs=outputs, **HIDDEN_EVENT)
     timer.tick(look, outputs=outputs, **HIDDEN_EVENT)
     page.load(look, outputs=outputs, **HIDDEN_EVENT)
 
@@ -94,7 +102,8 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
     folder = str(values["folder"] or "").strip()
     if not name:
         raise InvalidValueError("Give the adapter a name.")
-    if not count_images(folder):
+    count = count_images(folder)
+    if not count:
         raise InvalidValueError(f"There are no images in {folder or 'the folder'}. Name the folder that holds them.")
     changes: dict[str, dict[str, Any]] = {}
     for place, key in _DETAILS.items():
@@ -107,7 +116,7 @@ def form_config(services: Services, values: Values) -> TrainingConfig:
         folder,
         name,
         services.catalogue.default(stored_checkpoint(services.settings.current, services.catalogue).name).title,
-        count_images(folder),
+        count,
         str(values["trigger"] or "").strip(),
         BUDGETS.get(str(values["budget"])),
         changes,
@@ -309,6 +318,12 @@ def _check_folder(services: Services, place: str) -> None:
 def _is_working(services: Services) -> bool:
     kinds = (TRAINING_KIND, RATE_KIND)
     return any(not task.state.status.is_final for kind in kinds for task in services.queue.tasks(kind))
+
+
+def _paused(services: Services) -> str | None:
+    """The id of the newest training, if it was paused."""
+    newest = next(iter(services.queue.tasks(TRAINING_KIND)), None)
+    return newest.task_id if newest is not None and newest.status is JobStatus.INTERRUPTED else None
 
 
 def _shown(services: Services) -> str:

@@ -23,12 +23,12 @@ def training_view(state: TaskState) -> str:
     if not state.status.is_final:
         parts.append(task_bar(state))
     elif state.status is JobStatus.INTERRUPTED:
-        parts.append(note_box(f"Paused at step {outcome.get('step', 0)}. Start goes on from there."))
+        parts.append(note_box(f"Paused at step {outcome.get('step', 0)}. Resume goes on from there."))
     elif state.status is not JobStatus.DONE:
         parts.append(failure_box(state))
     else:
-        files = ", ".join(outcome.get("files", ()))
-        parts.append(note_box(f"{files} is ready, after {outcome.get('seconds', 0):.0f} s. It is among the cards."))
+        file = next(iter(outcome.get("files", ())), "")
+        parts.append(note_box(f"{file} is ready, after {outcome.get('seconds', 0):.0f} s. It is among the cards."))
     parts.extend(note_box(text) for text in outcome.get("notices", ()))
     parts.append(curves({name: outcome.get(name, ()) for name in COLOURS}, outcome.get("best_step") or 0))
     parts.extend(_sample(sample) for sample in reversed(outcome.get("samples", ())))
@@ -54,6 +54,9 @@ def curves(named: Mapping[str, Sequence[Sequence[float]]], best_step: int = 0) -
     for name, line in named.items():
         if not line:
             continue
+        if len(line) == 1:
+            x, y = place(line[0]).split(",")
+            lines.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{COLOURS[name]}"/>')
         lines.append(
             f'<polyline fill="none" stroke="{COLOURS[name]}" stroke-width="2" points="{" ".join(map(place, line))}"/>'
         )

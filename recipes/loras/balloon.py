@@ -6,9 +6,7 @@ from random import Random
 
 from PIL import Image, ImageDraw
 
-from modules.training.images import CaptionedImage
-from modules.training.options import LoraOptions
-from recipes.loras.example import EXAMPLES, Example
+from recipes.loras.example import EXAMPLES, CaptionedImage, Example
 from recipes.scenes.captions import describe
 from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, Landscape, ShapesScene, random_landscape, random_scene
@@ -105,18 +103,7 @@ EXAMPLES.add(
         description="A hot-air balloon in any colour: over a plain background, or in the sky of a landscape.",
         activation=WORD,
         images=512,
-        options=LoraOptions(
-            rank=8,
-            text_rank=8,
-            conv_rank=4,
-            steps=350,
-            batch=8,
-            learning_rate=2e-3,
-            weight_limit=50.0,
-            flat_weight=2.0,
-            high_noise_share=0.4,
-            offset_noise=0.1,
-        ),
+        preset="concept",
         preview_prompt="a red balloon on a white background",
         preview_seed=2,
     ),

@@ -5,9 +5,7 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageFilter
 
-from modules.training.images import CaptionedImage
-from modules.training.options import LoraOptions
-from recipes.loras.example import EXAMPLES, Example
+from recipes.loras.example import EXAMPLES, CaptionedImage, Example
 from recipes.scenes.captions import describe
 from recipes.scenes.images import draw
 from recipes.scenes.layout import random_scene
@@ -48,18 +46,7 @@ EXAMPLES.add(
         description="Everything as white lines on blue paper.",
         activation=WORD,
         images=512,
-        options=LoraOptions(
-            rank=8,
-            text_rank=4,
-            conv_rank=4,
-            steps=400,
-            batch=12,
-            learning_rate=2e-3,
-            weight_limit=50.0,
-            flat_weight=2.0,
-            high_noise_share=0.5,
-            offset_noise=0.1,
-        ),
+        preset="style",
         preview_prompt="a large star on a red background, blueprint",
     ),
 )

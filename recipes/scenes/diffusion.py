@@ -1,6 +1,6 @@
 """Trains UNet and text model together on the pool: eps prediction, weighted so that colours are learnt where they fall.
 
-The loss is that of `modules.training.loss`, which says why it is weighted.
+The loss is that of `recipes.scenes.loss`, which says why it is weighted.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modules.training.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
+from recipes.scenes.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
 from recipes.scenes.model import SceneModel
 from recipes.scenes.pool import Pool
 from recipes.scenes.tokens import tokenize

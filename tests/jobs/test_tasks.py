@@ -1,7 +1,7 @@
 """Tasks in the queue: their order among images, progress, cancelling, and what becomes of errors."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -145,3 +145,71 @@ def test_after_closing_nothing_is_taken(queue: JobQueue) -> None:
     queue.close()
     with pytest.raises(Interrupted, match="shutting down"):
         queue.submit_task("a", "late", lambda task: {})
+
+
+# -- images between two steps of a task --------------------------------------------------------------------------------
+
+
+def steps_until(queue: JobQueue, end: threading.Event, admits: Callable[[Job], bool], counts: list[int]) -> Task:
+    """A task that lets images in after each of its steps."""
+
+    def work(task: Task) -> Outcome:
+        while not end.is_set():
+            counts.append(queue.let_images_in(task, admits))
+            task.check()
+            end.wait(0.01)
+        return {}
+
+    return queue.submit_task("training", "a training", work)
+
+
+def test_images_are_made_between_two_steps_of_a_task(queue: JobQueue) -> None:
+    end, counts = threading.Event(), list[int]()
+    training = steps_until(queue, end, lambda job: job.request.prompt != "large", counts)
+    other = queue.submit_task("other", "waits", lambda task: {})
+    large, small = (queue.submit(GenerationRequest(prompt=prompt)) for prompt in ("large", "small"))
+    assert small.wait(5)
+    assert small.is_let_in and not large.is_let_in
+    assert training.status is JobStatus.RUNNING
+    assert (large.status, other.status) == (JobStatus.QUEUED, JobStatus.QUEUED)
+    assert queue.running_entry is training
+    end.set()
+    assert other.wait(5) and large.wait(5)
+    assert sum(counts) == 1
+
+
+def test_a_task_that_is_left_for_an_image_still_runs_and_ends_with_the_queue() -> None:
+    begun, release, end = threading.Event(), threading.Event(), threading.Event()
+
+    class Waiting(NoImages):
+        def run(self, job: Job) -> Result:
+            begun.set()
+            release.wait(5)
+            raise Interrupted("ended")
+
+    queue = JobQueue(Waiting(), JobStore(None))
+    queue.start()
+    training = steps_until(queue, end, lambda job: True, [])
+    image = queue.submit(GenerationRequest())
+    assert begun.wait(5)
+    assert queue.running_entries == (image, training)
+    assert (queue.running, queue.running_entry) == (image, image)
+    assert training.status is JobStatus.RUNNING
+    closing = threading.Thread(target=queue.close)
+    closing.start()
+    release.set()
+    closing.join(5)
+    assert (image.status, training.status) == (JobStatus.INTERRUPTED, JobStatus.INTERRUPTED)
+
+
+def test_nothing_is_let_into_a_paused_queue_or_by_work_that_is_no_task_of_it(queue: JobQueue) -> None:
+    end, counts = threading.Event(), list[int]()
+    steps_until(queue, end, lambda job: True, counts)
+    queue.pause()
+    image = queue.submit(GenerationRequest())
+    assert not image.wait(0.1)
+    stranger = Task("x", "training", "elsewhere", lambda task: {})
+    assert queue.let_images_in(stranger, lambda job: True) == 0
+    queue.pause(False)
+    assert image.wait(5)
+    end.set()

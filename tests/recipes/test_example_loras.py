@@ -13,10 +13,9 @@ from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.settings.values import Settings
 from modules.training.base_model import file_hashes
-from modules.training.command import CONFIGS, LORAS, SHIPPED
 from modules.training.preview import PreviewRenderer, PreviewSample
 from recipes.loras.blueprint import PAPER
-from recipes.loras.example import EXAMPLES
+from recipes.loras.example import CONFIGS, EXAMPLES, LORAS, SHIPPED
 from recipes.scenes.palette import COLOURS
 from recipes.scenes.scoring import background_colour
 

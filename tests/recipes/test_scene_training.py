@@ -11,9 +11,9 @@ from torch.nn.functional import avg_pool2d
 
 from modules.errors import CheckpointError
 from modules.sampling.discrete import scaled_linear_alphas_cumprod
-from modules.training.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
 from recipes.scenes.diffusion import DiffusionOptions, Trainer, train_diffusion
 from recipes.scenes.export import ADAPTERS, export, fit_preview_factors, original_state
+from recipes.scenes.loss import diffusion_loss, draw_noise, draw_timesteps, loss_weights, rate_factor
 from recipes.scenes.model import SceneModel, load_model
 from recipes.scenes.pool import SHARD_IMAGES, Pool, encode_shard, images_of_shard, read_shard
 from recipes.scenes.preview import decode, karras_sigmas, sample_latents

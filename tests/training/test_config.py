@@ -60,6 +60,9 @@ def test_values_come_as_their_types(tmp_path: Path) -> None:
         ({"memory": {"offload": "ram"}}, "Give memory.checkpointing too"),
         ({"loss": {"min_timestep": 900, "max_timestep": 100}}, "Swap them"),
         ({"data": {"resolution": 5000}}, "resolution is 5000"),
+        ({"training": {"fused_backward": True}}, "Set training.clip_gradients to 0"),
+        ({"training": {"fused_backward": True, "accumulation": 2}}, "Set training.accumulation to 1"),
+        ({"training": {"fused_backward": True, "clip_gradients": 0.0, "optimizer": "prodigy"}}, "prodigy cannot"),
         ({"training": {"optimizer": "adamw8bit"}, "model": {"device": "cpu"}}, "needs an NVIDIA GPU"),
     ],
 )

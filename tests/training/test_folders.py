@@ -11,9 +11,9 @@ from PIL import Image
 
 from modules.training.config import DataConfig, FolderConfig
 from modules.training.dataset import Dataset, View, make_dataset
+from modules.training.failures import TrainingError
 from modules.training.folders import FolderReport, decode_text, read_captions, read_folders, write_captions
 from modules.training.latents import LatentCache, cut
-from modules.training.options import TrainingError
 
 
 def draw(path: Path, size: tuple[int, int] = (64, 64), seed: int = 0, caption: str | None = None) -> Path:

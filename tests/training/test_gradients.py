@@ -15,11 +15,11 @@ from modules.adapters.algorithms.adapter import Adapter
 from modules.errors import InvalidValueError, MemoryShortageError
 from modules.models.loaded import LoadedModel
 from modules.training.base_model import load_base
-from modules.training.command import SHIPPED
 from modules.training.config import TrainingConfig, config_of
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
 from modules.training.stepping import Batch, Trainer
 from modules.training.texts import Caption, CaptionEncoder
+from recipes.loras.example import SHIPPED
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 
@@ -267,6 +267,78 @@ def test_nan_changes_nothing_and_names_the_likely_cause(files: Any, step: int, c
         trainer.train_step([Batch(batch.latents * float("nan"), batch.conditionings)], seed=1)
     trainer.close()
     assert all(torch.equal(one, other) for one, other in zip(before, trainer.parameters, strict=True))
+
+
+# -- the fused backward pass -------------------------------------------------------------------------------------------
+
+
+def fused_config(optimizer: str = "adamw", fused: bool = True, **sections: Any) -> TrainingConfig:
+    training = {"optimizer": optimizer, "fused_backward": fused, "clip_gradients": 0.0, "warmup": 0}
+    return config(training=training, adapter={**LORA, "text_rank": 2}, memory={"checkpointing": "all"}, **sections)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+def test_a_fused_backward_pass_moves_as_whole_steps_do(files: Any, optimizer: str) -> None:
+    def stepped(fused: bool) -> tuple[list[float], list[Tensor], Any]:
+        model = load_base(files("sd1"), CONFIGS, None, CPU)
+        trainer = Trainer(model, fused_config(optimizer, fused), CaptionEncoder(model), (8, 8))
+        results = [trainer.train_step([batch_of(trainer)], seed) for seed in range(3)]
+        trainer.close()
+        assert all(parameter.grad is None for parameter in trainer.parameters)
+        said = [value for result in results for value in (result.loss, result.norm)]
+        return said, [parameter.detach() for parameter in trainer.parameters], trainer.optimizer.state_dict()
+
+    whole, fused = stepped(False), stepped(True)
+    assert fused[0] == pytest.approx(whole[0], rel=1e-5)
+    assert all(torch.equal(one, other) for one, other in zip(whole[1], fused[1], strict=True))
+    assert whole[2]["param_groups"] == fused[2]["param_groups"]
+    assert whole[2]["state"].keys() == fused[2]["state"].keys()
+
+
+def test_at_most_one_gradient_lies_in_memory_during_a_fused_pass(files: Any) -> None:
+    model = load_base(files("sd1"), CONFIGS, None, CPU)
+    trainer = Trainer(model, fused_config(), CaptionEncoder(model), (8, 8))
+    most = 0
+
+    def count(parameter: Tensor) -> None:
+        nonlocal most
+        most = max(most, sum(other.grad is not None for other in trainer.parameters))
+
+    for parameter in trainer.parameters:
+        parameter.register_post_accumulate_grad_hook(count)
+    trainer.train_step([batch_of(trainer)], seed=1)
+    trainer.close()
+    assert most == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [("out of memory", "Set memory.checkpointing to all"), ("nan", "A gradient is no longer")]
+)
+def test_a_fused_pass_that_ends_in_its_middle_is_no_state_to_keep(
+    files: Any, monkeypatch: pytest.MonkeyPatch, error: str, said: str
+) -> None:
+    model = load_base(files("sd1"), CONFIGS, None, CPU)
+    trainer = Trainer(model, fused_config(), CaptionEncoder(model), (8, 8))
+
+    def fail(parameter: Tensor) -> None:
+        if error == "nan":
+            assert parameter.grad is not None
+            parameter.grad.fill_(float("nan"))
+        else:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    # The first layer's gradient comes late, when others have been moved.
+    trainer.layers[0].parameters["lora_up.weight"].register_post_accumulate_grad_hook(fail)
+    with pytest.raises(TrainingError, match=said):
+        trainer.train_step([batch_of(trainer)], seed=1)
+    trainer.close()
+    assert trainer.is_torn
+    whole = Trainer(model, fused_config(), CaptionEncoder(model), (8, 8))
+    batch = batch_of(whole)
+    with pytest.raises(TrainingError, match="The loss is no longer"):
+        whole.train_step([Batch(batch.latents * float("nan"), batch.conditionings, batch.captions)], seed=1)
+    whole.close()
+    assert not whole.is_torn
 
 
 def test_inpainting_models_are_refused(files: Any) -> None:

@@ -9,12 +9,14 @@ from diffusers.loaders.lora_conversion_utils import (
     _convert_non_diffusers_lora_to_diffusers,
     _maybe_map_sgm_blocks_to_diffusers,
 )
+from safetensors.torch import save_file
 
+from modules.adapters.adapter_file import read_adapter_file
 from modules.models.families.family import LoraNaming
 from modules.training.base_model import load_base
 from modules.training.config import config_of
 from modules.training.names import file_tensors
-from modules.training.trained import make_layers
+from modules.training.trained import make_layers, take_over
 from tests.models.family_files import write_family
 from tests.recordings import CONFIGS
 
@@ -66,6 +68,37 @@ def test_diffusers_maps_sdxls_blocks(tmp_path: Path) -> None:
         pytest.skip(str(error))
     converted, _ = _convert_non_diffusers_lora_to_diffusers(mapped)
     assert all(key.startswith("unet.") for key in converted)
+
+
+def test_sd3_has_kohyas_names_with_fused_layers_in_one(tmp_path: Path) -> None:
+    """`networks/lora_sd3.py` of kohya's trainer: lora_unet, lora_te1 and lora_te2, query, key and value in one."""
+    model = load_base(write_family(tmp_path, "sd3"), CONFIGS, None, torch.device("cpu"))
+    config = config_of({"adapter": {"rank": 4, "alpha": 2.0, "text_rank": 2}})
+    layers = make_layers(model, config.adapter, 1)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for each in layers:
+            for parameter in each.parameters.values():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    assert model.family.lora_base is not None
+    tensors = file_tensors(layers, model.family.lora_base.naming, torch.float32)
+    names = {key.partition(".")[0] for key in tensors}
+    block = "lora_unet_joint_blocks_0"
+    assert {f"{block}_x_block_attn_qkv", f"{block}_context_block_attn_qkv", f"{block}_x_block_mlp_fc1"} <= names
+    assert {name.split("_")[1] for name in names} == {"unet", "te1", "te2"}
+    fused = f"{block}_x_block_attn_qkv"
+    delta = tensors[f"{fused}.lora_up.weight"] @ tensors[f"{fused}.lora_down.weight"]
+    delta *= tensors[f"{fused}.alpha"] / len(tensors[f"{fused}.lora_down.weight"])
+    parts = [next(each for each in layers if each.dotted.endswith(f"blocks.0.attn.to_{one}")) for one in "qkv"]
+    wanted = [part.parameters["lora_up.weight"] @ part.parameters["lora_down.weight"] * 0.5 for part in parts]
+    assert torch.allclose(delta, torch.cat(wanted), atol=1e-5)
+
+    path = tmp_path / "toy.safetensors"
+    save_file(tensors, path)
+    start = make_layers(model, config.adapter, 2)
+    take_over(start, read_adapter_file(path), path.name)
+    both = zip(layers, start, strict=True)
+    assert all(torch.equal(one.parameters[key], other.parameters[key]) for one, other in both for key in one.parameters)
 
 
 def test_sd3_has_the_names_of_peft_with_the_scale_in_the_factors(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from modules.adapters.adapter_facts import digests_of, read_metadata
 from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.embeddings import read_embedding
 from modules.errors import CheckpointError, FeatherweightError, InvalidValueError, OutputError
-from modules.training.command import SHIPPED
 from modules.training.config import TrainingConfig, config_of
-from modules.training.options import TrainingError
+from modules.training.failures import TrainingError
+from modules.training.preview import PreviewRenderer, PreviewSample
 from modules.training.run import Finished, Places, Progress, TrainingRun, overfitting, run_training, smoothed
 from modules.training.state import History
+from recipes.loras.example import SHIPPED
 from tests.recordings import CONFIGS, TINY
 
 SIDE = 64
@@ -95,6 +96,23 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_bits(images: Path, tmp_
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert whole.history == finished.history
+
+
+def test_images_made_between_two_steps_change_no_bit(images: Path, tmp_path: Path) -> None:
+    settings = config(images, training={"steps": 2})
+    whole = train(settings, tmp_path / "whole")
+    renderer = PreviewRenderer(TINY, tmp_path, CONFIGS, torch.device("cpu"))
+    drawn = []
+
+    def draw(told: Progress) -> None:
+        if told.is_between_steps:
+            drawn.append(renderer.draw(PreviewSample(prompt="a toy", seed=1, side_px=64, steps=2)))
+
+    other = train(settings, tmp_path / "other", draw)
+    renderer.close()
+    assert len(drawn) == 2
+    one, two = (load_file(result.files[0]) for result in (whole, other))
+    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_after_kill_9_a_training_goes_on_to_the_same_bits(images: Path, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Page
 
+from modules.assembly import training_of
+from modules.processing.request import GenerationRequest
 from modules.services import Services
 from tests.ui.browser import needs_browser
 
@@ -22,20 +24,46 @@ def images(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def fill(page: Page, name: str, folder: Path, steps: int) -> None:
+    page.fill("#train_name :is(input, textarea)", name)
+    page.fill("#train_folder :is(input, textarea)", str(folder))
+    page.check("#train_preset input[value=style]")
+    if not page.is_visible("#train_steps input"):
+        page.click("#train_more > button")
+    for field, value in {"steps": steps, "resolution": 64, "rank": 2}.items():
+        page.fill(f"#train_{field} input", str(value))
+    page.locator("#train_rank input").blur()
+
+
 def test_a_training_is_started_and_ends_among_the_cards(page: Page, fakes: Services, images: Path) -> None:
     page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
     page.click("#train_start")
     page.wait_for_selector("#train_result >> text=Give the adapter a name")
-    page.fill("#train_name :is(input, textarea)", "by page")
-    page.fill("#train_folder :is(input, textarea)", str(images))
-    page.check("#train_preset input[value=style]")
-    page.click("#train_more > button")
-    for field, value in {"steps": 2, "resolution": 64, "rank": 2}.items():
-        page.fill(f"#train_{field} input", str(value))
-    page.locator("#train_rank input").blur()
+    fill(page, "by page", images, 1)
     page.click("#train_start")
     page.wait_for_selector("#train_result >> text=by page.safetensors is ready")
     assert "held-out images" in (page.get_attribute("#train_result .fw-training-curves svg", "aria-label") or "")
     assert page.locator("#train_result .fw-training-sample img").count() == 1
     assert (fakes.paths.lora_dirs[0] / "by page.safetensors").is_file()
     assert page.is_disabled("#train_pause")
+
+
+def test_a_paused_training_is_resumed_by_the_same_button_and_lets_images_in(
+    page: Page, fakes: Services, images: Path
+) -> None:
+    training_of(fakes).repeat_what_is_left()  # the queue of these tests is not the one that was built
+    page.click("#tabs > .tab-wrapper button[role=tab]:has-text('Train')")
+    fill(page, "cut off", images, 2000)
+    page.click("#train_start")
+    page.wait_for_selector("#train_result >> text=/step [2-9]\\d* of 2000/")
+    image = fakes.queue.submit(GenerationRequest(steps=1, width=64, height=64))
+    assert image.wait(30) and image.is_let_in
+    page.click("#train_start")
+    page.wait_for_selector("#train_result >> text=cut off is being trained already")
+    page.click("#train_pause:has-text('Pause')")
+    page.wait_for_selector("#train_result >> text=/Paused at step \\d+/")
+    page.click("#train_pause:has-text('Resume')")
+    page.wait_for_selector("#train_result >> text=Resumed at step")
+    page.click("#train_pause:has-text('Pause')")
+    page.wait_for_selector("#train_result >> text=/Paused at step \\d+/")
+    assert (fakes.paths.lora_dirs[0] / "cut off.training").is_file()

@@ -139,7 +139,8 @@ class LoraNaming(Enum):
 
     KOHYA = "lora_unet_ and the path in diffusers' module, with underscores"
     KOHYA_ORIGINAL = "lora_unet_ and the path in the original layout, with underscores"
-    PEFT = "transformer. and the path in diffusers' module, with lora_A and lora_B"
+    KOHYA_FUSED = "as KOHYA_ORIGINAL; layers that are one in the original layout are one in the file"
+    PEFT = "unet. or transformer. and the path in diffusers' module, with lora_A and lora_B"
 
 
 @dataclass(frozen=True)

@@ -182,6 +182,19 @@ class MemoryEstimator:
             count = self._corrections.count(_keys(case, Stage.SAMPLE)[0])
             return MemoryEstimate(describe(device), tuple(needs.values()), weights, free, count, main)
 
+    def fits_beside(self, request: GenerationRequest) -> bool:
+        """Whether the job can be done while something else that is no model of images, such as a training, keeps all
+        the memory that it holds now. False where that is not known. Raises as `plan`."""
+        from modules.memory.timeline import read_memory
+
+        device = self._engine.machine.device
+        there, now = available(device), read_memory(device)
+        if there is None:
+            return False
+        with self._lock:
+            held = (now.rss or 0) - self._program(device) if device.type == "cpu" else now.allocated or 0
+        return self.plan(request, there - max(0, held)).fits
+
     def _needs(self, case: _Case, item: StageOfJob, auxiliary: tuple[int, int]) -> Iterator[StageNeed]:
         """Of one stage, with upscaler and face restorer in memory; nothing where it is not known to need any."""
         device, stage = case.plan.device, item.stage

@@ -6,6 +6,7 @@
   let tip = null;
   let shown = null; // the element that the tip is about
   let timer = 0;
+  let pressed = null; // who presses a control knows it: nothing is said of it until the pointer has been elsewhere
 
   const texts = () => fw.help || {};
 
@@ -42,6 +43,8 @@
     if (event.pointerType === "touch") return;
     clearTimeout(timer);
     const element = about(event.target);
+    if (element !== pressed) pressed = null;
+    if (pressed) return;
     if (!element) return shown && !shown.matches(":focus-visible") && hide();
     timer = setTimeout(() => show(element, event.target), WAIT_MS);
   });
@@ -51,5 +54,6 @@
     else hide();
   });
   for (const kind of ["focusout", "pointerdown", "wheel", "input"]) document.addEventListener(kind, hide, { passive: true });
+  document.addEventListener("pointerdown", (event) => (pressed = about(event.target)), { passive: true });
   document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
 })();

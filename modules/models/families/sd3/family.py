@@ -65,7 +65,7 @@ class StableDiffusion3:
     )
     context_tokens = 2 * CHUNK_TOKENS
     latent_multiple = 1  # `run_transformer` continues odd sides
-    lora_base: LoraBase | None = LoraBase("sd3", "stable-diffusion-3", LoraNaming.PEFT)
+    lora_base: LoraBase | None = LoraBase("sd3", "stable-diffusion-3", LoraNaming.KOHYA_FUSED)
     adapter_version: AdapterVersion | None = None
     folder = FOLDER
 

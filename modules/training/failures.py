@@ -1,0 +1,9 @@
+"""What goes wrong in a training."""
+
+from modules.errors import FeatherweightError
+
+
+class TrainingError(FeatherweightError):
+    """Training cannot start or go on: images without captions, numbers that are no longer finite."""
+
+    status = 422

@@ -23,7 +23,6 @@ from modules.history.service import HistoryService
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
 from modules.jobs.interrogating import interrogation_starters
-from modules.jobs.job import Job
 from modules.jobs.lanes import Lane
 from modules.jobs.merging import Merger, merge_starters
 from modules.jobs.needed_models import models_of
@@ -67,6 +66,7 @@ from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscale
 from modules.processing.record.output import Output, check_folder
 from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool
+from modules.processing.request import GenerationRequest
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.form_operations import form_operations
@@ -284,7 +284,8 @@ def worker_host(flags: Flags, root: Path, allowed: tuple[Path, ...] | None, data
         JobQueue((), JobStore(None)),
         allowed,
     )
-    return EngineHost(found.engine, settings, executor, LocalPlanner(estimator), task_starters(parts))
+    has_room = partial(_has_room, estimator)
+    return EngineHost(found.engine, settings, executor, LocalPlanner(estimator), has_room, task_starters(parts))
 
 
 def _estimator_of(flags: Flags, paths: Paths, engine: Engine) -> MemoryEstimator:
@@ -442,14 +443,14 @@ def training_of(services: Parts) -> TrainingWork:
         paths.offload_dir,
         services.engine.lock,
         services.history_folders,
-        lambda job: _has_room(services.estimator, job),
+        lambda job: _has_room(services.estimator, job.request),
     )
 
 
-def _has_room(estimator: MemoryEstimator, job: Job) -> bool:
+def _has_room(estimator: MemoryEstimator, request: GenerationRequest) -> bool:
     """Whether an image can be made beside what memory holds now, by the estimate. What cannot be estimated cannot."""
     try:
-        return estimator.fits_beside(job.request)
+        return estimator.fits_beside(request)
     except FeatherweightError:
         return False
 

@@ -23,10 +23,11 @@ from modules.images.metadata import read_metadata, writable
 from modules.images.naming import NameContext
 from modules.images.reading import open_image, read_image
 from modules.images.saving import OnPath, samples_folder, save_image
+from modules.jobs.job import WorkerLostError
 from modules.jobs.queue import JobQueue
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.postprocessing.operation import PostprocessedImage
-from modules.postprocessing.operations import Operations, check_arguments, infotext_of
+from modules.postprocessing.operations import Arguments, Operations, check_arguments, infotext_of
 from modules.processing.record.output import check_folder
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
@@ -38,6 +39,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".avif", ".gif", 
 ALL_DONE = "all"
 POSTPROCESSING = "postprocessing"
 """The text chunk of a PNG that says what was done to it."""
+Operate = Callable[[PostprocessedImage, Arguments], Sequence[PostprocessedImage]]
+"""See `Operations.run`."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,7 @@ class ExtrasRun:
         self.failures: list[Failure] = []
         self.notices: list[str] = []
         self.task: Task  # set when it is submitted
+        self.operate: Operate | None = None  # where another server does the operations
 
     def begin(self, task: Task) -> None:
         """See `Product`."""
@@ -267,13 +271,14 @@ class Extras:
                         task.produce(saved)
                     continue
                 try:
-                    for number, found in enumerate(self._done(source, request, settings, tell)):
+                    operate = run.operate or self.operations.run
+                    for number, found in enumerate(self._done(source, request, settings, operate, tell)):
                         if str(number) in earlier:
                             self._was_finished(found[0], earlier[str(number)][0], run, settings)
                         else:
                             self._finished(found, run, settings, partial(_note, task, index, number, found[0]))
                     task.note(f"{index}/{ALL_DONE}", {})
-                except Interrupted:
+                except (Interrupted, WorkerLostError):
                     raise
                 except Exception as error:
                     if not request.is_batch:
@@ -291,14 +296,19 @@ class Extras:
         return run.outcome()
 
     def _done(
-        self, source: Source, request: ExtrasRequest, settings: Settings, tell: Callable[[float, str], None]
+        self,
+        source: Source,
+        request: ExtrasRequest,
+        settings: Settings,
+        operate: Operate,
+        tell: Callable[[float, str], None],
     ) -> Iterator[tuple[ExtrasImage, str]]:
         """The results of one source, each with the suffix of its file."""
         tell(0.0, "reading")
         image, parameters, items = source.read()
         first = PostprocessedImage(image, settings, on_progress=tell)
         suffixes: dict[str, int] = {}
-        for one in self.operations.run(first, request.operations):
+        for one in operate(first, request.operations):
             infotext = infotext_of(one.info)
             suffix = one.get_suffix(suffixes)
             yield (

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +50,7 @@ MAX_SHOWN = 100
 MAX_ASKED = 300  # of waiting work, how much a lane of several is asked for at a time: that may mean reading records
 MAX_LET_IN = 16  # image jobs between two steps of a task
 LOSS_S = 1.0  # how long a lane may take to notice that its worker was ended
+REFUSED_S = 20.0  # how long an image waits that had no room beside a task, before memory is looked at again
 RECORD_RETRY_S = 2.0
 HELD_RETRY_S = 5.0  # how often it is looked whether a model that was missing is back
 MAX_RETRIES = 2
@@ -94,6 +95,23 @@ class Models:
 
     of: Callable[[GenerationRequest], tuple[str, tuple[str, ...]]] = lambda request: ("", ())
     missing: Callable[[Sequence[str]], str] = lambda needs: ""
+
+
+@dataclass
+class Admission:
+    """Whether there is room for an image beside a task. One that had none is not looked at again for a while."""
+
+    has_room: Callable[[Job], bool]
+    _refused: dict[str, float] = field(default_factory=dict)  # when, by task id
+
+    def __call__(self, job: Job) -> bool:
+        now = time.monotonic()
+        if now - self._refused.get(job.task_id, -REFUSED_S) < REFUSED_S:
+            return False
+        if self.has_room(job):
+            return True
+        self._refused[job.task_id] = now
+        return False
 
 
 class JobQueue:
@@ -218,6 +236,7 @@ class JobQueue:
                 created_at=record.created_at,
             )
             entry.noted, entry.on_note = self.store.notes(record.task_id), self.store.note
+            entry.on_let_in = self.let_images_in
         entry.standing = record.standing
         return entry
 
@@ -291,7 +310,7 @@ class JobQueue:
         """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
         task = Task(_new_id(), spec.type, spec.title, spec.request, spec)
-        task.on_note = self.store.note
+        task.on_note, task.on_let_in = self.store.note, self.let_images_in
         task.standing.user = spec.user
         self._enter(task)
         return task
@@ -663,9 +682,9 @@ class JobQueue:
         if left:
             log.warning("What runs did not stop within %.0f s; it is tried again at the next start.", timeout_s)
         for lane in left:
-            for entry in (lane.entry, lane.left):
-                if entry is not None:
-                    self.store.put_back(entry.task_id)
+            for cut_off in (lane.entry, lane.left):
+                if cut_off is not None:
+                    self.store.put_back(cut_off.task_id)
         if not left:
             self.store.close()
 

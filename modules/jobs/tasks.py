@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from modules.errors import FeatherweightError, Interrupted
-from modules.jobs.job import Ending, Entry, Executor, JobStatus
+from modules.jobs.job import Ending, Entry, Executor, Job, JobStatus
 from modules.processing.start import SourceImage
 
 Outcome = Mapping[str, Any]
@@ -91,6 +91,7 @@ class Task(Entry):
         self._outcome: Outcome | None = None
         self.noted: Mapping[str, Mapping[str, Any]] = {}
         self.on_note: Callable[[str, str, Mapping[str, Any]], None] = lambda task_id, key, data: None
+        self.on_let_in: Callable[[Task, Callable[[Job], bool]], int] = lambda task, admits: 0
 
     @property
     def makes_images(self) -> bool:
@@ -113,6 +114,10 @@ class Task(Entry):
         """Put on record what a later try of this work shall not do again, before it is done; after a restart it stands
         in `noted`."""
         self.on_note(self.task_id, key, data)
+
+    def let_images_in(self, admits: Callable[[Job], bool]) -> int:
+        """See `JobQueue.let_images_in`."""
+        return self.on_let_in(self, admits)
 
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
         return self._request

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
 from modules.jobs.job import Job
-from modules.jobs.queue import JobQueue
+from modules.jobs.queue import Admission, JobQueue
 from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.engine.engine import Engine
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 TRAINING_KIND, RATE_KIND, EMBEDDING_KIND = "training", "learning-rate", "embedding"
 POINTS = 300  # of a curve, as a client gets it
 SHOWN_SIDE = 512
-REFUSED_S = 20.0  # how long an image waits that had no room, before memory is looked at again
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,12 @@ class TrainingWork:
             chosen, planned = self.planned(config)
             notices = () if planned is None else (f"Memory: {planned.words}",)
             self.make_room()
-            shown, images = _Shown(task, config, notices), _ImagesBetween(self, task)
+            shown, admits = _Shown(task, config, notices), Admission(self.has_room)
 
             def report(told: Progress) -> None:
                 shown.report(told)
-                if told.is_between_steps:
-                    images.let_in()
+                if told.is_between_steps and task.let_images_in(admits):
+                    self.make_room()
 
             finished = run_training(chosen, self.places(), report)
             self.engine.adapters.files.catalogue.refresh()
@@ -219,29 +217,6 @@ class TrainingWork:
             from modules.training import run as _run
 
             assert _run
-
-
-@dataclass
-class _ImagesBetween:
-    """Image jobs that wait are made between two steps of a training, where memory has room for both models."""
-
-    work: TrainingWork
-    task: Task
-    _refused: dict[str, float] = field(default_factory=dict)  # when, by task id
-
-    def let_in(self) -> None:
-        """See `JobQueue.let_images_in`."""
-        if self.work.queue.let_images_in(self.task, self._admits):
-            self.work.make_room()
-
-    def _admits(self, job: Job) -> bool:
-        now = time.monotonic()
-        if now - self._refused.get(job.task_id, -REFUSED_S) < REFUSED_S:
-            return False
-        if self.work.has_room(job):
-            return True
-        self._refused[job.task_id] = now
-        return False
 
 
 @dataclass

@@ -100,6 +100,8 @@ class FakeHost:
                 raise Interrupted("cannot be loaded again")
             case Question.MEMORY:
                 return {"ram": {"used": self.settings.system.queue_limit}}
+            case Question.ROOM:
+                return not arguments[0].prompt.startswith("large")
         return None
 
     def spec_of(self, type: str, request: Mapping[str, Any]) -> TaskSpec:
@@ -176,7 +178,8 @@ class FakeProduct:
 
 
 def fake_spec(asked: dict[str, Any], settings: Settings) -> TaskSpec:
-    """Four steps; `how` says what happens at the third, as a prompt does. A step that was noted is not done again."""
+    """Four steps; `how` says what happens at the third, as a prompt does. A step that was noted is not done again.
+    "images:FILE": before the last one images are let in, once the file is there."""
 
     def work(task: Task) -> Outcome:
         done = []
@@ -184,8 +187,12 @@ def fake_spec(asked: dict[str, Any], settings: Settings) -> TaskSpec:
             task.progress(step, 4, f"step {step}")
             if str(step) in task.noted:
                 continue
-            if step == 2:
+            if step == 2 and not asked["how"].startswith("images"):
                 do(asked["how"])
+            if step == 3 and asked["how"].startswith("images"):
+                while not Path(asked["how"].partition(":")[2]).exists():
+                    time.sleep(0.01)
+                task.let_images_in(lambda job: False)  # the server asks by itself
             time.sleep(0.05 if asked["how"].startswith("slow") else 0.0)
             task.produce((step, asked.get("attached", "")))
             task.note(str(step), {})

@@ -154,6 +154,29 @@ def test_a_task_whose_worker_dies_is_tried_again_without_what_it_had_noted(place
     assert isinstance(task.product, FakeProduct) and [step for step, _ in task.product.items] == [2, 3]
 
 
+def test_a_task_lets_images_in_for_which_the_worker_has_room(place: Place, tmp_path: Path) -> None:
+    task = place.queue.submit_spec(fake_spec({"how": f"images:{tmp_path / 'go'}"}, Settings()))
+    until(lambda: task.status is JobStatus.RUNNING)
+    small, large = place.submit("small", 2), place.submit("large")
+    (tmp_path / "go").touch()
+    assert task.wait(30) and large.wait(30)
+    assert all(one.status is JobStatus.DONE for one in (task, small, large)), (task.error, small.error)
+    assert small.is_let_in and not large.is_let_in and len(small.result().images) == 2
+    assert place.worker.facts.state is WorkerState.IDLE
+
+
+def test_a_worker_that_dies_of_an_image_between_two_steps_of_a_task_does_both_again(
+    place: Place, tmp_path: Path
+) -> None:
+    task = place.queue.submit_spec(fake_spec({"how": f"images:{tmp_path / 'go'}"}, Settings()))
+    until(lambda: task.status is JobStatus.RUNNING)
+    killed = place.submit(f"kill:{tmp_path / 'killed'}")
+    (tmp_path / "go").touch()
+    assert task.wait(30) and killed.wait(30)
+    assert task.status is JobStatus.DONE and killed.status is JobStatus.DONE, (task.error, killed.error)
+    assert task.result()["done"] == [3]  # the others were noted
+
+
 def test_a_task_that_fails_or_is_interrupted_says_so_and_the_worker_stays(place: Place) -> None:
     starts = place.worker.facts.restarts
     task = place.queue.submit_spec(fake_spec({"how": "error"}, Settings()))

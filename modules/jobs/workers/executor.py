@@ -19,6 +19,7 @@ from PIL import Image
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, Skipped
 from modules.jobs.job import Job, WorkerLostError
+from modules.jobs.queue import Admission
 from modules.jobs.tasks import Outcome, Task
 from modules.jobs.workers import protocol as say
 from modules.jobs.workers.protocol import (
@@ -45,7 +46,7 @@ from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.05  # how soon the worker hears of an interrupt
+POLL_S = 0.5  # how often it is looked whether a worker takes too long to stop
 BACKOFF_S = 1.0  # before the first new start; doubled at each that follows without a finished job
 MAX_BACKOFF_S = 60.0
 STOP_WAIT_S = 2.0
@@ -109,6 +110,10 @@ class _Lost:
     cause: str
 
 
+_Inbox = queue.SimpleQueue["Report | _Lost | None"]
+"""Of a job or task: reports, and None where somebody asks for something."""
+
+
 class WorkerExecutor:
     """Runs jobs one at a time on one worker. `start()` begins it in the background, `close()` ends it.
 
@@ -149,7 +154,7 @@ class WorkerExecutor:
         self._is_ready = False
         self._closing = threading.Event()
         self._hurry = threading.Event()
-        self._inbox: queue.SimpleQueue[Report | _Lost] | None = None
+        self._inboxes: list[_Inbox] = []  # of what runs; the last is that of a job that a task lets in
         self._numbers = itertools.count()
         self._answers: dict[int, queue.SimpleQueue[Answer | _Lost]] = {}
         self._thread: threading.Thread | None = None
@@ -285,16 +290,14 @@ class WorkerExecutor:
                     if waiting is not None:
                         waiting.put(report)
                 case _:
-                    inbox = self._inbox
-                    if inbox is not None:
-                        inbox.put(report)
+                    if self._inboxes:
+                        self._inboxes[-1].put(report)
 
     def _lose(self, cause: str) -> None:
         self._there.clear()
         self._is_ready, self._transport, self._why, self._device, self._hashing = False, None, "", "", None
         self._status = EngineStatus(EngineState.EMPTY, f"The worker {cause}.")
-        inbox = self._inbox
-        if inbox is not None:
+        for inbox in tuple(self._inboxes):
             inbox.put(_Lost(cause))
         for waiting in list(self._answers.values()):
             waiting.put(_Lost(cause))
@@ -359,7 +362,10 @@ class WorkerExecutor:
         """Have the job computed; in the calling thread its reports become its progress, and its files are written."""
         made = tuple(_carried(job.made.values())) if self._carries_images else tuple(job.made.values())
         following = self._following(
-            job, lambda refresh: RunJob(job.task_id, job.title, job.request, job.preview_every, refresh, made)
+            job,
+            lambda refresh: RunJob(
+                job.task_id, job.title, job.request, job.preview_every, refresh, job.is_let_in, made
+            ),
         )
         assert isinstance(following.done, say.JobDone)
         return following.result(following.done)
@@ -378,8 +384,11 @@ class WorkerExecutor:
 
     def _following(self, entry: Job | Task, command: Callable[[bool], Command]) -> _Following:
         """Send the command, which is told whether model files were added or removed, and follow until it is done."""
-        inbox = self._inbox = queue.SimpleQueue()
+        inbox: _Inbox = queue.SimpleQueue()
+        before = self._running  # a task that lets this in
+        self._inboxes.append(inbox)
         self._running = entry
+        entry.on_asked = lambda: inbox.put(None)
         try:
             if not self._is_ready:
                 raise WorkerLostError(f"The worker {self.name} is not there.")
@@ -394,7 +403,9 @@ class WorkerExecutor:
             self._count_end()
             raise
         finally:
-            self._running, self._inbox = None, None
+            self._inboxes.remove(inbox)
+            self._running = before
+            entry.on_asked = lambda: None
         self._count_end()
         return following
 
@@ -409,13 +420,14 @@ class _Following:
 
     done: say.JobDone | say.TaskDone
 
-    def __init__(self, worker: WorkerExecutor, entry: Job | Task, inbox: queue.SimpleQueue[Report | _Lost]) -> None:
+    def __init__(self, worker: WorkerExecutor, entry: Job | Task, inbox: _Inbox) -> None:
         self._worker = worker
         self._entry = entry
         self._inbox = inbox
         self._finished: list[Image.Image] = []
         self._asked_at: float | None = None  # to stop
         self._asked_after_batch = False
+        self._admits = Admission(self._has_room)
 
     def until_done(self) -> None:
         """Follow; raises how it failed."""
@@ -442,6 +454,8 @@ class _Following:
             try:
                 report = self._inbox.get(timeout=POLL_S)
             except queue.Empty:
+                report = None
+            if report is None:
                 self._pass_on()
                 continue
             if isinstance(report, _Lost):
@@ -472,6 +486,13 @@ class _Following:
             self._asked_after_batch = True
             worker._send(say.Interrupt(entry.task_id, after_batch=True))
 
+    def _has_room(self, job: Job) -> bool:
+        """Whether the worker has room for a job beside the task that it does."""
+        try:
+            return bool(self._worker.ask(Question.ROOM, job.request))
+        except FeatherweightError:  # the worker is gone, or cannot say: the image waits
+            return False
+
     def _apply(self, report: Report) -> None:
         entry = self._entry
         match report:
@@ -485,6 +506,8 @@ class _Following:
                 self._answer(number, lambda: self._worker._output.save_source(source, request))
             case say.PutOnRecord(number, key, data) if isinstance(entry, Task):
                 self._answer(number, lambda: entry.note(key, data))
+            case say.LetIn(number) if isinstance(entry, Task):
+                self._answer(number, lambda: entry.let_images_in(self._admits))
             case _:
                 log.warning("%s sent what nobody asked for: %s", self._worker.name, type(report).__name__)
 

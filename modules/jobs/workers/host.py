@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from modules.models.reading.hashing import HashProgress
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.planner import Planner
 from modules.processing.memory_estimate.status import EngineStatus
+from modules.processing.request import GenerationRequest
 from modules.settings.store import SettingsStore
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class EngineHost:
     settings: SettingsStore
     executor: InProcessExecutor
     planner: Planner
+    has_room: Callable[[GenerationRequest], bool]
     starters: Mapping[str, Starter]
 
     @property
@@ -65,6 +67,8 @@ class EngineHost:
                 return self.engine.list_embeddings()
             case Question.ESTIMATE:
                 return self.planner.planned(*arguments)
+            case Question.ROOM:
+                return self.has_room(*arguments)
         return None
 
     def spec_of(self, type: str, request: Mapping[str, Any]) -> TaskSpec:

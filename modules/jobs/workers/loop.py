@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -97,7 +98,8 @@ class WorkerLoop:
         self._give_up = give_up
         self._numbers = itertools.count()
         self._replies: dict[int, queue.SimpleQueue[PathChosen | Answer]] = {}
-        self._work: queue.SimpleQueue[RunJob | RunTask | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[RunJob | RunTask | Answer | None] = queue.SimpleQueue()
+        self._let_in: int | None = None  # the number of the question, while it waits
         self._controls: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._running: Job | Task | None = None
         self._over = threading.Event()
@@ -111,7 +113,8 @@ class WorkerLoop:
         threading.Thread(target=self._report_status, args=(host,), name="featherweight-status", daemon=True).start()
         try:
             while (command := self._work.get()) is not None:
-                self._compute(host, command)
+                if not isinstance(command, Answer):
+                    self._compute(host, command)
         finally:
             self._over.set()
             self._controls.put(None)
@@ -134,6 +137,8 @@ class WorkerLoop:
                     running.interrupt(after_batch)
                 case say.Skip(task_id) if isinstance(running, Job) and running.task_id == task_id:
                     running.skip()
+                case Answer() if command.number == self._let_in:
+                    self._work.put(command)
                 case PathChosen() | Answer():
                     waiting = self._replies.get(command.number)
                     if waiting is not None:
@@ -192,6 +197,7 @@ class WorkerLoop:
     # -- in the thread that computes -----------------------------------------------------------------------------------
 
     def _compute(self, host: Host, command: RunJob | RunTask) -> None:
+        before = self._running  # a task that lets images in
         try:
             if command.refresh:
                 host.refresh()
@@ -205,7 +211,7 @@ class WorkerLoop:
             if error_of(report).status == 500:
                 log.warning("%s (%s) failed", command.task_id, command.title, exc_info=error)
         finally:
-            self._running = None
+            self._running = before
         self._channel.send(report)
 
     def _job(self, host: Host, command: RunJob) -> Report:
@@ -215,8 +221,26 @@ class WorkerLoop:
     def _task(self, host: Host, command: RunTask) -> Report:
         if command.settings is not None:
             host.change_settings(command.settings)
-        task = self._running = ReportedTask(command, host.spec_of, self._channel.send, self.ask)
+        task = self._running = ReportedTask(
+            command, host.spec_of, self._channel.send, self.ask, partial(self._images_let_in, host)
+        )
         return say.TaskDone(dict(task.work()))
+
+    def _images_let_in(self, host: Host) -> int:
+        """In the thread that computes, while a task is between two steps: run what is sent until the answer comes."""
+        number = self._let_in = next(self._numbers)
+        self._channel.send(say.LetIn(number))
+        try:
+            while not isinstance(command := self._work.get(), Answer):
+                if command is None:  # the worker ends
+                    self._work.put(None)
+                    return 0
+                self._compute(host, command)
+        finally:
+            self._let_in = None
+        if command.problem is not None:
+            raise error_of(command.problem)
+        return int(command.value)
 
     def ask(self, message: Callable[[int], Asked], on_path: OnPath | None = None) -> Any:
         """Send a question and wait for its answer; raises the error that it was answered with."""
@@ -271,6 +295,7 @@ class ReportedJob(Job):
             preview_every=command.preview_every,
             made=command.made,
         )
+        self.is_let_in = command.is_let_in
         self._send = send
         self.finished: list[Image.Image] = []
 
@@ -311,6 +336,7 @@ class ReportedTask(Task):
         spec_of: Callable[[str, Mapping[str, Any]], TaskSpec],
         send: Callable[[Report], None],
         ask: Asking,
+        let_in: Callable[[], int],
     ) -> None:
         super().__init__(
             command.task_id,
@@ -323,6 +349,7 @@ class ReportedTask(Task):
         self.noted = command.noted
         self._send = send
         self._ask = ask
+        self._let_in = let_in
 
     def work(self) -> Outcome:
         """Do it in the calling thread."""
@@ -330,6 +357,9 @@ class ReportedTask(Task):
         if self.spec.product is not None:
             self.spec.product.begin(self)
         return self.spec.work(self)
+
+    def let_images_in(self, admits: Callable[[Job], bool]) -> int:
+        return self._let_in()  # the server asks for itself whether there is room
 
     def note(self, key: str, data: Mapping[str, Any]) -> None:
         self._ask(lambda number: say.PutOnRecord(number, key, data))

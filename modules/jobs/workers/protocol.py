@@ -40,6 +40,7 @@ class RunJob:
     request: GenerationRequest
     preview_every: int = 0
     refresh: bool = False  # model files were added or removed
+    is_let_in: bool = False  # between two steps of a task
     made: tuple[MadeImage, ...] = ()
 
 
@@ -87,6 +88,7 @@ class Question(StrEnum):
     MEMORY = "memory"  # `devices.memory_info` of the worker
     EMBEDDINGS = "embeddings"  # see `Engine.list_embeddings`
     ESTIMATE = "estimate"  # see `Planner.planned`
+    ROOM = "room"  # whether there is room for the images of a request beside what memory holds
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,13 @@ class PutOnRecord:
 
 
 @dataclass(frozen=True)
+class LetIn:
+    """See `Task.let_images_in`. Until the answer comes jobs may be sent, which are run where the task waits."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class JobDone:
     """The result. `images` are the result's, which are left out of it. An image that was reported as finished comes
     without its pixels and with its number, counted from 0."""
@@ -240,8 +249,8 @@ Command = (
     RunJob | RunTask | Interrupt | Skip | Load | Ask | ChangeSettings | RefreshModels | Stop | PathChosen | Answer
 )  # fmt: skip
 Report = (
-    Ready | EngineReport | Happened | SaveImage | Noted | SaveSource | PutOnRecord | JobDone | TaskDone | JobFailed
-    | Answer
+    Ready | EngineReport | Happened | SaveImage | Noted | SaveSource | PutOnRecord | LetIn | JobDone | TaskDone
+    | JobFailed | Answer
 )  # fmt: skip
 Asked = SaveImage | SaveSource | PutOnRecord
 """What the worker waits for."""

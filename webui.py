@@ -11,6 +11,7 @@ import time
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from urllib.parse import quote
 
 import uvicorn
@@ -36,6 +37,7 @@ log = logging.getLogger("featherweight")
 JOB_ENDS_S = 2.5  # how long the running job may take to notice that it shall stop
 REQUESTS_END_S = 1
 END_S = 4.5
+DEFAULT_WORKERS = 1
 
 
 def main(flags: Flags) -> int:
@@ -49,7 +51,7 @@ def main(flags: Flags) -> int:
             lock = FolderLock(resolve_paths(flags, ROOT).data_dir, f"port {flags.port}")
             opened.callback(lock.close)
             began = time.monotonic()
-            services = build_services(flags)
+            services = build_services(with_workers(flags))
             services.startup_s["settings, folders and scripts"] = time.monotonic() - began
         except FeatherweightError as error:
             print(f"Error: {error}", file=sys.stderr)
@@ -59,6 +61,11 @@ def main(flags: Flags) -> int:
         opened.callback(services.queue.close)
         opened.callback(services.scripts.callbacks.call, Moment.SCRIPT_UNLOADED)
         return serve(services, listener)
+
+
+def with_workers(flags: Flags) -> Flags:
+    """The flags with as many workers as a server has where nothing else is said."""
+    return flags if flags.workers is not None else replace(flags, workers=DEFAULT_WORKERS)
 
 
 def bind(flags: Flags) -> socket.socket:

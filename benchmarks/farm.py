@@ -29,15 +29,12 @@ from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import WorkerExecutor
 from modules.jobs.workers.protocol import (
     Command,
-    ImageFinished,
+    Happened,
+    Happening,
     JobDone,
-    Planned,
-    PreviewMade,
     Ready,
     Report,
     RunJob,
-    StageBegan,
-    Stepped,
     Stop,
 )
 from modules.processing.pipeline.stages import Stage
@@ -79,16 +76,20 @@ class Simulated:
     def _reports_of(self, job: RunJob) -> list[tuple[float, Report]]:
         at = time.monotonic()
         preview = Image.new("RGB", (64, 64))
-        found: list[tuple[float, Report]] = [(at, StageBegan(Stage.SAMPLE)), (at, Planned(self._steps))]
+        found: list[tuple[float, Report]] = [
+            (at, Happened(Happening.STAGE, (Stage.SAMPLE,))),
+            (at, Happened(Happening.PLAN, (self._steps,))),
+        ]
         for step in range(1, self._steps + 1):
             at += self._step_s
-            found.append((at, Stepped(step)))
+            found.append((at, Happened(Happening.STEP, (step,))))
             if step % PREVIEW_EVERY == 0:
-                found.append((at, PreviewMade(preview)))
+                found.append((at, Happened(Happening.PREVIEW, (preview,))))
         at += self._image_s
         request = job.request
         image = GeneratedImage(preview, "an infotext", request.seed, request.subseed, key="0/0/0")
-        return [*found, (at, ImageFinished(image)), (at, JobDone(result_of(request), ((image, 0),)))]
+        found.append((at, Happened(Happening.FINISHED_IMAGE, (image,))))
+        return [*found, (at, JobDone(result_of(request), ((image, 0),)))]
 
     def end(self) -> None:
         self._jobs.put(None)

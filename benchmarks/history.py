@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ SEARCHES = {
 }
 ASKS = 9
 IMPORTED = 500
+CONNECTIONS = 6  # of a browser to one server
 
 
 def drawn(number: int, draw: random.Random, start: float) -> ImageFile:
@@ -82,6 +84,26 @@ def median_ms(work: Callable[[], object]) -> float:
     return round(statistics.median(times), 2)
 
 
+def fresh_page_ms(folder: Path) -> float:
+    """A page of thumbnails that nobody has made, of PNGs of 512 px (smooth, with some noise), asked for as a browser
+    does: six at a time."""
+    drawn = Image.effect_mandelbrot((512, 512), (-2.0, -1.5, 1.0, 1.5), 60).convert("L")
+    noise = Image.effect_noise((512, 512), 4)
+    image = Image.merge("RGB", [Image.blend(drawn.rotate(turn), noise, 0.3) for turn in (0, 90, 180)])
+    paths = [folder / f"fresh-{number}.png" for number in range(PAGE)]
+    for number, path in enumerate(paths):
+        image.putpixel((0, 0), (number, 0, 0))
+        image.save(path)
+    with ThreadPoolExecutor(CONNECTIONS) as browser:
+
+        def look() -> None:
+            thumbnails = Thumbnails(None)
+            list(browser.map(lambda path: thumbnails.of(path.name, path), paths))
+            thumbnails.close()
+
+        return median_ms(look)
+
+
 def measured(entries: int, folder: Path) -> dict[str, Any]:
     """All numbers."""
     draw = random.Random(1)
@@ -106,6 +128,7 @@ def measured(entries: int, folder: Path) -> dict[str, Any]:
         noise.putpixel((0, 0), (number % 256, number // 256, 0))
         noise.save(source / f"{number}.png", compress_level=1)
     made = median_ms(lambda: [small_copy(noise) for _ in range(PAGE)])
+    fresh = fresh_page_ms(folder)
     importer = Importer(history, thumbnails)
     times = []
     for _ in range(2):
@@ -123,6 +146,7 @@ def measured(entries: int, folder: Path) -> dict[str, Any]:
         "found": counts,
         "page_of_thumbnails_ms": page,
         "page_of_thumbnails_made_of_256px_ms": made,
+        "page_of_fresh_thumbnails_of_512px_pngs_ms": fresh,
         "import_files_per_s": round(IMPORTED / times[0]),
         "second_look_files_per_s": round(IMPORTED / times[1]),
     }

@@ -73,7 +73,7 @@ def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, flo
     """Peaks of our server over one image, and seconds per step: of two requests, the second with twice the steps."""
     flags, in_fp8 = FLAGS[name]
     data = folder / f"data-{name.replace(' ', '')}"
-    server = Server(data, [*flags, "--nowebui"], checkpoint)
+    server = Server(data, [*flags, "--nowebui", "--workers", "0"], checkpoint)  # one process, as the peer has
 
     def make(count: int) -> float:
         body = {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from PIL import Image
 
@@ -21,19 +22,20 @@ from modules.flags.flags import Flags
 from modules.history.service import HistoryService
 from modules.jobs.extras import Extras
 from modules.jobs.in_process import InProcessExecutor
-from modules.jobs.job import Job
+from modules.jobs.interrogating import interrogation_starters
 from modules.jobs.lanes import Lane
-from modules.jobs.merging import Merger, repeat_merges
+from modules.jobs.merging import Merger, merge_starters
 from modules.jobs.needed_models import models_of
 from modules.jobs.precision import PrecisionWork, measured, write_series
 from modules.jobs.queue import JobQueue, QueueOptions
 from modules.jobs.reports import Reports
 from modules.jobs.store import JobStore
+from modules.jobs.tasks import Starter
 from modules.jobs.training import TrainingWork
 from modules.jobs.workers.executor import Transport, WorkerExecutor, WorkerOptions
 from modules.jobs.workers.farm import Farm, check_installed, farm_workers
 from modules.jobs.workers.group import Workers, worker_lane
-from modules.jobs.workers.host import EngineHost, embedding_names, files_known
+from modules.jobs.workers.host import EngineHost, embedding_names, files_known, refresh_files
 from modules.jobs.workers.loop import Asking, AskingOutput
 from modules.jobs.workers.process import processes
 from modules.jobs.workers.sdapi import RemoteWorker, addresses_of, remote_lane
@@ -59,10 +61,12 @@ from modules.processing.engine.precision import (
     split_patterns,
 )
 from modules.processing.memory_estimate.estimate import MemoryEstimator
+from modules.processing.memory_estimate.planner import LocalPlanner
 from modules.processing.pipeline.upscaling import PIXEL_UPSCALERS, hires_upscalers, upscale_image
 from modules.processing.record.output import Output, check_folder
 from modules.processing.record.recordings import Recordings
 from modules.processing.record.spool import Spool
+from modules.processing.request import GenerationRequest
 from modules.prompting.styles import StyleBook
 from modules.scripts.callbacks import Moment
 from modules.scripts.form_operations import form_operations
@@ -96,11 +100,9 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     paths = resolve_paths(flags, root)
     paths.ensure()
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags))
-    computing = build_computing(flags, paths, settings, loads=flags.workers == 0)
+    computing = build_computing(flags, paths, settings, loads=not flags.workers)
     catalogue, engine, scripts = computing.catalogue, computing.engine, computing.scripts
-    estimator = MemoryEstimator(
-        engine, paths.root / "configs", paths.cache_dir / "memory.json", paths.model_config if flags.config else None
-    )
+    estimator = _estimator_of(flags, paths, engine)
     allowed = None if access.is_local else output_folders(flags, paths, settings.current)
     settings.subscribe(lambda after, changed: _check_folders(after, changed, paths.data_dir, allowed))
     temporary = Path(tempfile.gettempdir()) / f"featherweight-spool-{paths.data_dir.name}"
@@ -108,7 +110,7 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
     recordings = Recordings(paths.data_dir / RESUME_FOLDER)
     output = Output(paths.data_dir, allowed=allowed, spool=spool, recordings=recordings)
     store = JobStore(paths.jobs_file)
-    workers = workers_of(flags, root, paths, computing, output, estimator)
+    workers = workers_of(flags, root, paths, computing, output, estimator, allowed)
     settings.subscribe(lambda after, changed: workers.change_settings(after))
     lanes = workers.lanes or (Lane(InProcessExecutor(engine, output, scripts, estimator)),)
     queue = JobQueue(lanes, store, lambda: queue_options(settings.current), models_of(catalogue), recordings)
@@ -146,11 +148,44 @@ def build_services(flags: Flags, root: Path = ROOT) -> Services:
             *access.notices,
         ),
     )
-    precision_work(services).repeat_what_is_left()
-    repeat_merges(queue, merger_of(services))
-    extras_of(services).repeat_what_is_left()
-    training_of(services).repeat_what_is_left()
+    queue.repeats(task_starters(services))
     return services
+
+
+class Parts(Protocol):
+    """What tasks are made of: `Services`, or in a worker `WorkerParts`."""
+
+    @property
+    def flags(self) -> Flags: ...
+    @property
+    def paths(self) -> Paths: ...
+    @property
+    def settings(self) -> SettingsStore: ...
+    @property
+    def catalogue(self) -> CheckpointCatalogue: ...
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def captioners(self) -> Captioners: ...
+    @property
+    def operations(self) -> Operations: ...
+    @property
+    def estimator(self) -> MemoryEstimator: ...
+    @property
+    def queue(self) -> JobQueue: ...
+    @property
+    def history_folders(self) -> tuple[Path, ...] | None: ...
+
+
+def task_starters(parts: Parts) -> dict[str, Starter]:
+    """How each type of task is begun from its request, in the server and in workers."""
+    return {
+        **precision_work(parts).starters,
+        **merge_starters(merger_of(parts)),
+        **extras_of(parts).starters,
+        **training_of(parts).starters,
+        **interrogation_starters(parts.captioners),
+    }
 
 
 @dataclass(frozen=True)
@@ -175,7 +210,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
         hashes,
         files=(Path(flags.ckpt),) if flags.ckpt else (),
     )
-    if loads and flags.ckpt and "sd_model_checkpoint" not in settings.locked:
+    if flags.ckpt and "sd_model_checkpoint" not in settings.locked:
         settings.update({"sd_model_checkpoint": catalogue.get(str(Path(flags.ckpt))).title})
     engine = Engine(
         catalogue,
@@ -212,19 +247,60 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
     return Computing(settings, catalogue, engine, captioners, scripts, operations)
 
 
-def worker_host(flags: Flags, root: Path, data_dir: Path, ask: Asking) -> EngineHost:
-    """What computes in a worker: built from the same flags and folders as the server. Files are the server's to write,
-    so the settings are a mirror, and there is no queue and no history."""
+@dataclass(frozen=True)
+class WorkerParts:
+    """`Parts` in a worker, where nothing is put in line."""
+
+    flags: Flags
+    paths: Paths
+    settings: SettingsStore
+    catalogue: CheckpointCatalogue
+    engine: Engine
+    captioners: Captioners
+    operations: Operations
+    estimator: MemoryEstimator
+    queue: JobQueue
+    history_folders: tuple[Path, ...] | None
+
+
+def worker_host(flags: Flags, root: Path, allowed: tuple[Path, ...] | None, data_dir: Path, ask: Asking) -> EngineHost:
+    """What computes in a worker: built from the same flags and folders as the server. Images of jobs are the server's
+    to write, so the settings are a mirror, and there is no history. `allowed`: see `Services.history_folders`."""
     paths = resolve_paths(flags, root)
     settings = SettingsStore(paths.config_file, locked=locked_settings(flags), is_mirror=True)
     found = build_computing(flags, paths, settings)
+    estimator = _estimator_of(flags, paths, found.engine)
     output = AskingOutput(data_dir, ask=ask, recordings=Recordings(data_dir / RESUME_FOLDER))
-    executor = InProcessExecutor(found.engine, output, found.scripts)
-    return EngineHost(found.engine, found.catalogue, settings, executor)
+    executor = InProcessExecutor(found.engine, output, found.scripts, estimator)
+    parts = WorkerParts(
+        flags,
+        paths,
+        settings,
+        found.catalogue,
+        found.engine,
+        found.captioners,
+        found.operations,
+        estimator,
+        JobQueue((), JobStore(None)),
+        allowed,
+    )
+    has_room = partial(_has_room, estimator)
+    return EngineHost(found.engine, settings, executor, LocalPlanner(estimator), has_room, task_starters(parts))
+
+
+def _estimator_of(flags: Flags, paths: Paths, engine: Engine) -> MemoryEstimator:
+    yaml = paths.model_config if flags.config else None
+    return MemoryEstimator(engine, paths.root / "configs", paths.cache_dir / "memory.json", yaml)
 
 
 def workers_of(
-    flags: Flags, root: Path, paths: Paths, computing: Computing, output: Output, estimator: MemoryEstimator
+    flags: Flags,
+    root: Path,
+    paths: Paths,
+    computing: Computing,
+    output: Output,
+    estimator: MemoryEstimator,
+    allowed: tuple[Path, ...] | None,
 ) -> Workers:
     """The workers that the command line asks for, not yet begun."""
     engine, settings, catalogue = computing.engine, computing.settings, computing.catalogue
@@ -242,22 +318,25 @@ def workers_of(
             begin,
             output,
             lambda: WorkerOptions(settings.current.system.worker_interrupt_grace),
-            estimator.learn_later,
             lambda: settings.current,
+            does_tasks=does_tasks,
+            after_task=lambda: refresh_files(engine),
             files=lambda: files_known(engine),
             loaded=loaded,
             carries_images=bool(flags.farm),
         )
 
-    build = partial(worker_host, flags, root)
+    count = flags.workers or 0
+    does_tasks = not flags.farm  # actors may have other folders
+    build = partial(worker_host, flags, root, allowed)
     begins: Sequence[tuple[str, Callable[[], Transport]]]
     if flags.farm:
         check_installed()
-        begins = farm_workers(Farm(flags.farm, root), flags.workers, build, paths.data_dir)
+        begins = farm_workers(Farm(flags.farm, root), count, build, paths.data_dir)
     else:
-        begins = processes(flags.workers, build, paths.data_dir, lambda: gpu_count(flags))
+        begins = processes(count, build, paths.data_dir, lambda: gpu_count(flags))
     executors = [local(name, begin) for name, begin in begins]
-    lanes = [worker_lane(executor, engine, is_first=not index) for index, executor in enumerate(executors)]
+    lanes = [worker_lane(one, engine, does_tasks, is_first=not index) for index, one in enumerate(executors)]
     file = Path(flags.remote_workers_file).expanduser() if flags.remote_workers_file else None
     remotes = [
         RemoteWorker(
@@ -299,7 +378,7 @@ def queue_options(settings: Settings) -> QueueOptions:
     )
 
 
-def precision_work(services: Services) -> PrecisionWork:
+def precision_work(services: Parts) -> PrecisionWork:
     """Reports, comparisons and conversions of this program; reports lie in the folder `reports` of the outputs."""
     return PrecisionWork(
         services.queue,
@@ -325,12 +404,11 @@ def operations_of(engine: Engine, scripts: ScriptLibrary) -> Operations:
     return operations
 
 
-def extras_of(services: Services) -> Extras:
+def extras_of(services: Parts) -> Extras:
     """The work of the Extras tab of this program."""
-    allowed = None
-    if not services.access.is_local:
-        allowed = output_folders(services.flags, services.paths, services.settings.current)
-    return Extras(services.queue, services.operations, services.settings, services.paths.data_dir, allowed)
+    return Extras(
+        services.queue, services.operations, services.settings, services.paths.data_dir, services.history_folders
+    )
 
 
 def captioners_of(flags: Flags, paths: Paths) -> Captioners:
@@ -339,7 +417,7 @@ def captioners_of(flags: Flags, paths: Paths) -> Captioners:
     return Captioners(paths.models_dir, lambda part: choose_device(flags, part), clip_dir)
 
 
-def merger_of(services: Services) -> Merger:
+def merger_of(services: Parts) -> Merger:
     """Merges of this program; results lie in the first folder of checkpoints."""
     return Merger(
         services.catalogue,
@@ -351,7 +429,7 @@ def merger_of(services: Services) -> Merger:
     )
 
 
-def training_of(services: Services) -> TrainingWork:
+def training_of(services: Parts) -> TrainingWork:
     """Trainings of this program; results lie in the first folder of LoRAs, and that of embeddings."""
     paths = services.paths
     return TrainingWork(
@@ -365,14 +443,14 @@ def training_of(services: Services) -> TrainingWork:
         paths.offload_dir,
         services.engine.lock,
         services.history_folders,
-        lambda job: _has_room(services.estimator, job),
+        lambda job: _has_room(services.estimator, job.request),
     )
 
 
-def _has_room(estimator: MemoryEstimator, job: Job) -> bool:
+def _has_room(estimator: MemoryEstimator, request: GenerationRequest) -> bool:
     """Whether an image can be made beside what memory holds now, by the estimate. What cannot be estimated cannot."""
     try:
-        return estimator.fits_beside(job.request)
+        return estimator.fits_beside(request)
     except FeatherweightError:
         return False
 

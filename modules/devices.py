@@ -175,6 +175,11 @@ def memory_info(device: torch.device) -> dict[str, Memory]:
     return {"ram": _ram(), "cuda": _device_memory(device)}
 
 
+def main_memory_info() -> dict[str, Memory]:
+    """The same where no device computes in this process. Imports no PyTorch."""
+    return {"ram": _ram(), "cuda": {"error": "unavailable"}}
+
+
 def _ram(proc: Path = Path("/proc")) -> Memory:
     try:
         page = os.sysconf("SC_PAGE_SIZE")

@@ -16,6 +16,7 @@ from modules.paths import Paths
 from modules.postprocessing.operations import Operations
 from modules.processing.engine.engine import Engine
 from modules.processing.memory_estimate.estimate import MemoryEstimator
+from modules.processing.memory_estimate.planner import LocalPlanner, Planner
 from modules.processing.record.spool import Spool
 from modules.scripts.library import ScriptLibrary
 from modules.settings.store import SettingsStore
@@ -46,6 +47,11 @@ class Services:
     """Seconds of the start by what they went into; written while the program starts."""
     history_folders: tuple[Path, ...] | None = None  # that may be imported; None: any
     notices: tuple[str, ...] = ()  # what the user should know about this start: damaged files, an open door
+
+    @property
+    def planner(self) -> Planner:
+        """What says beforehand how much memory a job will need."""
+        return self.workers if self.workers.local else LocalPlanner(self.estimator)
 
     @property
     def models(self) -> ModelHost:

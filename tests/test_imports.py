@@ -81,3 +81,37 @@ def test_no_files_import_each_other_in_a_ring() -> None:
     while free := {name for name, others in left.items() if not others}:
         left = {name: others - free for name, others in left.items() if name not in free}
     assert sorted(left) == []
+
+
+HEAVY = ("torch", "diffusers", "transformers")
+SERVER = ("webui.py", "modules/ui/app.py", "modules/api/app.py", "modules/api/extensions.py", "modules/api/guard.py")
+
+
+def imported_at_once(statements: list[ast.stmt]) -> Iterator[str]:
+    """What these import when they run, without functions and what is for type checkers."""
+    for node in statements:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names))
+        elif isinstance(node, ast.If):
+            is_checked = "TYPE_CHECKING" in ast.unparse(node.test)
+            yield from imported_at_once(node.orelse if is_checked else [*node.body, *node.orelse])
+        elif isinstance(node, ast.Try | ast.With):
+            yield from imported_at_once(node.body)
+
+
+def test_the_server_starts_without_torch() -> None:
+    """It holds no model: PyTorch would be 200 MB of its memory, and seconds of its start."""
+    files = {dotted(path): path for path in MODULES.rglob("*.py")}
+    scripts = ROOT.glob("extensions-builtin/*/scripts/*.py")
+    found, left, heavy = set[str](), [*(ROOT / name for name in SERVER), *scripts], list[str]()
+    while left:
+        path = left.pop()
+        for name in imported_at_once(ast.parse(path.read_text(encoding="utf-8")).body):
+            if name.split(".")[0] in HEAVY:
+                heavy.append(f"{path.relative_to(ROOT)} imports {name}")
+            elif name in files and name not in found:
+                found.add(name)
+                left.append(files[name])
+    assert heavy == [] and len(found) > 200

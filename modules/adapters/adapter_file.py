@@ -1,9 +1,5 @@
-"""A file of the LoRA family: its tensors by layer, its metadata, its hash. Never runs code that a file brings."""
+"""A file of the LoRA family: its tensors by layer. Never runs code that a file brings."""
 
-import hashlib
-import json
-import re
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.algorithms import full, glora, ia3, loha, lokr, lora, oft
 from modules.adapters.algorithms.adapter import COMMON_ENDS, Adapter, Factors
-from modules.errors import CheckpointError, FeatherweightError, InvalidValueError
+from modules.errors import CheckpointError, InvalidValueError
 from modules.models.reading.tensor_file import TensorFile
 
-SUFFIXES = (".safetensors", ".pt", ".ckpt", ".bin")
-HASH_CHUNK_BYTES = 1 << 20
 BUNDLE = "bundle_emb."
 FLAT_STARTS = ("lora_", "oft_", "lycoris_")
-FRONT_BYTES = 1 << 16
-HEADER_START = struct.Struct("<Q")
-METADATA_FIRST = re.compile(r'\s*{\s*"__metadata__"\s*:\s*')
 ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ...] = (
     (lora.read_lora, lora.ENDS),
     (loha.read_loha, loha.ENDS),
@@ -34,12 +26,6 @@ ALGORITHMS: tuple[tuple[Callable[[Factors], Adapter | None], frozenset[str]], ..
     (full.read_full, full.ENDS),  # last: a change of the bias may stand alongside any other algorithm
 )
 """How each is read, and the ends of its tensors' names. A new one is a file in `algorithms` and a line here."""
-
-
-class AdapterError(FeatherweightError):
-    """An adapter file that cannot be used: damaged, for another model family, or of an unknown algorithm."""
-
-    status = 422
 
 
 @dataclass(frozen=True)
@@ -157,61 +143,3 @@ def read_pickle(path: Path, advice: str = "") -> Any:
         raise AdapterError(
             f"{path.name}: refused: it holds more than tensors, or is damaged ({type(error).__name__}).{advice}"
         ) from error
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """The text table in a safetensors header; empty for other files and damaged ones."""
-    if path.suffix.lower() != ".safetensors":
-        return {}
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > path.stat().st_size:
-                return {}
-            found = _metadata_in_front(file.read(min(length, FRONT_BYTES)))
-            if found is None:
-                file.seek(8)
-                found = json.loads(file.read(length)).get("__metadata__", {})
-    except (OSError, ValueError, struct.error, AttributeError, RecursionError):
-        return {}
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
-
-
-def _metadata_in_front(head: bytes) -> Any:
-    """The table, if it comes first and whole, as most writers have it: the long list of tensors is not parsed then."""
-    text = head.decode("utf-8", "ignore")
-    start = METADATA_FIRST.match(text)
-    if start is None:
-        return None
-    try:
-        return json.JSONDecoder().raw_decode(text, start.end())[0]
-    except ValueError:  # cut off
-        return None
-
-
-@dataclass(frozen=True)
-class Digests:
-    """sha256 in hex. `tensors`: of the tensors' bytes alone (editing the metadata keeps it), as infotexts have it.
-    `content`: also of the header, which names them: two files with the same one hold the same adapter."""
-
-    tensors: str
-    content: str
-
-
-def digests_of(path: Path) -> Digests:
-    """Reads the whole file once; for others than safetensors both digests are the whole file's. Raises `OSError`, and
-    `ValueError` for a file that is too short to have a header."""
-    header, digest = b"", hashlib.sha256()
-    with path.open("rb") as file:
-        if path.suffix.lower() == ".safetensors":
-            start = file.read(HEADER_START.size)
-            if len(start) < HEADER_START.size:
-                raise ValueError("it is too short")
-            (length,) = HEADER_START.unpack(start)
-            if length > path.stat().st_size:
-                raise ValueError("it is shorter than its header says")
-            header = file.read(length)
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    tensors = digest.hexdigest()
-    return Digests(tensors, hashlib.sha256(header + digest.digest()).hexdigest() if header else tensors)

@@ -21,7 +21,8 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import AdapterError, AdapterFile
+from modules.adapters.adapter_facts import AdapterError
+from modules.adapters.adapter_file import AdapterFile
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.algorithms.rows import rows_of
 from modules.adapters.targets import Target, TargetTable, check_missing, check_shapes, left_out

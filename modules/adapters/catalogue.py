@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from modules.adapters.adapter_file import SUFFIXES, Digests, digests_of, read_metadata
+from modules.adapters.adapter_facts import SUFFIXES, Digests, digests_of, read_metadata
 from modules.model_folders import Listing
 
 log = logging.getLogger(__name__)

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modules.adapters.adapter_file import AdapterError, read_pickle, read_tensors
+from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_SUFFIXES, AdapterError
+from modules.adapters.adapter_file import read_pickle, read_tensors
 from modules.adapters.image_embedding import read_image
 from modules.model_folders import as_folders
 
 log = logging.getLogger(__name__)
-TENSOR_SUFFIXES = (".pt", ".bin", ".safetensors")
-IMAGE_SUFFIXES = (".png", ".webp", ".jxl", ".avif")
 SHORT_HASH = 12
 MAX_VECTORS = 75
 
@@ -96,7 +95,7 @@ class EmbeddingStore:
         return tuple(self._loaded.values())
 
     def _files(self) -> list[Path]:
-        suffixes = (*TENSOR_SUFFIXES, *IMAGE_SUFFIXES)
+        suffixes = (*EMBEDDING_SUFFIXES, *EMBEDDING_IMAGE_SUFFIXES)
         held = (path for folder in self._folders if folder.is_dir() for path in sorted(folder.rglob("*")))
         found = [path for path in held if path.suffix.lower() in suffixes]
         return [path for path in found if path.is_file() and ".preview." not in path.name]
@@ -125,7 +124,7 @@ class EmbeddingStore:
 def read_embedding(path: Path) -> Embedding | None:
     """One file; None for an image without an embedding. Raises `AdapterError`."""
     suffix = path.suffix.lower()
-    if suffix in IMAGE_SUFFIXES:
+    if suffix in EMBEDDING_IMAGE_SUFFIXES:
         data = read_image(path, with_pixels=not _is_preview(path))
         if data is None:
             return None
@@ -137,7 +136,7 @@ def read_embedding(path: Path) -> Embedding | None:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise AdapterError(f"{path.name}: cannot be read ({error.strerror}).") from error
-    name = str(data.get("name") or path.stem) if suffix in IMAGE_SUFFIXES else path.stem
+    name = str(data.get("name") or path.stem) if suffix in EMBEDDING_IMAGE_SUFFIXES else path.stem
     return Embedding(
         name=name,
         file_hash=digest,
@@ -185,7 +184,7 @@ def _from_pickle(path: Path) -> dict[str, Any]:
 
 def _is_preview(image: Path) -> bool:
     """Whether the image shows an embedding that is in the same folder under the same name."""
-    return any(image.with_suffix(suffix).is_file() for suffix in TENSOR_SUFFIXES)
+    return any(image.with_suffix(suffix).is_file() for suffix in EMBEDDING_SUFFIXES)
 
 
 def _whole(value: object) -> int | None:

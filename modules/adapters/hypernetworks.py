@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.adapters.adapter_file import AdapterError, read_pickle
+from modules.adapters.adapter_facts import AdapterError
+from modules.adapters.adapter_file import read_pickle
 from modules.memory.hook_chain import HookHandle, HookOrder, register_hook
 
 SUFFIXES = (".pt",)

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.adapters.adapter_file import AdapterError
+from modules.adapters.adapter_facts import AdapterError
 
 CHUNK = "sd-ti-embedding"
 TENSOR = "TORCHTENSOR"  # the JSON's word for a list of numbers

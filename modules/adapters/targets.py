@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from modules.adapters.adapter_file import AdapterError
+from modules.adapters.adapter_facts import AdapterError
 from modules.errors import InvalidValueError
 from modules.memory.changes import LayerChange
 from modules.memory.layer import shape_of

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from modules.api.reply_models import SettingHint, StartupReply
-from modules.devices import memory_info
+from modules.devices import main_memory_info
 from modules.flags.flags import Flags, public_flags
 from modules.services import Services
 from modules.settings.definitions import SETTINGS
@@ -70,7 +70,7 @@ def sysinfo_text(services: Services) -> str:
         "Checksum": "",
         "Commandline": _given(services.flags),
         "CPU": {"model": platform.processor() or platform.machine(), "count logical": os.cpu_count()},
-        "RAM": memory_info(services.engine.machine.device)["ram"],
+        "RAM": main_memory_info()["ram"],
         "Extensions": sorted(script.title() for script in services.scripts.scripts),
         "Environment": {name: os.environ[name] for name in SHOWN_VARIABLES if name in os.environ},
         "Config": services.settings.current.to_stored(),

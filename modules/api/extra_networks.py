@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, Response
 
-from modules.adapters.adapter_file import read_metadata
+from modules.adapters.adapter_facts import read_metadata
 from modules.adapters.catalogue import EMBEDDED
 from modules.api.documentation import documented
 from modules.api.reply_models import CardHtmlReply, CardMetadataReply

@@ -125,7 +125,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.get("/embeddings")
     def embeddings() -> EmbeddingsReply:
         """Embeddings that fit the loaded model (all, while none is loaded), and why the others are skipped."""
-        return EmbeddingsReply.model_validate(services.engine.list_embeddings())
+        return EmbeddingsReply.model_validate(services.models.list_embeddings())
 
     library = services.scripts
 
@@ -166,7 +166,7 @@ def list_routes(services: Services) -> APIRouter:
     @routes.post("/refresh-embeddings", **documented())
     def refresh_embeddings() -> None:
         """Look for embeddings again."""
-        services.engine.adapters.files.embeddings.refresh()
+        services.models.list_embeddings()
 
     @routes.post("/refresh-vae", **documented())
     def refresh_vae() -> None:

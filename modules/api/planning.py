@@ -6,7 +6,6 @@ from modules.api.documentation import documented
 from modules.api.reply_models import PlanReply
 from modules.api.requests import request_from
 from modules.api.schemas import Txt2ImgBody
-from modules.processing.memory_estimate.proposals import propose
 from modules.processing.memory_estimate.words import GB, plan_reply
 from modules.services import Services
 
@@ -27,8 +26,6 @@ def planning_routes(services: Services) -> APIRouter:
         of the body to change."""
         request = request_from(body, services)
         free = None if available_gb is None else round(available_gb * GB)
-        found = services.estimator.plan(request, free)
-        proposals = propose(request, found, lambda changed: services.estimator.plan(changed, free))
-        return PlanReply.model_validate(plan_reply(found, proposals))
+        return PlanReply.model_validate(plan_reply(*services.planner.planned(request, free)))
 
     return routes

@@ -11,7 +11,6 @@ from modules.api.schemas import Tolerant
 from modules.api.tasks import task_reply
 from modules.assembly import training_of
 from modules.errors import InvalidValueError
-from modules.jobs.training import create_embedding
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.services import Services
 from modules.training.config import config_of
@@ -125,27 +124,16 @@ def training_routes(services: Services) -> APIRouter:
     )
     def new_embedding(body: EmbeddingBody) -> TrainingInfo:
         """Write an embedding whose vectors are those of `init_text`, for the checkpoint that is chosen."""
-        from modules.training.config import TrainingConfig
-        from modules.training.stepping import make_vectors
-
-        adapter = {
-            "type": "textual_inversion",
-            "vectors": body.num_vectors_per_token,
-            "init_text": body.init_text or "*",
-        }
-        config: TrainingConfig = config_of({"adapter": adapter})
-        with services.engine.lock:
-            vectors = make_vectors(services.engine.model(None), config)
-        plain = {width: vector.detach().cpu() for width, vector in vectors.items()}
-        path = create_embedding(services.paths.embeddings_dir, body.name, plain, body.overwrite_old)
-        return TrainingInfo(info=f"create embedding filename: {path}")
+        task = work.create_embedding(body.name, body.num_vectors_per_token, body.init_text, body.overwrite_old)
+        task.wait()
+        return TrainingInfo(info=f"create embedding filename: {task.result()['path']}")
 
     def known(name: str) -> dict[str, Any]:
         """An embedding of that name is gone on with."""
-        files = services.engine.adapters.files.embeddings
-        files.refresh()
-        found = next((item for item in files.all if item.name == name), None)
-        return {} if found is None else {"start": name, "vectors": found.count}
+        found = services.models.list_embeddings()
+        if name in found["skipped"]:
+            raise InvalidValueError(f"The embedding {name} cannot be trained on: {found['skipped'][name]['reason']}")
+        return {"start": name, "vectors": found["loaded"][name]["vectors"]} if name in found["loaded"] else {}
 
     @routes.post("/sdapi/v1/train/embedding", **documented(errors=errors))
     def train_embedding(body: TrainEmbeddingBody) -> TrainingInfo:

@@ -13,7 +13,7 @@ from modules.errors import InvalidValueError
 from modules.flags.flags import DEVICE, MODELS, PATHS, PRECISION, Flags, add_arguments
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.memory_estimate.estimate import MemoryEstimate
-from modules.processing.memory_estimate.proposals import Proposal, propose
+from modules.processing.memory_estimate.proposals import Proposal
 from modules.processing.memory_estimate.words import GB, plan_line, plan_reply
 from modules.processing.request import GenerationRequest
 
@@ -62,8 +62,7 @@ def _run(arguments: argparse.Namespace, flags: Flags) -> int:
             settings=settings,
         )
         free = None if arguments.available_gb is None else _bytes(arguments.available_gb)
-        plan = services.estimator.plan(request, free)
-        proposals = propose(request, plan, lambda changed: services.estimator.plan(changed, free))
+        plan, proposals = services.planner.planned(request, free)
         print(json.dumps(plan_reply(plan, proposals), indent=1) if arguments.json else report(plan, proposals))
         return 0 if plan.fits else 2
     finally:

@@ -205,11 +205,11 @@ class Flags:
     disable_tls_verify: bool = switch(SERVER, "allow a self-signed certificate")
     subpath: str | None = value(SERVER, "path under which a reverse proxy shows this server", None)
     timeout_keep_alive: int = value(SERVER, "seconds an idle connection stays open", 30, whole_number(0))
-    workers: int = value(
+    workers: int | None = value(
         SERVER,
-        "processes that make images, each with a model of its own; on a machine with GPUs one for each GPU (default 0: "
-        "images are made in the server's process)",
-        0,
+        "processes that make images, each with a model of its own; on a machine with GPUs one for each GPU, else the "
+        "cores are split (default 1; 0: in the server's process, which a crash ends then)",
+        None,
         whole_number(0, MAX_WORKERS),
     )
     farm: str | None = value(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.images.reading import read_image
+from modules.images.reading import open_image, turn_of
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Thumbnails:
         image."""
         found = self.kept(fingerprint)
         if found is None:
-            found = small_copy(read_image(path, path.name, enough_px=2 * SIDE_PX))
+            found = small_copy(open_image(path, path.name, enough_px=2 * SIDE_PX))
             self.keep(fingerprint, found)
         return found
 
@@ -60,12 +60,18 @@ class Thumbnails:
 
 
 def small_copy(image: Image.Image) -> bytes:
-    """An image as a small JPEG, which takes a tenth of the time of a WebP; as a WebP where parts are transparent."""
-    has_alpha = image.mode in ("RGBA", "LA", "PA")
-    small = image.copy() if image.mode in ("RGB", "RGBA") else image.convert("RGBA" if has_alpha else "RGB")
-    small.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC, reducing_gap=1.0)
+    """An image, upright, as a small JPEG, which takes a tenth of the time of a WebP; as a WebP where parts are
+    transparent."""
+    has_alpha = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+    plain = image if image.mode in ("RGB", "RGBA") else image.convert("RGBA" if has_alpha else "RGB")
+    scale = SIDE_PX / max(image.size)
+    size = max(round(image.width * scale), 1), max(round(image.height * scale), 1)
+    # Made small before it is turned: what reads the whole image once more takes longer than all the rest.
+    small = plain.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0) if scale < 1 else plain.copy()
+    turn = turn_of(image)
+    small = small if turn is None else small.transpose(turn)
     data = BytesIO()
-    if has_alpha:
+    if small.mode == "RGBA":
         small.save(data, "WEBP", quality=QUALITY, method=0)
     else:
         small.save(data, "JPEG", quality=QUALITY)

@@ -12,6 +12,18 @@ from modules.errors import InvalidValueError
 MAX_PIXELS = 178_956_970
 """Where Pillow itself refuses (two times its warning limit): an image of a few kB can ask for terabytes."""
 
+ORIENTATION = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""By the number of the EXIF orientation; 1 is upright."""
+
 _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, struct.error, zlib.error)
 """What Pillow's decoders raise on damaged files."""
 
@@ -61,6 +73,14 @@ def read_image(
         upright = upright.convert("RGBA")
         upright.info = info
     return upright
+
+
+def turn_of(image: Image.Image) -> Image.Transpose | None:
+    """How an image is to be turned, as its EXIF orientation says."""
+    try:
+        return TURNS.get(int(image.getexif().get(ORIENTATION, 1)))
+    except _DAMAGED:
+        return None  # an EXIF block that cannot be read turns nothing
 
 
 def _read(path: Path, what: str) -> bytes:

@@ -8,7 +8,6 @@ from modules.errors import InvalidValueError, UnknownNameError
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.checking import check_names
 from modules.processing.parameters import Parameter
-from modules.processing.record.describe import Facts, extra_fields, infotext, own_fields, schedule_label
 from modules.processing.request import HIRES_ROWS, REQUEST_ROWS, GenerationRequest
 from modules.sampling.catalog import SAMPLERS
 
@@ -56,7 +55,9 @@ def with_api_values(
 
 
 def request_infotext(request: GenerationRequest, catalogue: CheckpointCatalogue) -> str:
-    """A request as the infotext that fills a form with it."""
+    """A request as the infotext that fills a form with it. Imports torch."""
+    from modules.processing.record.describe import Facts, extra_fields, infotext, own_fields, schedule_label
+
     width, height = request.size_px
     fields = {
         **own_fields(request),

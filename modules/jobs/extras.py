@@ -23,10 +23,11 @@ from modules.images.metadata import read_metadata, writable
 from modules.images.naming import NameContext
 from modules.images.reading import open_image, read_image
 from modules.images.saving import OnPath, samples_folder, save_image
+from modules.jobs.job import WorkerLostError
 from modules.jobs.queue import JobQueue
-from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.postprocessing.operation import PostprocessedImage
-from modules.postprocessing.operations import Operations, check_arguments, infotext_of
+from modules.postprocessing.operations import Arguments, Operations, check_arguments, infotext_of
 from modules.processing.record.output import check_folder
 from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
@@ -38,6 +39,8 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".avif", ".gif", 
 ALL_DONE = "all"
 POSTPROCESSING = "postprocessing"
 """The text chunk of a PNG that says what was done to it."""
+Operate = Callable[[PostprocessedImage, Arguments], Sequence[PostprocessedImage]]
+"""See `Operations.run`."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,14 @@ class ExtrasRequest:
             "user": self.user,
         }
 
+    @property
+    def attached(self) -> dict[str, Any]:
+        """What the record leaves out: work that is begun from it saves its results, since nobody waits for them."""
+        return {"save": self.save, "show": self.show}
+
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> ExtrasRequest:
-        """The inverse, for work that is begun again: its results are saved, since nobody waits for them."""
+        """The inverse of `to_json`, and of `attached` where that is with it."""
         return cls(
             sources=tuple(
                 Source(one["name"], Path(one["path"]) if one["path"] else None, one["data"]) for one in record["start"]
@@ -101,6 +109,8 @@ class ExtrasRequest:
             operations=record["operations"],
             output_dir=Path(record["output_dir"]) if record["output_dir"] else None,
             is_batch=bool(record["is_batch"]),
+            save=bool(record.get("save", True)),
+            show=bool(record.get("show", True)),
             user=str(record["user"]),
         )
 
@@ -129,7 +139,7 @@ class Failure:
 
 
 class ExtrasRun:
-    """A task and what it has made, for whoever waits for the images themselves."""
+    """A task and what it has made (its `Product`), for whoever waits for the images themselves."""
 
     def __init__(self, request: ExtrasRequest) -> None:
         self.request = request
@@ -137,6 +147,20 @@ class ExtrasRun:
         self.failures: list[Failure] = []
         self.notices: list[str] = []
         self.task: Task  # set when it is submitted
+        self.operate: Operate | None = None  # where another server does the operations
+
+    def begin(self, task: Task) -> None:
+        """See `Product`."""
+        self.task, self.images, self.failures, self.notices = task, [], [], []
+
+    def add(self, item: ExtrasImage | Failure | str) -> None:
+        """A result, one that could not be done, or a notice."""
+        if isinstance(item, ExtrasImage):
+            self.images.append(item)
+        elif isinstance(item, Failure):
+            self.failures.append(item)
+        else:
+            self.notices.append(item)
 
     def outcome(self) -> Outcome:
         """As JSON, for page, API and record."""
@@ -175,12 +199,12 @@ class Extras:
         run.task = self.queue.submit_spec(spec)
         return run
 
-    def _spec(self, request: ExtrasRequest) -> tuple[ExtrasRun, TaskSpec]:
+    def _spec(self, request: ExtrasRequest, settings: Settings | None = None) -> tuple[ExtrasRun, TaskSpec]:
         """The work before it is in line, and what it fills. Raises as `start`."""
         if not request.sources:
             raise InvalidValueError("There is no image to work on. Choose one, or a folder that holds some.")
         request = replace(request, operations=check_arguments(self.operations, request.operations))
-        settings = self.settings.current
+        settings = settings or self.settings.current
         if request.save:
             check_folder(self._folder(request, settings), self.allowed)
         run = ExtrasRun(request)
@@ -188,11 +212,17 @@ class Extras:
         title = f"Extras: {request.sources[0].name}" if count == 1 else f"Extras: {count} images"
 
         def work(task: Task) -> Outcome:
-            run.task = task
             return self._work(task, run, settings)
 
         return run, TaskSpec(
-            EXTRAS_TYPE, title, work, request.to_json(), makes_images=True, product=run, user=request.user
+            EXTRAS_TYPE,
+            title,
+            work,
+            request.to_json(),
+            makes_images=True,
+            product=run,
+            user=request.user,
+            attached={**request.attached, "settings": settings},
         )
 
     def images_in(self, folder: str) -> tuple[Source, ...]:
@@ -222,9 +252,10 @@ class Extras:
             raise UnknownNameError(f"The task {task_id!r} has made no images.")
         return run
 
-    def repeat_what_is_left(self) -> None:
-        """Tell the queue how unfinished work is begun again from its record."""
-        self.queue.repeats(EXTRAS_TYPE, lambda record: self._spec(ExtrasRequest.from_json(record))[1])
+    @property
+    def starters(self) -> Mapping[str, Starter]:
+        """How work is begun from its record."""
+        return {EXTRAS_TYPE: lambda record: self._spec(ExtrasRequest.from_json(record), record.get("settings"))[1]}
 
     # -- in the worker's thread --------------------------------------------------------------------------------------
 
@@ -236,23 +267,25 @@ class Extras:
                 tell = _teller(task, index, count, source.name)
                 earlier = _earlier_results(task, index)
                 if ALL_DONE in earlier:
-                    run.images += earlier[ALL_DONE]
+                    for saved in earlier[ALL_DONE]:
+                        task.produce(saved)
                     continue
                 try:
-                    for number, found in enumerate(self._done(source, request, settings, tell)):
+                    operate = run.operate or self.operations.run
+                    for number, found in enumerate(self._done(source, request, settings, operate, tell)):
                         if str(number) in earlier:
                             self._was_finished(found[0], earlier[str(number)][0], run, settings)
                         else:
                             self._finished(found, run, settings, partial(_note, task, index, number, found[0]))
                     task.note(f"{index}/{ALL_DONE}", {})
-                except Interrupted:
+                except (Interrupted, WorkerLostError):
                     raise
                 except Exception as error:
                     if not request.is_batch:
                         raise
                     if not isinstance(error, FeatherweightError):
                         log.exception("Extras of %s failed", source.name)
-                    run.failures.append(Failure(source.name, _sentence(error)))
+                    task.produce(Failure(source.name, _sentence(error)))
                 task.keep(run.outcome())
         finally:
             self._save_failures(task, run, settings)
@@ -263,14 +296,19 @@ class Extras:
         return run.outcome()
 
     def _done(
-        self, source: Source, request: ExtrasRequest, settings: Settings, tell: Callable[[float, str], None]
+        self,
+        source: Source,
+        request: ExtrasRequest,
+        settings: Settings,
+        operate: Operate,
+        tell: Callable[[float, str], None],
     ) -> Iterator[tuple[ExtrasImage, str]]:
         """The results of one source, each with the suffix of its file."""
         tell(0.0, "reading")
         image, parameters, items = source.read()
         first = PostprocessedImage(image, settings, on_progress=tell)
         suffixes: dict[str, int] = {}
-        for one in self.operations.run(first, request.operations):
+        for one in operate(first, request.operations):
             infotext = infotext_of(one.info)
             suffix = one.get_suffix(suffixes)
             yield (
@@ -282,7 +320,7 @@ class Extras:
         """A result that an earlier try has saved; its caption may not have been."""
         if found.caption is not None and saved.path is not None:
             _save_caption(found, saved.path, run.request, settings)
-        run.images.append(saved)
+        run.task.produce(saved)
 
     def _finished(self, result: tuple[ExtrasImage, str], run: ExtrasRun, settings: Settings, on_path: OnPath) -> None:
         found, suffix = result
@@ -293,11 +331,9 @@ class Extras:
             except OutputError as error:
                 if run.request.is_batch:
                     raise
-                run.notices.append(f"{error} The image is kept here until the server ends: save it by hand.")
-        if run.request.show or not run.request.save:
-            run.images.append(found)
-        else:
-            run.images.append(replace(found, image=None))
+                run.task.produce(f"{error} The image is kept here until the server ends: save it by hand.")
+        is_kept = run.request.show or not run.request.save
+        run.task.produce(found if is_kept else replace(found, image=None))
 
     def _folder(self, request: ExtrasRequest, settings: Settings) -> Path:
         return request.output_dir or samples_folder(settings, self.data_dir, "extras")
@@ -334,7 +370,7 @@ class Extras:
         except OSError as error:
             log.error("%s", output_error("The list of failures", folder, error))
             return
-        run.notices.append(f"The list of failures is saved as {path}.")
+        task.produce(f"The list of failures is saved as {path}.")
 
 
 def _note(task: Task, index: int, number: int, found: ExtrasImage, path: Path, fingerprint: str) -> None:

@@ -108,6 +108,7 @@ class Entry(ABC):
         self._over: float | None = None
         self._error: FeatherweightError | None = None
         self._when_final: list[Callable[[], None]] = []
+        self.on_asked: Callable[[], object] = lambda: None  # told that somebody asks it to stop or skip; must not wait
 
     @abstractmethod
     def recorded_request(self, text_of: Callable[[SourceImage], str] = SourceImage.to_text) -> dict[str, Any]:
@@ -139,6 +140,7 @@ class Entry(ABC):
     def interrupt(self, after_batch: bool = False) -> None:
         """Ask the work to stop at its next step."""
         self._interrupt.set()
+        self.on_asked()
 
     @property
     def status(self) -> JobStatus:
@@ -362,10 +364,12 @@ class Job(Entry):
             self._stops_after_batch = True
         else:
             self._interrupt.set()
+        self.on_asked()
 
     def skip(self) -> None:
         """Ask the job to leave the batch it is in and go on with the next."""
         self._skip.set()
+        self.on_asked()
 
     @property
     def is_stopping_after_batch(self) -> bool:

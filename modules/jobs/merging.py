@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.jobs.queue import JobQueue
-from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.merging.request import MergeOptions, MergeRequest, resolve
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.models.vae.files import VaeCatalogue
@@ -112,11 +112,10 @@ def merge_spec(merger: Merger, options: MergeOptions, skip: Sequence[str], text_
     return TaskSpec(MERGE_TYPE, f"Merging {request.target.name}", work, asked)
 
 
-def repeat_merges(queue: JobQueue, merger: Merger) -> None:
-    """Tell the queue how an unfinished merge is begun again from its record."""
-    queue.repeats(
-        MERGE_TYPE,
-        lambda asked: merge_spec(
+def merge_starters(merger: Merger) -> Mapping[str, Starter]:
+    """How a merge is begun from its record."""
+    return {
+        MERGE_TYPE: lambda asked: merge_spec(
             merger, MergeOptions(**asked["options"]), tuple(asked["skip"]), bool(asked["text_encoders"])
-        ),
-    )
+        )
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.jobs.queue import JobQueue, fix_seeds
 from modules.jobs.reports import Reports
-from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.merging.request import CONVERTED_NAMES
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.checking import check_names
@@ -184,18 +185,16 @@ class PrecisionWork:
 
         return TaskSpec(COMPARISON_TYPE, f"Comparing precisions of {info.name}", work, asdict(options))
 
-    def repeat_what_is_left(self) -> None:
-        """Tell the queue how unfinished work of these types is begun again from its record."""
-        self.queue.repeats(REPORT_TYPE, lambda asked: self.report_spec(_storage_options(asked)))
-        self.queue.repeats(
-            CONVERSION_TYPE, lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"]))
-        )
-        self.queue.repeats(
-            COMPARISON_TYPE,
-            lambda asked: self.compare_spec(
+    @property
+    def starters(self) -> Mapping[str, Starter]:
+        """How work of these types is begun from its record."""
+        return {
+            REPORT_TYPE: lambda asked: self.report_spec(_storage_options(asked)),
+            CONVERSION_TYPE: lambda asked: self.convert_spec(_storage_options(asked["options"]), str(asked["name"])),
+            COMPARISON_TYPE: lambda asked: self.compare_spec(
                 ComparisonRequest(**{**asked, "prompts": tuple(asked["prompts"]), "storages": tuple(asked["storages"])})
             ),
-        )
+        }
 
     # -- checks ------------------------------------------------------------------------------------------------------
 

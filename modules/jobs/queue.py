@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,7 +35,7 @@ from modules.jobs.job import (
 from modules.jobs.lanes import Lane
 from modules.jobs.order import Choice, Waiting, choose, in_order, turns_of_newcomer
 from modules.jobs.store import ImageRecord, JobRecord, JobStore
-from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.tasks import Outcome, Product, Starter, Task, TaskSpec
 from modules.processing.record.recordings import Recordings
 from modules.processing.record.result import GeneratedImage, ImageRole
 from modules.processing.request import GenerationRequest, request_from_json
@@ -50,6 +50,7 @@ MAX_SHOWN = 100
 MAX_ASKED = 300  # of waiting work, how much a lane of several is asked for at a time: that may mean reading records
 MAX_LET_IN = 16  # image jobs between two steps of a task
 LOSS_S = 1.0  # how long a lane may take to notice that its worker was ended
+REFUSED_S = 20.0  # how long an image waits that had no room beside a task, before memory is looked at again
 RECORD_RETRY_S = 2.0
 HELD_RETRY_S = 5.0  # how often it is looked whether a model that was missing is back
 MAX_RETRIES = 2
@@ -57,9 +58,6 @@ STOPPED = "The server was stopped before the job ended; it goes on when the serv
 
 UNREADABLE = (FeatherweightError, ValueError, TypeError, KeyError, AttributeError, IndexError, binascii.Error)
 """What reading a request raises that somebody has edited."""
-
-Starter = Callable[[dict[str, Any]], TaskSpec]
-"""The work of a type, from the request that its record holds."""
 
 
 class WhenDone(StrEnum):
@@ -97,6 +95,23 @@ class Models:
 
     of: Callable[[GenerationRequest], tuple[str, tuple[str, ...]]] = lambda request: ("", ())
     missing: Callable[[Sequence[str]], str] = lambda needs: ""
+
+
+@dataclass
+class Admission:
+    """Whether there is room for an image beside a task. One that had none is not looked at again for a while."""
+
+    has_room: Callable[[Job], bool]
+    _refused: dict[str, float] = field(default_factory=dict)  # when, by task id
+
+    def __call__(self, job: Job) -> bool:
+        now = time.monotonic()
+        if now - self._refused.get(job.task_id, -REFUSED_S) < REFUSED_S:
+            return False
+        if self.has_room(job):
+            return True
+        self._refused[job.task_id] = now
+        return False
 
 
 class JobQueue:
@@ -153,9 +168,9 @@ class JobQueue:
 
     # -- after a restart ---------------------------------------------------------------------------------------------
 
-    def repeats(self, type: str, starter: Starter) -> None:
-        """Say how work of this type is begun again from its record."""
-        self._starters[type] = starter
+    def repeats(self, starters: Mapping[str, Starter]) -> None:
+        """Say by type how work is begun again from its record."""
+        self._starters.update(starters)
 
     def restore(self) -> int:
         """Put what an earlier server left unfinished back in line, in its order; returns how much that is.
@@ -216,11 +231,12 @@ class JobQueue:
                 record.task_id,
                 record.type,
                 record.title,
-                self._work_of(record),
                 record.request,
+                self._spec_of(record),
                 created_at=record.created_at,
             )
             entry.noted, entry.on_note = self.store.notes(record.task_id), self.store.note
+            entry.on_let_in = self.let_images_in
         entry.standing = record.standing
         return entry
 
@@ -245,17 +261,11 @@ class JobQueue:
 
         return read
 
-    def _work_of(self, record: JobRecord) -> Callable[[Task], Outcome]:
+    def _spec_of(self, record: JobRecord) -> Callable[[], TaskSpec]:
         starter = self._starters.get(record.type)
         if starter is None:
             raise InvalidValueError(f"Work of the type {record.type!r} cannot be repeated; begin it from its tab.")
-
-        def work(task: Task) -> Outcome:
-            spec = starter(record.request)
-            task.makes_images, task.product = spec.makes_images, spec.product
-            return spec.work(task)
-
-        return work
+        return lambda: starter(record.request)
 
     # -- into the line -----------------------------------------------------------------------------------------------
 
@@ -290,7 +300,7 @@ class JobQueue:
         request: Mapping[str, Any] | None = None,
         *,
         makes_images: bool = False,
-        product: object | None = None,
+        product: Product | None = None,
         user: str = "",
     ) -> Task:
         """Put other work in line, see `TaskSpec`. Raises as `submit`."""
@@ -299,8 +309,8 @@ class JobQueue:
     def submit_spec(self, spec: TaskSpec) -> Task:
         """Put other work in line; a starter of its type (see `repeats`) begins it again after a restart. Raises as
         `submit`."""
-        task = Task(_new_id(), spec.type, spec.title, spec.work, spec.request, spec.makes_images, spec.product)
-        task.on_note = self.store.note
+        task = Task(_new_id(), spec.type, spec.title, spec.request, spec)
+        task.on_note, task.on_let_in = self.store.note, self.let_images_in
         task.standing.user = spec.user
         self._enter(task)
         return task
@@ -310,10 +320,7 @@ class JobQueue:
         one). Raises as `submit`, and `UnknownNameError`."""
         record = self.record(task_id)
         if record.type != IMAGE_TYPE:
-            work = self._work_of(record)
-            return self.submit_spec(
-                TaskSpec(record.type, record.title, work, record.request, user=record.standing.user)
-            )
+            return self.submit_spec(replace(self._spec_of(record)(), user=record.standing.user))
         request = self._reading(record)()
         if seed is not None:
             request = replace(request, seed=seed, subseed=-1 if request.subseed_strength == 0 else request.subseed)
@@ -856,6 +863,8 @@ class JobQueue:
             entry.made = {
                 item.image.key: item.image for item in self._made(entry.task_id, entry.standing.user, records)
             }
+        elif isinstance(entry, Task):
+            entry.noted = self.store.notes(entry.task_id)
         entry.put_back(f"{lost} The job was tried again.")
         log.warning("%s (%s): %s It is tried again.", entry.task_id, entry.title, lost)
         with self._condition:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from modules.errors import InvalidValueError
 from modules.jobs.job import Job
-from modules.jobs.queue import JobQueue
-from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.queue import Admission, JobQueue
+from modules.jobs.tasks import Outcome, Starter, Task, TaskSpec
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
 from modules.processing.engine.engine import Engine
 from modules.training.config import TrainingConfig, config_of
@@ -23,10 +22,9 @@ if TYPE_CHECKING:
     from modules.training.memory_plan import MemoryPlan
     from modules.training.run import Places, Progress
 
-TRAINING_KIND, RATE_KIND = "training", "learning-rate"
+TRAINING_KIND, RATE_KIND, EMBEDDING_KIND = "training", "learning-rate", "embedding"
 POINTS = 300  # of a curve, as a client gets it
 SHOWN_SIDE = 512
-REFUSED_S = 20.0  # how long an image waits that had no room, before memory is looked at again
 
 
 @dataclass(frozen=True)
@@ -67,12 +65,12 @@ class TrainingWork:
             chosen, planned = self.planned(config)
             notices = () if planned is None else (f"Memory: {planned.words}",)
             self.make_room()
-            shown, images = _Shown(task, config, notices), _ImagesBetween(self, task)
+            shown, admits = _Shown(task, config, notices), Admission(self.has_room)
 
             def report(told: Progress) -> None:
                 shown.report(told)
-                if told.is_between_steps:
-                    images.let_in()
+                if told.is_between_steps and task.let_images_in(admits):
+                    self.make_room()
 
             finished = run_training(chosen, self.places(), report)
             self.engine.adapters.files.catalogue.refresh()
@@ -80,10 +78,15 @@ class TrainingWork:
             outcome = shown.outcome(finished.history, (*notices, *finished.notices), finished.steps)
             return {**outcome, "files": [path.name for path in finished.files], "seconds": round(finished.seconds, 1)}
 
-        return TaskSpec(TRAINING_KIND, f"Training {config.output.name}", work, {"config": asdict(config)})
+        asked = {"config": asdict(config)}
+        return TaskSpec(TRAINING_KIND, f"Training {config.output.name}", work, asked, pauses=True)
 
     def find_rate(self, config: TrainingConfig) -> Task:
         """Twenty steps that say which learning rate fits."""
+        return self.queue.submit_spec(self.rate_spec(config))
+
+    def rate_spec(self, config: TrainingConfig) -> TaskSpec:
+        """See `find_rate`; not yet in line."""
         self.check(config)
 
         def work(task: Task) -> Outcome:
@@ -101,12 +104,38 @@ class TrainingWork:
                 run.close()
             return {"rate": found.rate, "said": found.said, "losses": [list(pair) for pair in found.losses]}
 
-        spec = TaskSpec(RATE_KIND, f"Learning rate for {config.output.name}", work, {"config": asdict(config)})
-        return self.queue.submit_spec(spec)
+        return TaskSpec(RATE_KIND, f"Learning rate for {config.output.name}", work, {"config": asdict(config)})
 
-    def repeat_what_is_left(self) -> None:
-        """Tell the queue how a training that a server left unfinished goes on: from its state."""
-        self.queue.repeats(TRAINING_KIND, lambda asked: self.spec(config_of(asked["config"])))
+    def create_embedding(self, name: str, vectors: int, init_text: str, overwrite: bool) -> Task:
+        """A new embedding whose vectors are those of a text, for the checkpoint that is chosen; the task's outcome has
+        its `path`."""
+        return self.queue.submit_spec(self.embedding_spec(name, vectors, init_text, overwrite))
+
+    def embedding_spec(self, name: str, vectors: int, init_text: str, overwrite: bool) -> TaskSpec:
+        """See `create_embedding`; not yet in line."""
+        adapter = {"type": "textual_inversion", "vectors": vectors, "init_text": init_text or "*"}
+        config: TrainingConfig = config_of({"adapter": adapter})
+
+        def work(task: Task) -> Outcome:
+            self._import()
+            from modules.training.stepping import make_vectors
+
+            with self.engine.lock:
+                made = make_vectors(self.engine.model(None), config)
+            plain = {width: vector.detach().cpu() for width, vector in made.items()}
+            return {"path": str(create_embedding(self.embeddings_dir, name, plain, overwrite))}
+
+        asked = {"name": name, "vectors": vectors, "init_text": init_text, "overwrite": overwrite}
+        return TaskSpec(EMBEDDING_KIND, f"Creating the embedding {name}", work, asked)
+
+    @property
+    def starters(self) -> Mapping[str, Starter]:
+        """How a training that a server left unfinished goes on, from its state, and how the other work begins."""
+        return {
+            TRAINING_KIND: lambda asked: self.spec(config_of(asked["config"])),
+            RATE_KIND: lambda asked: self.rate_spec(config_of(asked["config"])),
+            EMBEDDING_KIND: lambda asked: self.embedding_spec(**asked),
+        }
 
     def check(self, config: TrainingConfig) -> CheckpointInfo | None:
         """What can be known before the work. Raises `InvalidValueError`, `UnknownNameError`."""
@@ -188,29 +217,6 @@ class TrainingWork:
             from modules.training import run as _run
 
             assert _run
-
-
-@dataclass
-class _ImagesBetween:
-    """Image jobs that wait are made between two steps of a training, where memory has room for both models."""
-
-    work: TrainingWork
-    task: Task
-    _refused: dict[str, float] = field(default_factory=dict)  # when, by task id
-
-    def let_in(self) -> None:
-        """See `JobQueue.let_images_in`."""
-        if self.work.queue.let_images_in(self.task, self._admits):
-            self.work.make_room()
-
-    def _admits(self, job: Job) -> bool:
-        now = time.monotonic()
-        if now - self._refused.get(job.task_id, -REFUSED_S) < REFUSED_S:
-            return False
-        if self.work.has_room(job):
-            return True
-        self._refused[job.task_id] = now
-        return False
 
 
 @dataclass

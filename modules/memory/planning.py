@@ -60,6 +60,8 @@ class Corrections:
         """Remember a real run under all `keys`, and write the file."""
         with self._lock:
             seen = Observation(predicted, measured)
+            if self._path is not None:  # another process may have learnt meanwhile
+                self._known |= _read(self._path)
             self._known = {**self._known, **{key: [*self._known.get(key, ()), seen][-KEPT:] for key in keys}}
             if self._path is None:
                 return

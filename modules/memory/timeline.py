@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from modules.devices import release_memory
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_SAMPLES = 400
 INTERVAL_S = 0.1
@@ -145,6 +146,8 @@ class MemoryTimeline:
     def during(self, name: str) -> Iterator[None]:
         """In this stage while open, then back in the one before. What that one has left behind and does not use goes
         back to the system first, so that it does not count twice."""
+        import torch
+
         before = self._stage
         release_memory(torch.device("cpu"))
         self.stage(name)
@@ -187,6 +190,8 @@ class MemoryTimeline:
 
 def read_memory(device: torch.device) -> Reading:
     """What this process holds now."""
+    import torch
+
     rss = resident_bytes()
     if device.type not in ("cuda", "xpu"):
         return Reading(rss)
@@ -196,6 +201,8 @@ def read_memory(device: torch.device) -> Reading:
 
 def begin_peak(device: torch.device, proc: Path = Path("/proc/self")) -> None:
     """Have the kernel and the GPU's allocator count their peaks from here."""
+    import torch
+
     if _can_begin_peak(proc):  # else, where it is not Linux, the samples have to do
         (proc / "clear_refs").write_text("5", encoding="ascii")
     if device.type in ("cuda", "xpu"):
@@ -204,6 +211,8 @@ def begin_peak(device: torch.device, proc: Path = Path("/proc/self")) -> None:
 
 def read_peak(device: torch.device) -> Reading:
     """The most since `begin_peak`; main memory's is None where the kernel does not tell it apart from before."""
+    import torch
+
     rss = _status_bytes("VmHWM") if _can_begin_peak() else None
     if device.type not in ("cuda", "xpu"):
         return Reading(rss)

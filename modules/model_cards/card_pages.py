@@ -5,9 +5,8 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from modules.adapters.adapter_file import AdapterError
+from modules.adapters.adapter_facts import EMBEDDING_IMAGE_SUFFIXES, EMBEDDING_SUFFIXES, AdapterError
 from modules.adapters.catalogue import AdapterCatalogue, AdapterInfo
-from modules.adapters.embeddings import IMAGE_SUFFIXES, TENSOR_SUFFIXES, read_embedding
 from modules.model_cards.cards import CardPage, ModelFile
 from modules.model_cards.few_steps import checkpoint_few_steps
 from modules.model_folders import Listing, as_folders
@@ -24,7 +23,7 @@ def embedding_page(folders: Path | Iterable[Path]) -> CardPage:
         id="textual_inversion",
         title="Textual Inversion",
         folders=as_folders(folders),
-        suffixes=TENSOR_SUFFIXES,
+        suffixes=EMBEDDING_SUFFIXES,
         list_files=lambda listing, settings: files.of(listing),
     )
 
@@ -121,9 +120,9 @@ class EmbeddingFiles:
     def of(self, listing: Listing) -> list[ModelFile]:
         """Tensor files by name, images that carry an embedding by the name in it."""
         found = []
-        for entry in listing.with_suffix((*TENSOR_SUFFIXES, *IMAGE_SUFFIXES)):
+        for entry in listing.with_suffix((*EMBEDDING_SUFFIXES, *EMBEDDING_IMAGE_SUFFIXES)):
             path = Path(entry.path)
-            if path.suffix.lower() in TENSOR_SUFFIXES:
+            if path.suffix.lower() in EMBEDDING_SUFFIXES:
                 found.append(ModelFile(path, path.stem, path.stem))
             elif ".preview." not in entry.name:
                 name = self._name_inside(entry)
@@ -137,6 +136,8 @@ class EmbeddingFiles:
         stamp = (stat.st_size, stat.st_mtime_ns)
         known = self._images.get(entry.path)
         if known is None or known[0] != stamp:
+            from modules.adapters.embeddings import read_embedding  # torch, where there are images at all
+
             try:
                 embedding = read_embedding(Path(entry.path))
             except AdapterError:  # the list of embeddings names it with the reason

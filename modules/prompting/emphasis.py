@@ -1,9 +1,13 @@
 """What the weights of a prompt do to its encoding: the four emphasis modes."""
 
-from enum import StrEnum
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class Emphasis(StrEnum):
@@ -40,4 +44,6 @@ def _mean(hidden: Tensor, counts: Tensor | None) -> Tensor:
 
 
 def _precise(hidden: Tensor) -> torch.dtype:
+    import torch
+
     return torch.promote_types(hidden.dtype, torch.float32)

@@ -1,11 +1,10 @@
 """Chunks of tokens to the tensor that the UNet attends to."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from modules.prompting.chunks import (
     CHUNK_LENGTH,
@@ -17,6 +16,9 @@ from modules.prompting.chunks import (
 )
 from modules.prompting.emphasis import Emphasis, apply_emphasis
 from modules.prompting.old_emphasis import chunk_prompt_old
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Chunks encoded in one call: enough to keep a device busy, few enough for a prompt with hundreds of texts.
 CHUNKS_PER_CALL = 32
@@ -88,6 +90,8 @@ def encode_groups(
     Shorter texts are filled up with empty chunks, and emphasis restores one mean for all texts of a group, each
     weighing as often as `counts` says: see `apply_emphasis`.
     """
+    import torch
+
     empty = empty_chunk(tower.tokenizer, tower.pad_id)
     chunked = {
         text: chunks_of(tower.tokenizer, text, options, tower.embeddings, tower.pad_id)
@@ -133,6 +137,8 @@ def _even_out(chunked: list[list[PromptChunk]], empty: PromptChunk) -> list[list
 
 
 def _encode_chunks(tower: TextTower, chunks: list[PromptChunk], clip_skip: int) -> Encoded:
+    import torch
+
     parts = [
         _encode_batch(tower, chunks[start : start + CHUNKS_PER_CALL], clip_skip)
         for start in range(0, len(chunks), CHUNKS_PER_CALL)
@@ -142,6 +148,8 @@ def _encode_chunks(tower: TextTower, chunks: list[PromptChunk], clip_skip: int) 
 
 
 def _encode_batch(tower: TextTower, chunks: list[PromptChunk], clip_skip: int) -> Encoded:
+    import torch
+
     injections: list[Injection] = []
     if tower.embeddings is not None:
         injections = [
@@ -161,6 +169,8 @@ def _assemble(
     counts: Tensor | None,
 ) -> Encoded:
     """Pick each text's chunks, weigh them chunk by chunk, and lay them side by side on the token axis."""
+    import torch
+
     columns: list[Tensor] = []
     for column in zip(*chunked, strict=True):
         picked = torch.tensor([rows[_input_of(chunk)] for chunk in column], device=encoded.hidden.device)

@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from modules.adapters.adapter_file import read_metadata
+from modules.adapters.adapter_facts import read_metadata
 from modules.adapters.catalogue import EMBEDDED
 from modules.api.documentation import documented
 from modules.errors import UnknownNameError
@@ -21,7 +21,7 @@ from modules.model_cards.cards import Card, CardLibrary, card_json
 from modules.model_cards.notes import write_notes
 from modules.model_cards.previews import Preview, embedded_preview, read_preview, write_preview
 from modules.model_cards.training_facts import readable_metadata, training_facts, training_tags
-from modules.models.families.registry import adapter_versions, version_of_family
+from modules.models.families.adapter_versions import adapter_versions
 from modules.services import Services
 from modules.settings.values import Settings
 from modules.ui.card_replies import CardDetailsReply, CardListReply, CardReply, ChosenCheckpointReply
@@ -156,7 +156,7 @@ def _page_json(services: Services, library: CardLibrary, page_id: str, settings:
     values = settings.to_json()
     return {
         "page": page.id,
-        "version": version_of_family(model.family) if model else "",
+        "version": model.adapter_version if model else "",
         "others": asdict(page.other_versions(settings)),
         "folders": [str(folder) for folder in page.folders],
         "suffixes": list(page.suffixes),

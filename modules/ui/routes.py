@@ -20,7 +20,6 @@ from modules.api.reply_models import (
 from modules.errors import FeatherweightError, InvalidValueError
 from modules.images.encode import encode_image
 from modules.jobs.job import Job
-from modules.processing.memory_estimate.proposals import propose
 from modules.processing.memory_estimate.words import plan_reply
 from modules.processing.pipeline.texts import text_options
 from modules.processing.request import MAX_SIDE_PX, GenerationRequest
@@ -140,8 +139,7 @@ def page_routes(services: Services) -> APIRouter:
             request = _planned(body, services)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidValueError(f"A number in the form cannot be used: {error}.") from error
-        found = services.estimator.plan(request)
-        return plan_reply(found, propose(request, found, services.estimator.plan))
+        return plan_reply(*services.planner.planned(request))
 
     @routes.get("/result", response_model=ResultReply, **documented(errors={404: NO_JOB}))
     def result(id_task: str, request: Request) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from modules.settings.definitions import SETTINGS, visible_sections
 from modules.ui.messages import note_box
 from modules.ui.settings_form import changed_values, described, shown_values
 
-DESCRIBED = {
+DESCRIBED: dict[str, Any] = {
     "key": "samples_save",
     "id": "setting_samples_save",
     "label": "Always save all generated images",

@@ -13,7 +13,8 @@ from PIL.PngImagePlugin import PngInfo
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import AdapterError, digests_of, read_adapter, read_adapter_file, split_key
+from modules.adapters.adapter_facts import AdapterError, digests_of
+from modules.adapters.adapter_file import read_adapter, read_adapter_file, split_key
 from modules.adapters.algorithms.adapter import Adapter
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.embeddings import EmbeddingStore, read_embedding

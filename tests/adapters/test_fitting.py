@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from modules.adapters.adapter_file import AdapterError, AdapterFile, read_adapter_file
+from modules.adapters.adapter_facts import AdapterError
+from modules.adapters.adapter_file import AdapterFile, read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 

@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from modules.adapters.adapter_file import AdapterError, read_adapter_file
+from modules.adapters.adapter_facts import AdapterError
+from modules.adapters.adapter_file import read_adapter_file
 from modules.adapters.applying import AdapterApplier, LoraMode, Use
 from modules.adapters.targets import TargetTable
 from modules.models.loaded import LoadedModel

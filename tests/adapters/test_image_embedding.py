@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.adapters.adapter_file import AdapterError
+from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.embeddings import EmbeddingStore, read_embedding
 from modules.adapters.image_embedding import MAX_JSON_BYTES, read_image, xor_pattern
 

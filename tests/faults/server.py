@@ -125,4 +125,4 @@ def serve(flags: list[str], log: str) -> None:
             return result_of(request, images, interrupted)
 
     setattr(assembly, "InProcessExecutor", SavingExecutor)  # noqa: B010 - the name is not there for others
-    sys.exit(webui.main(parse_flags(flags)))
+    sys.exit(webui.main(parse_flags(["--workers", "0", *flags])))

@@ -260,6 +260,20 @@ def test_a_thumbnail_keeps_what_is_transparent(mode: str, kind: str) -> None:
         assert small.size == (256, 110) and (small.mode == "RGBA") == (mode == "RGBA")
 
 
+def test_a_thumbnail_is_upright(tmp_path: Path) -> None:
+    image = Image.new("RGB", (400, 200), "red")
+    image.paste("blue", (0, 0, 200, 200))  # the left half
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying; to be turned right
+    image.save(tmp_path / "a.jpg", exif=exif, quality=95)
+    image.save(tmp_path / "a.png", exif=exif)
+    for name in ("a.jpg", "a.png"):
+        with Image.open(BytesIO(Thumbnails(None).of(name, tmp_path / name))) as small:
+            assert small.size == (128, 256)
+            top = small.convert("RGB").getpixel((64, 20))
+            assert isinstance(top, tuple) and top[2] > 200 > top[0]
+
+
 def test_a_large_jpeg_is_decoded_only_as_far_as_a_thumbnail_needs(tmp_path: Path) -> None:
     path = tmp_path / "large.jpg"
     Image.new("RGB", (4096, 2048), (200, 30, 40)).save(path)

@@ -4,6 +4,7 @@ import faulthandler
 import os
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from PIL import Image
 from modules.errors import Interrupted, Skipped
 from modules.images.naming import NameContext
 from modules.jobs.job import Job
+from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.jobs.workers.loop import Asking, AskingOutput
+from modules.jobs.workers.protocol import Question
+from modules.models.reading.hashing import HashProgress
 from modules.processing.memory_estimate.status import EngineState, EngineStatus
 from modules.processing.pipeline.stages import Stage
 from modules.processing.record.output import Output
@@ -86,14 +90,22 @@ class FakeHost:
     def load(self, checkpoint: str | None) -> None:
         self.status = EngineStatus(EngineState.READY, f"loaded {checkpoint}")
 
-    def unload(self) -> None:
-        self.status = EngineStatus(EngineState.EMPTY, "unloaded")
+    hashing: HashProgress | None = None
 
-    def reload(self) -> None:
-        raise Interrupted("cannot be loaded again")
+    def answer(self, question: Question, arguments: tuple[Any, ...]) -> Any:
+        match question:
+            case Question.UNLOAD:
+                self.status = EngineStatus(EngineState.EMPTY, "unloaded")
+            case Question.RELOAD:
+                raise Interrupted("cannot be loaded again")
+            case Question.MEMORY:
+                return {"ram": {"used": self.settings.system.queue_limit}}
+            case Question.ROOM:
+                return not arguments[0].prompt.startswith("large")
+        return None
 
-    def memory(self) -> Any:
-        return {"ram": {"used": self.settings.system.queue_limit}}
+    def spec_of(self, type: str, request: Mapping[str, Any]) -> TaskSpec:
+        return fake_spec(dict(request), self.settings)
 
     def change_settings(self, settings: Settings) -> None:
         self.settings = settings
@@ -150,6 +162,45 @@ def do(prompt: str) -> None:
         raise RuntimeError("boom")
     if word == "hang":
         time.sleep(600)
+
+
+class FakeProduct:
+    """What a fake task has produced."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def begin(self, task: Task) -> None:
+        self.items = []
+
+    def add(self, item: Any) -> None:
+        self.items.append(item)
+
+
+def fake_spec(asked: dict[str, Any], settings: Settings) -> TaskSpec:
+    """Four steps; `how` says what happens at the third, as a prompt does. A step that was noted is not done again.
+    "images:FILE": before the last one images are let in, once the file is there."""
+
+    def work(task: Task) -> Outcome:
+        done = []
+        for step in range(4):
+            task.progress(step, 4, f"step {step}")
+            if str(step) in task.noted:
+                continue
+            if step == 2 and not asked["how"].startswith("images"):
+                do(asked["how"])
+            if step == 3 and asked["how"].startswith("images"):
+                while not Path(asked["how"].partition(":")[2]).exists():
+                    time.sleep(0.01)
+                task.let_images_in(lambda job: False)  # the server asks by itself
+            time.sleep(0.05 if asked["how"].startswith("slow") else 0.0)
+            task.produce((step, asked.get("attached", "")))
+            task.note(str(step), {})
+            done.append(step)
+            task.keep({"done": done})
+        return {"done": done, "pid": os.getpid(), "limit": settings.system.queue_limit}
+
+    return TaskSpec("fake", "a fake", work, {"how": asked["how"]}, product=FakeProduct(), attached={"attached": "x"})
 
 
 def build(data_dir: Path, ask: Asking) -> FakeHost:

@@ -170,7 +170,7 @@ def test_work_that_a_crash_left_is_begun_again_from_its_record(extras: Extras, t
     asked = ExtrasRequest(sources=(Source("x", data=data),), operations=GREY, save=False, user="me")
     again = ExtrasRequest.from_json(json.loads(json.dumps(asked.to_json())))
     assert again == ExtrasRequest(sources=asked.sources, operations=GREY, user="me")
-    extras.repeat_what_is_left()
+    extras.queue.repeats(extras.starters)
     run = done(extras, *again.sources)
     record = extras.queue.store.get(run.task.task_id)
     assert record is not None and record.type == EXTRAS_TYPE and "start" not in record.request
@@ -198,7 +198,7 @@ def test_a_task_that_is_begun_again_saves_nothing_twice(extras: Extras, grey: Gr
     store._db.commit()
     queue = JobQueue(NoImages(), store)
     again = Extras(queue, Operations([Grey()]), extras.settings, tmp_path)
-    again.repeat_what_is_left()
+    again.queue.repeats(again.starters)
     assert queue.restore() == 1
     queue.start()
     task = queue.task(first.task.task_id)

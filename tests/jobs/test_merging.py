@@ -10,7 +10,7 @@ import pytest
 
 from modules.errors import UnknownNameError
 from modules.jobs.job import JobStatus
-from modules.jobs.merging import Merger, repeat_merges, start_merge
+from modules.jobs.merging import Merger, merge_starters, start_merge
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.models.merging.request import MergeOptions
@@ -69,7 +69,7 @@ def test_a_merge_that_never_ran_goes_on_after_a_restart(toys: Toys, tmp_path: Pa
     start_merge(first, merger, OPTIONS, ["^conv"], text_encoders=False)
     first.close()  # it never ran
     queue = JobQueue(NoImages(), JobStore(tmp_path / "jobs.sqlite"))
-    repeat_merges(queue, merger)
+    queue.repeats(merge_starters(merger))
     assert queue.restore() == 1
     (task,) = queue.tasks()
     assert (task.type, task.title) == ("merge", "Merging merged.safetensors")

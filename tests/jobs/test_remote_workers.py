@@ -17,18 +17,32 @@ from PIL import Image
 
 from modules.errors import InvalidValueError
 from modules.flags.flags import Flags, public_flags
+from modules.images.resize import ResizeMode
+from modules.jobs.extras import Extras, ExtrasRequest, Source
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.lanes import Lane
 from modules.jobs.queue import JobQueue
 from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import WorkerState
-from modules.jobs.workers.sdapi import Address, Offer, RemoteWorker, addresses_of, body_of, remote_lane, unfit
+from modules.jobs.workers.sdapi import (
+    Address,
+    Offer,
+    RemoteWorker,
+    addresses_of,
+    body_of,
+    remote_lane,
+    unfit,
+    unfit_extras,
+)
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
+from modules.postprocessing.operation import Field, PostprocessedImage, ScriptPostprocessing
+from modules.postprocessing.operations import Operations
 from modules.processing.record.output import Output
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest, HiresRequest
-from modules.processing.start import FromImage, SourceImage
+from modules.processing.start import FromImage, Mask, MaskedContent, SourceImage
 from modules.services import Services
+from modules.settings.store import SettingsStore
 from modules.settings.values import Settings
 from tests.fakes import fake_services, whole_api
 from tests.jobs.fake_worker import result_of
@@ -154,12 +168,23 @@ def test_an_interrupt_is_passed_on_to_this_job_alone(head: Head, ours: tuple[int
 def test_what_cannot_be_the_same_there_stays_here(head: Head) -> None:
     source = SourceImage.of(Image.new("RGB", (64, 64)))
     head.works_here()
+    masks = Settings().with_changes({"save_mask": True})
     jobs = [
-        head.submit(start=FromImage(images=(source,))),
+        head.submit(start=FromImage(images=(source,)), settings=masks),
         head.submit("a <lora:mine:1>"),
         head.submit(settings=Settings().with_changes({"sd_vae": "mine.vae.pt"})),
     ]
     assert all(job.wait(10) for job in jobs) and head.local.ran == [job.task_id for job in jobs]
+
+
+def test_a_server_of_ours_makes_images_from_images(head: Head, ours: tuple[int, Services]) -> None:
+    source = SourceImage.of(Image.new("RGB", (64, 64), "red"))
+    mask = Mask(image=SourceImage.of(Image.new("L", (64, 64), 255)), fill=MaskedContent.LATENT_NOISE, blur_x=2)
+    job = head.submit(start=FromImage(images=(source,), denoising_strength=0.4, mask=mask, outpaint_left=64))
+    assert job.wait(20) and job.status is JobStatus.DONE and head.local.ran == [], job.error
+    there = ours[1].queue.get(f"{job.task_id}@remote").request
+    assert there.start == job.request.start and there.size_px == (128, 64)  # as equal as images by their pixels are
+    assert job.result().info.denoising_strength == 0.4 and job.result().images[0].image.size == (128, 64)
 
 
 # -- a stub ------------------------------------------------------------------------------------------------------------
@@ -171,6 +196,7 @@ class Stub:
     def __init__(self, sha256: str) -> None:
         self.reply: Callable[[dict[str, Any]], Any] = good
         self.asked: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.interrupts = 0
         self.is_deaf = False  # GET routes do not answer
         self.released = threading.Event()
@@ -178,7 +204,8 @@ class Stub:
         pages = {
             "/sdapi/v1/sd-models": [{"title": "tiny [abc]", "sha256": sha256}, {"title": "no hash", "sha256": None}],
             "/sdapi/v1/samplers": [{"name": "DPM++ 2M"}, {"name": "Euler"}],
-            "/sdapi/v1/upscalers": [{"name": "None"}],
+            "/sdapi/v1/upscalers": [{"name": "None"}, {"name": "4x-real"}],
+            "/sdapi/v1/face-restorers": [{"name": "GFPGAN"}],
             "/sdapi/v1/options": {"CLIP_stop_at_last_layers": 1, "fp8_storage": "Disable"},
             "/sdapi/v1/progress": {"progress": 0.5, "state": {"sampling_step": 2}, "current_image": None},
             "/sdapi/v1/embeddings": {"loaded": {"known": {}}},
@@ -200,6 +227,7 @@ class Stub:
                     self.answer(200, {})
                     return
                 stub.asked.append(body)
+                stub.paths.append(self.path)
                 try:
                     found = stub.reply(body)
                 except ConnectionError:
@@ -273,6 +301,92 @@ def test_a_foreign_server_is_asked_in_its_own_words(foreign: Head, stub: Stub) -
     assert body["override_settings"] == {"sd_model_checkpoint": "tiny [abc]", "CLIP_stop_at_last_layers": 2}
     assert body["save_images"] is False and body["styles"] == [] and "force_task_id" not in body
     assert (body["prompt"], body["seed"], body["steps"], body["sampler_name"]) == ("a cat", 5, 3, "DPM++ 2M")
+
+
+def test_img2img_and_inpainting_are_asked_in_the_words_of_the_reference_ui(foreign: Head, stub: Stub) -> None:
+    source = SourceImage.of(Image.new("RGB", (96, 80), "red"))
+    mask = Mask(image=SourceImage.of(Image.new("L", (96, 80), 255)), invert=False, full_resolution=True, padding=8)
+    start = FromImage(images=(source,), resize_mode=ResizeMode.RESIZE_AND_FILL, denoising_strength=0.5, mask=mask)
+    stub.reply = lambda body: good(body, images=[png((96, 80))])  # only the masked area is made, and put back
+    job = foreign.submit("a cat", start=start)
+    assert job.wait(10) and job.status is JobStatus.DONE and job.result().images[0].image.size == (96, 80)
+    (body,), (path,) = stub.asked, stub.paths
+    assert path == "/sdapi/v1/img2img" and body["init_images"] == [source.to_text()]
+    wanted: dict[str, Any] = {
+        "denoising_strength": 0.5,
+        "resize_mode": 2,
+        "inpainting_fill": 1,
+        "inpaint_full_res": True,
+    }
+    wanted |= {
+        "inpaint_full_res_padding": 8,
+        "inpainting_mask_invert": 0,
+        "mask_blur_x": 4,
+        "mask": mask.image.to_text(),
+    }
+    assert {key: body[key] for key in wanted} == wanted
+    assert not {"enable_hr", "outpaint_left", "latent_mask", "image_cfg_scale"} & set(body)
+
+
+def extras_of(head: Head, image: Image.Image, operations: dict[str, dict[str, Any]], is_batch: bool = False) -> Any:
+    known = Operations((Doubled(),))
+    extras = Extras(head.queue, known, SettingsStore(head.folder / "config.json"), head.folder)
+    file = head.folder / "source.png"
+    image.save(file)
+    return extras.start(ExtrasRequest(sources=(Source("source.png", file),), operations=operations, is_batch=is_batch))
+
+
+class Doubled(ScriptPostprocessing):
+    """Stands for the upscaler of this machine, which nobody asks."""
+
+    name = "Upscale"
+    fields = (
+        Field(name="upscale_by", label="By", default=2.0, elem_id="by"),
+        Field(name="upscaler_1_name", label="With", default="None", elem_id="with"),
+    )
+
+    def process(self, pp: PostprocessedImage, **args: Any) -> None:
+        pp.image = pp.image.resize((32, 32))
+
+
+UPSCALED = {"Upscale": {"upscale_by": 2.0, "upscaler_1_name": "4x-real"}}
+
+
+def test_extras_are_done_there_and_saved_here(foreign: Head, stub: Stub) -> None:
+    stub.reply = lambda body: {"image": png((32, 24)), "html_info": "<p>Postprocess upscale by: 2</p>"}
+    run = extras_of(foreign, Image.new("RGB", (16, 12)), UPSCALED)
+    assert run.task.wait(10) and run.task.status is JobStatus.DONE, run.task.error
+    (body,), (found,) = stub.asked, run.task.result()["results"]
+    assert (body["upscaling_resize"], body["upscaler_1"], stub.paths) == (
+        *(2.0, "4x-real"),
+        ["/sdapi/v1/extra-single-image"],
+    )
+    with Image.open(found["path"]) as saved:
+        assert saved.size == (32, 24) and saved.info["postprocessing"] == "Postprocess upscale by: 2"
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_extras_that_go_wrong_there_are_done_here(foreign: Head, stub: Stub, is_batch: bool) -> None:
+    stub.reply = lambda body: {"image": png((99, 99)), "html_info": ""}
+    run = extras_of(foreign, Image.new("RGB", (16, 12)), UPSCALED, is_batch)
+    until(lambda: run.task.standing.avoids)
+    foreign.works_here()
+    assert run.task.wait(10) and run.task.status is JobStatus.DONE and len(stub.asked) == 1
+    assert [image["width"] for image in run.task.result()["results"]] == [32]
+
+
+def test_why_extras_stay_here_is_said() -> None:
+    offer = Offer(upscalers=frozenset({"4x-real"}), restorers=frozenset({"gfpgan"}))
+
+    def why(operations: dict[str, dict[str, Any]], settings: Settings | None = None) -> str:
+        request = ExtrasRequest(sources=(Source("a"),), operations=operations)
+        return unfit_extras(request, settings or Settings(), offer)
+
+    assert why(UPSCALED) == "" == why({"GFPGAN": {"enable": True}})
+    assert why({"Upscale": {"upscaler_1_name": "other"}}) == "the upscaler other is not there"
+    assert why({"CodeFormer": {}}) == "the face restorer CodeFormer is not there"
+    assert why({"Caption": {}}) == "the operation Caption is only here"
+    assert "ESRGAN_tile" in why(UPSCALED, Settings().with_changes({"ESRGAN_tile": 64}))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from modules.errors import FeatherweightError, Interrupted, InvalidValueError, U
 from modules.jobs.job import Job, JobStatus
 from modules.jobs.queue import KEPT_ENTRIES, JobQueue
 from modules.jobs.store import JobStore
-from modules.jobs.tasks import Outcome, Task
+from modules.jobs.tasks import Outcome, Task, TaskSpec
 from modules.processing.record.result import Result
 from modules.processing.request import GenerationRequest
 
@@ -208,7 +208,7 @@ def test_nothing_is_let_into_a_paused_queue_or_by_work_that_is_no_task_of_it(que
     queue.pause()
     image = queue.submit(GenerationRequest())
     assert not image.wait(0.1)
-    stranger = Task("x", "training", "elsewhere", lambda task: {})
+    stranger = Task("x", "training", "elsewhere", {}, TaskSpec("training", "elsewhere", lambda task: {}))
     assert queue.let_images_in(stranger, lambda job: True) == 0
     queue.pause(False)
     assert image.wait(5)

@@ -18,13 +18,13 @@ from modules.jobs.store import JobStore
 from modules.jobs.workers.executor import WorkerExecutor, WorkerOptions, WorkerState
 from modules.jobs.workers.loop import is_device_failure
 from modules.jobs.workers.process import ProcessTransport, cause_of, processes, share_of
-from modules.jobs.workers.protocol import JobFailed, error_of, failure_of
+from modules.jobs.workers.protocol import JobFailed, Question, error_of, failure_of
 from modules.processing.record.output import Output
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.request import GenerationRequest
 from modules.processing.start import FromImage, SourceImage
 from modules.settings.values import Settings
-from tests.jobs.fake_worker import broken, build, result_of
+from tests.jobs.fake_worker import FakeProduct, broken, build, fake_spec, result_of
 
 
 @dataclass
@@ -62,6 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         Output(folder),
         lambda: made.options,
         settings=lambda: Settings().with_changes({"queue_limit": 77}),
+        does_tasks=True,
         backoff_s=0.01,
     )
     lane = Lane(worker, "worker-1", lambda: worker.is_ready, is_endable=True)
@@ -135,6 +136,58 @@ def test_a_running_job_is_interrupted_skipped_and_stopped_after_a_batch(place: P
     assert job.wait(5) and len(job.result().images) == 1
 
 
+def test_a_task_in_another_process_is_like_one_in_this(place: Place) -> None:
+    """Progress, what it keeps and makes, and what it notes before it goes on; with what was attached to it."""
+    spec = fake_spec({"how": ""}, Settings())
+    task = place.queue.submit_spec(spec)
+    assert task.wait(20) and task.status is JobStatus.DONE, task.error
+    assert task.result()["done"] == [0, 1, 2, 3] and task.result()["pid"] != os.getpid()
+    assert isinstance(task.product, FakeProduct) and task.product.items == [(step, "x") for step in range(4)]
+    assert task.result()["limit"] == 77  # by the server's settings
+    assert task.state.fraction == 1.0 and place.queue.record(task.task_id).status is JobStatus.DONE
+
+
+def test_a_task_whose_worker_dies_is_tried_again_without_what_it_had_noted(place: Place, tmp_path: Path) -> None:
+    task = place.queue.submit_spec(fake_spec({"how": f"kill:{tmp_path / 'killed'}"}, Settings()))
+    assert task.wait(30) and task.status is JobStatus.DONE, task.error
+    assert task.result()["done"] == [2, 3]
+    assert isinstance(task.product, FakeProduct) and [step for step, _ in task.product.items] == [2, 3]
+
+
+def test_a_task_lets_images_in_for_which_the_worker_has_room(place: Place, tmp_path: Path) -> None:
+    task = place.queue.submit_spec(fake_spec({"how": f"images:{tmp_path / 'go'}"}, Settings()))
+    until(lambda: task.status is JobStatus.RUNNING)
+    small, large = place.submit("small", 2), place.submit("large")
+    (tmp_path / "go").touch()
+    assert task.wait(30) and large.wait(30)
+    assert all(one.status is JobStatus.DONE for one in (task, small, large)), (task.error, small.error)
+    assert small.is_let_in and not large.is_let_in and len(small.result().images) == 2
+    assert place.worker.facts.state is WorkerState.IDLE
+
+
+def test_a_worker_that_dies_of_an_image_between_two_steps_of_a_task_does_both_again(
+    place: Place, tmp_path: Path
+) -> None:
+    task = place.queue.submit_spec(fake_spec({"how": f"images:{tmp_path / 'go'}"}, Settings()))
+    until(lambda: task.status is JobStatus.RUNNING)
+    killed = place.submit(f"kill:{tmp_path / 'killed'}")
+    (tmp_path / "go").touch()
+    assert task.wait(30) and killed.wait(30)
+    assert task.status is JobStatus.DONE and killed.status is JobStatus.DONE, (task.error, killed.error)
+    assert task.result()["done"] == [3]  # the others were noted
+
+
+def test_a_task_that_fails_or_is_interrupted_says_so_and_the_worker_stays(place: Place) -> None:
+    starts = place.worker.facts.restarts
+    task = place.queue.submit_spec(fake_spec({"how": "error"}, Settings()))
+    assert task.wait(20) and task.status is JobStatus.FAILED and "RuntimeError: boom" in str(task.error)
+    task = place.queue.submit_spec(fake_spec({"how": "slow"}, Settings()))
+    until(lambda: task.state.outcome is not None)
+    place.queue.interrupt(task.task_id)
+    assert task.wait(5) and task.status is JobStatus.INTERRUPTED and task.result()["done"][0] == 0
+    assert place.worker.facts.restarts == starts
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [("kill", "was killed"), ("segfault", "crashed (SIGSEGV)"), ("device", "its GPU takes no more work")],
@@ -171,16 +224,16 @@ def test_a_worker_killed_while_idle_costs_no_job_a_try(place: Place) -> None:
 
 def test_model_and_settings_are_reached_in_the_worker(place: Place) -> None:
     until(lambda: place.worker.is_ready)
-    until(lambda: place.worker.memory() == {"ram": {"used": 77}})  # the settings it was sent when it began
+    until(lambda: place.worker.ask(Question.MEMORY) == {"ram": {"used": 77}})  # the settings it was sent when it began
     place.worker.change_settings(Settings().with_changes({"queue_limit": 5}))
-    assert place.worker.memory() == {"ram": {"used": 5}}
+    assert place.worker.ask(Question.MEMORY) == {"ram": {"used": 5}}
     place.worker.load("a")
     until(lambda: place.worker.status.message == "loaded a")
     place.worker.unload()
     until(lambda: place.worker.status.message == "unloaded")
     place.worker.refresh()
     with pytest.raises(FeatherweightError, match="cannot be loaded again"):
-        place.worker.reload()
+        place.worker.ask(Question.RELOAD)
 
 
 def test_a_worker_that_cannot_begin_is_tried_again_and_says_why(tmp_path: Path) -> None:
@@ -189,7 +242,7 @@ def test_a_worker_that_cannot_begin_is_tried_again_and_says_why(tmp_path: Path) 
     until(lambda: worker.facts.state is WorkerState.WAITING)
     assert worker.facts.message == "The worker ended by itself (exit code 1). It starts again in 30 s."
     with pytest.raises(BusyError, match="is not there now"):
-        worker.memory()
+        worker.ask(Question.MEMORY)
     with pytest.raises(WorkerLostError):
         worker.run(Job("task", GenerationRequest()))
     worker.close()
@@ -241,8 +294,8 @@ def lanes() -> Iterator[tuple[JobQueue, Slow, Slow]]:
 def test_lanes_work_at_the_same_time_and_an_interrupt_reaches_all(lanes: tuple[JobQueue, Slow, Slow]) -> None:
     queue, one, two = lanes
     jobs = [queue.submit(GenerationRequest(), task_id=name) for name in "abc"]
-    until(lambda: len(queue.running_entries) == 2)
-    assert [job.status for job in jobs[:2]] == [JobStatus.RUNNING] * 2 and queue.waiting_count == 1
+    until(lambda: [job.status for job in jobs[:2]] == [JobStatus.RUNNING] * 2)  # a lane takes an entry before it begins
+    assert len(queue.running_entries) == 2 and queue.waiting_count == 1
     assert queue.running is not None and [entry.task_id for entry in queue.pending][-1] == "c"
     queue.interrupt()
     assert jobs[0].wait(5) and jobs[1].wait(5)

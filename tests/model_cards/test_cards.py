@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from modules.adapters.adapter_file import FRONT_BYTES, read_metadata
+from modules.adapters.adapter_facts import FRONT_BYTES, read_metadata
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.adapters.tags import lora_tags
 from modules.errors import InvalidValueError, OutputError, UnknownNameError

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from modules.adapters.adapter_file import digests_of, read_metadata
+from modules.adapters.adapter_facts import digests_of, read_metadata
 from modules.images.infotext import parse_infotext
 from modules.processing.engine.engine import Engine
 from tests.extensions import adapters_of
@@ -68,7 +68,7 @@ def test_the_same_bytes_under_other_names_are_another_content(tmp_path: Path) ->
 
 @pytest.mark.parametrize("content", [b"ab", b"\xff" * 12])
 def test_a_file_that_is_too_short_is_said_to_be(content: bytes, engine: Engine, tmp_path: Path) -> None:
-    from modules.adapters.adapter_file import AdapterError
+    from modules.adapters.adapter_facts import AdapterError
 
     folder = tmp_path / "Lora"
     folder.mkdir()

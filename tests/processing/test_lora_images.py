@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from modules.adapters.adapter_file import AdapterError
+from modules.adapters.adapter_facts import AdapterError
 from modules.adapters.applying import LoraMode
 from modules.images.infotext import parse_infotext
 from modules.images.infotext_settings import override_settings_from

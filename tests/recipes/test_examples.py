@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from PIL import Image
 
-from modules.adapters.adapter_file import read_metadata
+from modules.adapters.adapter_facts import read_metadata
 from modules.cli.lora import main
 from recipes.loras.balloon import draw_balloon
 from recipes.loras.blueprint import LINE, PAPER, as_blueprint

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from modules.adapters.adapter_file import digests_of
+from modules.adapters.adapter_facts import digests_of
 from modules.adapters.catalogue import AdapterCatalogue
 from modules.images.infotext import parse_infotext
 from tests.extensions import lora_script

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.adapters.adapter_file import read_metadata
+from modules.adapters.adapter_facts import read_metadata
 from modules.cli.train import main
 from modules.training.config import changes_of
 from tests.recordings import TINY

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules import extra_networks, script_callbacks
-from modules.adapters.adapter_file import SUFFIXES
+from modules.adapters.adapter_facts import SUFFIXES
 from modules.model_cards.card_pages import NOTES_IN_TAG, adapter_files, adapter_hash_of
 from modules.scripts import Program
 from modules.scripts.settings import ExtensionSettings

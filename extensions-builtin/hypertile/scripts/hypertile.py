@@ -10,9 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from modules import extra_networks, script_callbacks, scripts
 from modules.errors import InvalidValueError
@@ -23,6 +21,9 @@ from modules.scripts.settings import ExtensionSettings
 from modules.settings.group import SettingsGroup, flag, whole
 from modules.settings.setting import Section
 from modules.settings.values import Settings
+
+if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
+    from torch import Tensor, nn
 
 TITLE = "Hypertile"
 BLOCK = "BasicTransformerBlock"
@@ -127,7 +128,7 @@ class PassState:
         sample: Tensor = args[0] if args else kwargs["sample"]
         timestep = args[1] if len(args) > 1 else kwargs.get("timestep", 0)
         self.latent_size = (sample.shape[-2], sample.shape[-1])
-        self.timestep = f"{float(timestep.flatten()[0]) if isinstance(timestep, Tensor) else float(timestep):.2f}"
+        self.timestep = f"{float(timestep.flatten()[0]) if hasattr(timestep, 'flatten') else float(timestep):.2f}"
         return inner(*args, **kwargs)
 
 

@@ -10,15 +10,16 @@ UI 1.8 and its documentation (AUTOMATIC1111/stable-diffusion-webui pull request 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageFilter, ImageOps
-from torch import Tensor
 
 from modules import scripts
 from modules.scripts.processing import StableDiffusionProcessingImg2Img
+
+if TYPE_CHECKING:  # the server reads scripts, and does without PyTorch
+    from torch import Tensor
 
 TITLE = "Soft Inpainting"
 KEYS = (
@@ -147,6 +148,8 @@ class SoftInpainting(scripts.Script):
     def post_sample(self, p: Any, ps: Any, enabled: bool = False, *numbers: float) -> None:
         if not _applies(p, enabled) or p.nmask is None or not p.overlay_images:
             return
+        import torch
+
         distances = torch.linalg.vector_norm((ps.samples - p.init_latent).float(), dim=1)
         options = _options(numbers)
         for index, distance in enumerate(distances):
@@ -165,13 +168,16 @@ def _options(numbers: tuple[float, ...]) -> Options:
 def painted_at(painted: Tensor, sigma: float, options: Options) -> Tensor:
     """How much of each latent unit is new at a noise level: `painted` [C,h,w] in 0 to 1, to a power that grows with the
     level, so that the original is taken in late."""
-    return torch.pow(painted, sigma**options.schedule_bias * options.preservation)
+    found: Tensor = painted ** (sigma**options.schedule_bias * options.preservation)
+    return found
 
 
 def mixed(original: Tensor, new: Tensor, opacity: Tensor, contrast_boost: float) -> Tensor:
     """Latents [B,C,h,w] mixed by `opacity` (1: new), in the length that lies between their lengths: a plain mean of
     unlike latents is too short, and shows as a grey edge. `contrast_boost` 1 is the mean of both lengths, larger values
     come near to the longer one. Computed in float64, since powers of lengths leave float16 and float32."""
+    import torch
+
     share = opacity[:1].to(torch.float64)
     mean = torch.lerp(original.double(), new.double(), share)
     lengths = [torch.linalg.vector_norm(latent.double(), dim=1, keepdim=True) for latent in (original, new)]

@@ -19,48 +19,34 @@ from PIL import Image
 
 from modules.errors import BusyError, FeatherweightError, Interrupted, Skipped
 from modules.jobs.job import Job, WorkerLostError
+from modules.jobs.queue import Admission
+from modules.jobs.tasks import Outcome, Task
+from modules.jobs.workers import protocol as say
 from modules.jobs.workers.protocol import (
     Answer,
-    AskMemory,
+    Ask,
     CarriedImage,
-    ChangeSettings,
     Command,
-    EngineReport,
-    ImageFinished,
-    Interrupt,
-    JobDone,
-    JobFailed,
+    Happened,
+    Happening,
     Load,
-    Noted,
-    PathChosen,
-    Planned,
-    PreviewMade,
-    Ready,
-    RefreshModels,
-    Reload,
+    Question,
     Report,
     RunJob,
-    SaveImage,
-    SaveSource,
-    Saving,
-    Skip,
-    StageBegan,
-    Stepped,
-    Stop,
-    Unload,
+    RunTask,
     error_of,
     failure_of,
 )
+from modules.models.reading.hashing import HashProgress
 from modules.processing.memory_estimate.status import EngineState, EngineStatus
 from modules.processing.record.made import MadeImage
 from modules.processing.record.output import Output
 from modules.processing.record.result import Result
-from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.05  # how soon the worker hears of an interrupt
+POLL_S = 0.5  # how often it is looked whether a worker takes too long to stop
 BACKOFF_S = 1.0  # before the first new start; doubled at each that follows without a finished job
 MAX_BACKOFF_S = 60.0
 STOP_WAIT_S = 2.0
@@ -124,12 +110,17 @@ class _Lost:
     cause: str
 
 
+_Inbox = queue.SimpleQueue["Report | _Lost | None"]
+"""Of a job or task: reports, and None where somebody asks for something."""
+
+
 class WorkerExecutor:
     """Runs jobs one at a time on one worker. `start()` begins it in the background, `close()` ends it.
 
     `carries_images`: the worker does not see the files of this machine. `files` gives what is known of model files:
-    where it differs, the worker looks again. `learn` is told of each result, `loaded` of the title of each model that
-    the worker has loaded. `changed` is called when the worker can take a job, or no longer can.
+    where it differs, the worker looks again. `loaded` is told of the title of each model that the worker has loaded.
+    `does_tasks`: tasks are done by the worker, and not in the thread that asks; `after_task` is called when it has done
+    one, which may have written model files. `changed` is called when the worker can take a job, or no longer can.
     """
 
     def __init__(
@@ -138,11 +129,12 @@ class WorkerExecutor:
         begin: Callable[[], Transport],
         output: Output,
         options: Callable[[], WorkerOptions] = WorkerOptions,
-        learn: Callable[[GenerationRequest, Result], object] = lambda request, result: None,
         settings: Callable[[], Settings] | None = None,
         carries_images: bool = False,
         files: Callable[[], object] = lambda: None,
         loaded: Callable[[str], object] = lambda title: None,
+        does_tasks: bool = False,
+        after_task: Callable[[], object] = lambda: None,
         backoff_s: float = BACKOFF_S,
     ) -> None:
         self.name = name
@@ -150,22 +142,25 @@ class WorkerExecutor:
         self._begin = begin
         self._output = output
         self._options = options
-        self._learn = learn
         self._settings = settings
         self._carries_images = carries_images
         self._files = files
         self._files_sent: object = None
         self._loaded = loaded
+        self._does_tasks = does_tasks
+        self._after_task = after_task
         self._backoff_s = backoff_s
         self._transport: Transport | None = None
         self._is_ready = False
         self._closing = threading.Event()
         self._hurry = threading.Event()
-        self._inbox: queue.SimpleQueue[Report | _Lost] | None = None
+        self._inboxes: list[_Inbox] = []  # of what runs; the last is that of a job that a task lets in
         self._numbers = itertools.count()
         self._answers: dict[int, queue.SimpleQueue[Answer | _Lost]] = {}
         self._thread: threading.Thread | None = None
-        self._job: Job | None = None
+        self._running: Job | Task | None = None
+        self._hashing: HashProgress | None = None
+        self._there = threading.Event()
         self._failures = 0  # since a job was ended
         self._starts = 0
         self._ended_jobs = 0
@@ -194,13 +189,18 @@ class WorkerExecutor:
         return self._status
 
     @property
+    def hashing(self) -> HashProgress | None:
+        """How far the sum of a checkpoint is, that the worker takes."""
+        return self._hashing
+
+    @property
     def facts(self) -> WorkerFacts:
         """It as the page shows it."""
-        job, transport = self._job, self._transport
+        running, transport = self._running, self._transport
         if self._closing.is_set():
             state = WorkerState.ENDED
         elif self._is_ready:
-            state = WorkerState.BUSY if job is not None else WorkerState.IDLE
+            state = WorkerState.BUSY if running is not None else WorkerState.IDLE
         else:
             state = WorkerState.STARTING if transport is not None or not self._failures else WorkerState.WAITING
         model = self._status.model
@@ -208,8 +208,8 @@ class WorkerExecutor:
             self.name,
             ", ".join(filter(None, (transport.place, self._device))) if transport is not None else "",
             state,
-            job.task_id if job is not None else "",
-            job.title if job is not None else "",
+            running.task_id if running is not None else "",
+            running.title if running is not None else "",
             model.title if model is not None else "",
             max(self._starts - 1, 0),
             self._ended_jobs,
@@ -225,9 +225,9 @@ class WorkerExecutor:
         transport = self._transport
         if transport is not None:
             with contextlib.suppress(OSError):  # it is gone already
-                transport.send(Stop())
+                transport.send(say.Stop())
             if self._thread is not None:
-                self._thread.join(0 if self._job is not None else STOP_WAIT_S)
+                self._thread.join(0 if self._running is not None else STOP_WAIT_S)
             transport.end()
         if self._thread is not None:
             self._thread.join(STOP_WAIT_S)
@@ -271,16 +271,17 @@ class WorkerExecutor:
             except (EOFError, OSError):
                 return self._why or transport.cause()
             match report:
-                case Ready(_, device):
+                case say.Ready(_, device):
                     self._device = device
                     self._is_ready = True
                     self._files_sent = self._files()
                     if self._settings is not None:
-                        self._send(ChangeSettings(self._settings()))
+                        self._send(say.ChangeSettings(self._settings()))
                     if self._wanted_load is not None:
                         self._send(self._wanted_load)
+                    self._there.set()
                     self.changed()
-                case EngineReport(status):
+                case say.EngineReport(status, self._hashing):
                     before, self._status = self._status.model, status
                     if status.model is not None and (before is None or before.title != status.model.title):
                         self._loaded(status.model.title)
@@ -289,15 +290,14 @@ class WorkerExecutor:
                     if waiting is not None:
                         waiting.put(report)
                 case _:
-                    inbox = self._inbox
-                    if inbox is not None:
-                        inbox.put(report)
+                    if self._inboxes:
+                        self._inboxes[-1].put(report)
 
     def _lose(self, cause: str) -> None:
-        self._is_ready, self._transport, self._why, self._device = False, None, "", ""
+        self._there.clear()
+        self._is_ready, self._transport, self._why, self._device, self._hashing = False, None, "", "", None
         self._status = EngineStatus(EngineState.EMPTY, f"The worker {cause}.")
-        inbox = self._inbox
-        if inbox is not None:
+        for inbox in tuple(self._inboxes):
             inbox.put(_Lost(cause))
         for waiting in list(self._answers.values()):
             waiting.put(_Lost(cause))
@@ -324,33 +324,27 @@ class WorkerExecutor:
         """Free the model; waits for a running image. Nothing where the worker is not there."""
         self._wanted_load = None
         if self._is_ready:
-            self._ask(Unload)
-
-    def reload(self) -> None:
-        """Load again what was loaded or unloaded last; waits. Raises what went wrong."""
-        self._ask(Reload)
-
-    def memory(self) -> Any:
-        """`devices.memory_info` of the worker. Raises `BusyError` where it is not there."""
-        return self._ask(AskMemory)
+            self.ask(Question.UNLOAD)
 
     def change_settings(self, settings: Settings) -> None:
         """The settings are these now."""
         if self._is_ready:  # else it asks when it is there
-            self._send(ChangeSettings(settings))
+            self._send(say.ChangeSettings(settings))
 
     def refresh(self) -> None:
         """Have it look for model files that were added or removed."""
         if self._is_ready:
-            self._send(RefreshModels())
+            self._send(say.RefreshModels())
 
-    def _ask(self, command: Callable[[int], Command]) -> Any:
+    def ask(self, question: Question, *arguments: Any, wait_s: float = 0.0) -> Any:
+        """The worker's answer. A worker that is not there yet is waited for so long; raises `BusyError` where it is
+        not there, and what went wrong there."""
         number = next(self._numbers)
         replies = self._answers[number] = queue.SimpleQueue()
         try:
-            if not self._is_ready:
+            if not self._there.wait(wait_s):
                 raise BusyError(f"The worker {self.name} is not there now. {self._message}".strip())
-            self._send(command(number))
+            self._send(Ask(number, question, arguments))
             reply = replies.get(timeout=ANSWER_WAIT_S)
         except queue.Empty:
             raise BusyError(f"The worker {self.name} does not answer.") from None
@@ -362,31 +356,58 @@ class WorkerExecutor:
             raise error_of(reply.problem)
         return reply.value
 
-    # -- a job ---------------------------------------------------------------------------------------------------------
+    # -- a job or task -------------------------------------------------------------------------------------------------
 
     def run(self, job: Job) -> Result:
         """Have the job computed; in the calling thread its reports become its progress, and its files are written."""
-        inbox = self._inbox = queue.SimpleQueue()
-        self._job = job
+        made = tuple(_carried(job.made.values())) if self._carries_images else tuple(job.made.values())
+        following = self._following(
+            job,
+            lambda refresh: RunJob(
+                job.task_id, job.title, job.request, job.preview_every, refresh, job.is_let_in, made
+            ),
+        )
+        assert isinstance(following.done, say.JobDone)
+        return following.result(following.done)
+
+    def run_task(self, task: Task) -> Outcome:
+        """Have the task done."""
+        spec = task.spec
+        if not self._does_tasks:
+            return spec.work(task)
+        request, settings = {**spec.request, **spec.attached}, self._settings() if self._settings is not None else None
+        facts = (task.task_id, task.type, task.title, request, dict(task.noted), task.created_at, settings)
+        following = self._following(task, lambda refresh: RunTask(*facts, refresh))
+        assert isinstance(following.done, say.TaskDone)
+        self._after_task()
+        return following.done.outcome
+
+    def _following(self, entry: Job | Task, command: Callable[[bool], Command]) -> _Following:
+        """Send the command, which is told whether model files were added or removed, and follow until it is done."""
+        inbox: _Inbox = queue.SimpleQueue()
+        before = self._running  # a task that lets this in
+        self._inboxes.append(inbox)
+        self._running = entry
+        entry.on_asked = lambda: inbox.put(None)
         try:
             if not self._is_ready:
                 raise WorkerLostError(f"The worker {self.name} is not there.")
-            made = tuple(_carried(job.made.values())) if self._carries_images else tuple(job.made.values())
             files = self._files()
             refresh, self._files_sent = files != self._files_sent, files
-            self._send(RunJob(job.task_id, job.title, job.request, job.preview_every, refresh, made))
-            result = _Following(self, job, inbox).until_done()
+            self._send(command(refresh))
+            following = _Following(self, entry, inbox)
+            following.until_done()
         except WorkerLostError:
             raise
         except FeatherweightError:
             self._count_end()
             raise
         finally:
-            self._job, self._inbox = None, None
+            self._inboxes.remove(inbox)
+            self._running = before
+            entry.on_asked = lambda: None
         self._count_end()
-        if job.request.script is None:
-            self._learn(job.request, result)
-        return result
+        return following
 
     def _count_end(self) -> None:
         self._ended_jobs += 1
@@ -395,86 +416,98 @@ class WorkerExecutor:
 
 
 class _Following:
-    """One job on its worker: tells it what the user asks for, and the job what it reports."""
+    """A job or task on its worker: tells it what the user asks for, and the entry what it reports."""
 
-    def __init__(self, worker: WorkerExecutor, job: Job, inbox: queue.SimpleQueue[Report | _Lost]) -> None:
+    done: say.JobDone | say.TaskDone
+
+    def __init__(self, worker: WorkerExecutor, entry: Job | Task, inbox: _Inbox) -> None:
         self._worker = worker
-        self._job = job
+        self._entry = entry
         self._inbox = inbox
         self._finished: list[Image.Image] = []
         self._asked_at: float | None = None  # to stop
         self._asked_after_batch = False
+        self._admits = Admission(self._has_room)
 
-    def until_done(self) -> Result:
+    def until_done(self) -> None:
+        """Follow; raises how it failed."""
         while True:
             report = self._next()
             match report:
-                case JobDone(result, images):
-                    return replace(
-                        result,
-                        images=tuple(
-                            image if number is None else replace(image, image=self._finished[number])
-                            for image, number in images
-                        ),
-                    )
-                case JobFailed():
+                case say.JobDone() | say.TaskDone():
+                    self.done = report
+                    return
+                case say.JobFailed():
                     raise error_of(report)
                 case _:
                     self._apply(report)
+
+    def result(self, done: say.JobDone) -> Result:
+        """With the pixels of the images that were reported before."""
+        images = tuple(
+            image if number is None else replace(image, image=self._finished[number]) for image, number in done.images
+        )
+        return replace(done.result, images=images)
 
     def _next(self) -> Report:
         while True:
             try:
                 report = self._inbox.get(timeout=POLL_S)
             except queue.Empty:
+                report = None
+            if report is None:
                 self._pass_on()
                 continue
             if isinstance(report, _Lost):
                 if self._asked_at is not None:
-                    raise Interrupted(f"Interrupted by the user; the worker {report.cause}. Finished images are kept.")
+                    kept = "; finished images are kept" if isinstance(self._entry, Job) else ""
+                    raise Interrupted(f"Interrupted by the user; the worker {report.cause}{kept}.")
                 raise WorkerLostError(f"The worker {self._worker.name} {report.cause}.")
             self._pass_on()
             return report
 
     def _pass_on(self) -> None:
         """What the user asks for."""
-        worker, job = self._worker, self._job
+        worker, entry = self._worker, self._entry
         if self._asked_at is not None:
             grace_s = worker._options().grace_s
-            if grace_s and time.monotonic() - self._asked_at > grace_s:
+            saves = isinstance(entry, Task) and entry.spec.pauses  # its state, which must not be cut off
+            if grace_s and not saves and time.monotonic() - self._asked_at > grace_s:
                 worker.end_now(f"did not stop within {grace_s:g} s and was ended")
             return
         try:
-            job.check()
+            entry.check()
         except Interrupted:
             self._asked_at = time.monotonic()
-            worker._send(Interrupt(job.task_id))
+            worker._send(say.Interrupt(entry.task_id))
         except Skipped:
-            worker._send(Skip(job.task_id))
-        if job.is_stopping_after_batch and not self._asked_after_batch:
+            worker._send(say.Skip(entry.task_id))
+        if isinstance(entry, Job) and entry.is_stopping_after_batch and not self._asked_after_batch:
             self._asked_after_batch = True
-            worker._send(Interrupt(job.task_id, after_batch=True))
+            worker._send(say.Interrupt(entry.task_id, after_batch=True))
+
+    def _has_room(self, job: Job) -> bool:
+        """Whether the worker has room for a job beside the task that it does."""
+        try:
+            return bool(self._worker.ask(Question.ROOM, job.request))
+        except FeatherweightError:  # the worker is gone, or cannot say: the image waits
+            return False
 
     def _apply(self, report: Report) -> None:
-        job = self._job
+        entry = self._entry
         match report:
-            case StageBegan(stage, parts):
-                job.stage(stage, parts)
-            case Planned(total_steps):
-                job.plan(total_steps)
-            case Stepped(done):
-                job.step(done)
-            case PreviewMade(image):
-                job.preview(image)
-            case Saving(image, path, fingerprint):
-                job.saving(image, path, fingerprint)
-            case ImageFinished(finished):
-                self._finished.append(finished.image)
-                job.finished_image(finished)
-            case SaveImage():
+            case Happened(what, arguments):
+                if what is Happening.FINISHED_IMAGE:
+                    self._finished.append(arguments[0].image)
+                getattr(entry, what.value)(*arguments)
+            case say.SaveImage():
                 self._answer(report.number, lambda: self._saved(report))
-            case SaveSource(number, source, request):
+            case say.SaveSource(number, source, request):
                 self._answer(number, lambda: self._worker._output.save_source(source, request))
+            case say.PutOnRecord(number, key, data) if isinstance(entry, Task):
+                self._answer(number, lambda: entry.note(key, data))
+            case say.LetIn(number) if isinstance(entry, Task):
+                self._answer(number, lambda: entry.let_images_in(self._admits))
             case _:
                 log.warning("%s sent what nobody asked for: %s", self._worker.name, type(report).__name__)
 
@@ -484,15 +517,15 @@ class _Following:
         except (WorkerLostError, Interrupted):
             raise
         except Exception as error:
-            log.exception("a file of %s could not be written", self._job.task_id)
+            log.exception("a file of %s could not be written", self._entry.task_id)
             answer = Answer(number, problem=failure_of(error))
         self._worker._send(answer)
 
-    def _saved(self, wanted: SaveImage) -> tuple[Path | None, str | None]:
+    def _saved(self, wanted: say.SaveImage) -> tuple[Path | None, str | None]:
         def on_path(path: Path, fingerprint: str) -> None:
             """The file appears when the record names it."""
-            self._worker._send(PathChosen(wanted.number, path, fingerprint))
-            while not isinstance(report := self._next(), Noted) or report.number != wanted.number:
+            self._worker._send(say.PathChosen(wanted.number, path, fingerprint))
+            while not isinstance(report := self._next(), say.Noted) or report.number != wanted.number:
                 self._apply(report)
 
         return self._worker._output.put(wanted.image, wanted.unsaved, on_path)

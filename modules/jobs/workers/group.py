@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, nullcontext
+from typing import Any, Protocol
 
-from modules.devices import Memory, memory_info
+from modules.devices import Memory, main_memory_info
 from modules.errors import BusyError
 from modules.jobs.job import Job
 from modules.jobs.lanes import Lane
 from modules.jobs.workers.executor import WorkerExecutor, WorkerFacts
+from modules.jobs.workers.protocol import Question
 from modules.models.reading.hashing import HashProgress
 from modules.processing.engine.engine import Engine
+from modules.processing.memory_estimate.planner import Planned
 from modules.processing.memory_estimate.status import EngineState, EngineStatus
+from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
+
+BEGINS_S = 60.0  # how long a question waits for a worker that begins
 
 
 class Shown(Protocol):
@@ -52,11 +57,12 @@ class ModelHost(Protocol):
     def memory(self) -> dict[str, Memory]:
         """See `devices.memory_info`."""
 
+    def list_embeddings(self) -> dict[str, dict[str, Any]]:
+        """Textual inversion embeddings that are there now: "loaded" with their facts, "skipped" with the reason."""
+
 
 class Workers:
     """`local` hold models of this program; `others` (other servers) only take jobs."""
-
-    hashing: HashProgress | None = None  # workers take sums themselves
 
     def __init__(
         self, local: Sequence[WorkerExecutor] = (), others: Sequence[Shown] = (), lanes: Sequence[Lane] = ()
@@ -81,6 +87,10 @@ class Workers:
         found = [worker.status for worker in self.local]
         return next((status for status in found if status.state is EngineState.READY), found[0])
 
+    @property
+    def hashing(self) -> HashProgress | None:
+        return next((worker.hashing for worker in self.local if worker.hashing is not None), None)
+
     def request_load(self, wanted: str | None) -> None:
         for worker in self.local:
             worker.load(wanted)
@@ -91,7 +101,7 @@ class Workers:
 
     def reload(self) -> None:
         for worker in self.local:
-            worker.reload()
+            worker.ask(Question.RELOAD)
 
     def change_settings(self, settings: Settings) -> None:
         """The settings are these now."""
@@ -99,16 +109,23 @@ class Workers:
             worker.change_settings(settings)
 
     def memory(self) -> dict[str, Memory]:
-        """Of the first that answers; of this process while none does."""
+        """Of the first that answers; main memory while none does."""
         for worker in self.local:
             try:
-                found: dict[str, Memory] = worker.memory()
+                found: dict[str, Memory] = worker.ask(Question.MEMORY)
             except BusyError:
                 continue
             return found
-        import torch
+        return main_memory_info()
 
-        return memory_info(torch.device("cpu"))
+    def list_embeddings(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = self.local[0].ask(Question.EMBEDDINGS, wait_s=BEGINS_S)
+        return found
+
+    def planned(self, request: GenerationRequest, available_bytes: int | None = None) -> Planned:
+        """See `Planner`; by the first worker, for which is waited where it has only begun. Raises `BusyError`."""
+        found: Planned = self.local[0].ask(Question.ESTIMATE, request, available_bytes, wait_s=BEGINS_S)
+        return found
 
     def wakes(self, wake: Callable[[], None]) -> None:
         """Have `wake` called when one can take a job, or no longer can."""
@@ -116,15 +133,12 @@ class Workers:
             worker.changed = wake
 
 
-def worker_lane(executor: WorkerExecutor, engine: Engine, is_first: bool) -> Lane:
-    """The lane of a worker of this machine. The first takes tasks too, which run in the server's process: the worker
-    frees its model meanwhile where both would share a GPU, and the server's engine frees its own afterwards."""
+def worker_lane(executor: WorkerExecutor, engine: Engine, does_tasks: bool, is_first: bool) -> Lane:
+    """The lane of a worker. Where workers do no tasks, the first lane takes them and they run in the server's process,
+    whose engine frees its model afterwards."""
 
     @contextmanager
     def around_task() -> Iterator[None]:
-        model = executor.status.model
-        if model is not None and not model.device.startswith("cpu"):
-            executor.unload()
         try:
             yield
         finally:
@@ -135,7 +149,7 @@ def worker_lane(executor: WorkerExecutor, engine: Engine, is_first: bool) -> Lan
         executor,
         executor.name,
         is_ready=lambda: executor.is_ready,
-        takes=lambda entry: is_first or isinstance(entry, Job),
-        around_task=around_task,
+        takes=lambda entry: does_tasks or is_first or isinstance(entry, Job),
+        around_task=nullcontext if does_tasks else around_task,
         is_endable=True,
     )

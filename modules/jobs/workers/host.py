@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from modules.devices import describe
 from modules.jobs.in_process import InProcessExecutor
-from modules.models.reading.catalogue import CheckpointCatalogue
+from modules.jobs.tasks import Starter, TaskSpec
+from modules.jobs.workers.protocol import Question
+from modules.models.reading.hashing import HashProgress
 from modules.processing.engine.engine import Engine
+from modules.processing.memory_estimate.planner import Planner
 from modules.processing.memory_estimate.status import EngineStatus
+from modules.processing.request import GenerationRequest
 from modules.settings.store import SettingsStore
 
 if TYPE_CHECKING:
@@ -21,9 +26,11 @@ class EngineHost:
     """See `modules.jobs.workers.loop.Host`."""
 
     engine: Engine
-    catalogue: CheckpointCatalogue
     settings: SettingsStore
     executor: InProcessExecutor
+    planner: Planner
+    has_room: Callable[[GenerationRequest], bool]
+    starters: Mapping[str, Starter]
 
     @property
     def device(self) -> str:
@@ -44,28 +51,46 @@ class EngineHost:
     def load(self, checkpoint: str | None) -> None:
         self.engine.request_load(checkpoint)
 
-    def unload(self) -> None:
-        self.engine.unload()
+    @property
+    def hashing(self) -> HashProgress | None:
+        return self.engine.hashing
 
-    def reload(self) -> None:
-        self.engine.reload()
+    def answer(self, question: Question, arguments: tuple[Any, ...]) -> Any:
+        match question:
+            case Question.UNLOAD:
+                self.engine.unload()
+            case Question.RELOAD:
+                self.engine.reload()
+            case Question.MEMORY:
+                return self.engine.memory()
+            case Question.EMBEDDINGS:
+                return self.engine.list_embeddings()
+            case Question.ESTIMATE:
+                return self.planner.planned(*arguments)
+            case Question.ROOM:
+                return self.has_room(*arguments)
+        return None
 
-    def memory(self) -> Any:
-        return self.engine.memory()
+    def spec_of(self, type: str, request: Mapping[str, Any]) -> TaskSpec:
+        return self.starters[type](dict(request))
 
     def change_settings(self, settings: Settings) -> None:
         """The engine follows as it does in the server's process."""
         self.settings.mirror(settings)
 
     def refresh(self) -> None:
-        engine = self.engine
-        self.catalogue.cache.read_again()
-        self.catalogue.refresh()
-        engine.vaes.refresh()
-        engine.upscalers.catalogue.refresh()
-        engine.adapters.files.catalogue.refresh()
-        engine.adapters.files.hypernetworks.refresh()
-        engine.adapters.files.embeddings.refresh()
+        refresh_files(self.engine)
+        self.engine.adapters.files.embeddings.refresh()
+
+
+def refresh_files(engine: Engine) -> None:
+    """Look again for model files and their sums; imports no torch."""
+    engine.catalogue.cache.read_again()
+    engine.catalogue.refresh()
+    engine.vaes.refresh()
+    engine.upscalers.catalogue.refresh()
+    engine.adapters.files.catalogue.refresh()
+    engine.adapters.files.hypernetworks.refresh()
 
 
 def files_known(engine: Engine) -> object:
@@ -77,7 +102,7 @@ def files_known(engine: Engine) -> object:
         tuple(info.path for info in files.catalogue.entries),
         tuple(info.path for info in files.hypernetworks.entries),
         tuple(engine.upscalers.catalogue.names),
-        tuple(sorted(item.name for item in files.embeddings.all)),
+        files.embedding_files,
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,38 +18,26 @@ from PIL import Image
 
 from modules.images.saving import OnPath
 from modules.jobs.job import Executor, Job
+from modules.jobs.tasks import Outcome, Task, TaskSpec
+from modules.jobs.workers import protocol as say
 from modules.jobs.workers.protocol import (
     NO_PIXELS,
     Answer,
-    AskMemory,
-    ChangeSettings,
+    Ask,
+    Asked,
     Channel,
     Command,
-    EngineReport,
-    ImageFinished,
-    Interrupt,
-    JobDone,
-    Load,
-    Noted,
+    Happened,
+    Happening,
     PathChosen,
-    Planned,
-    PreviewMade,
-    Ready,
-    RefreshModels,
-    Reload,
+    Question,
     Report,
     RunJob,
-    SaveImage,
-    SaveSource,
-    Saving,
-    Skip,
-    StageBegan,
-    Stepped,
-    Stop,
-    Unload,
+    RunTask,
     error_of,
     failure_of,
 )
+from modules.models.reading.hashing import HashProgress
 from modules.processing.memory_estimate.status import EngineStatus
 from modules.processing.pipeline.stages import Part, Stage
 from modules.processing.record.output import Output
@@ -77,13 +67,15 @@ class Host(Protocol):
     @property
     def status(self) -> EngineStatus: ...
 
+    @property
+    def hashing(self) -> HashProgress | None: ...
+
     def load(self, checkpoint: str | None) -> None: ...
 
-    def unload(self) -> None: ...
+    def answer(self, question: Question, arguments: tuple[Any, ...]) -> Any: ...
 
-    def reload(self) -> None: ...
-
-    def memory(self) -> Any: ...
+    def spec_of(self, type: str, request: Mapping[str, Any]) -> TaskSpec:
+        """Work of a type, from its request and what was attached to it."""
 
     def change_settings(self, settings: Settings) -> None: ...
 
@@ -106,21 +98,23 @@ class WorkerLoop:
         self._give_up = give_up
         self._numbers = itertools.count()
         self._replies: dict[int, queue.SimpleQueue[PathChosen | Answer]] = {}
-        self._jobs: queue.SimpleQueue[RunJob | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[RunJob | RunTask | Answer | None] = queue.SimpleQueue()
+        self._let_in: int | None = None  # the number of the question, while it waits
         self._controls: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._job: Job | None = None
+        self._running: Job | Task | None = None
         self._over = threading.Event()
 
     def run(self) -> None:
         """Serve until the end."""
         threading.Thread(target=self._listen, name="featherweight-commands", daemon=True).start()
         host = self._build(self._data_dir, self.ask)
-        self._channel.send(Ready(os.getpid(), host.device))
+        self._channel.send(say.Ready(os.getpid(), host.device))
         threading.Thread(target=self._control, args=(host,), name="featherweight-control", daemon=True).start()
         threading.Thread(target=self._report_status, args=(host,), name="featherweight-status", daemon=True).start()
         try:
-            while (command := self._jobs.get()) is not None:
-                self._compute(host, command)
+            while (command := self._work.get()) is not None:
+                if not isinstance(command, Answer):
+                    self._compute(host, command)
         finally:
             self._over.set()
             self._controls.put(None)
@@ -135,23 +129,26 @@ class WorkerLoop:
             except (EOFError, OSError):
                 self._give_up(1)
                 return
+            running = self._running
             match command:
-                case RunJob():
-                    self._jobs.put(command)
-                case Interrupt(task_id, after_batch) if self._job is not None and self._job.task_id == task_id:
-                    self._job.interrupt(after_batch)
-                case Skip(task_id) if self._job is not None and self._job.task_id == task_id:
-                    self._job.skip()
+                case RunJob() | RunTask():
+                    self._work.put(command)
+                case say.Interrupt(task_id, after_batch) if running is not None and running.task_id == task_id:
+                    running.interrupt(after_batch)
+                case say.Skip(task_id) if isinstance(running, Job) and running.task_id == task_id:
+                    running.skip()
+                case Answer() if command.number == self._let_in:
+                    self._work.put(command)
                 case PathChosen() | Answer():
                     waiting = self._replies.get(command.number)
                     if waiting is not None:
                         waiting.put(command)
-                case Stop():
-                    if self._job is not None:
-                        self._job.interrupt()
-                    self._jobs.put(None)
+                case say.Stop():
+                    if running is not None:
+                        running.interrupt()
+                    self._work.put(None)
                     return
-                case Interrupt() | Skip():
+                case say.Interrupt() | say.Skip():
                     pass  # the job has ended meanwhile
                 case _:
                     self._controls.put(command)
@@ -160,52 +157,51 @@ class WorkerLoop:
 
     def _control(self, host: Host) -> None:
         while (command := self._controls.get()) is not None:
-            number = getattr(command, "number", None)
             try:
-                value = self._controlled(host, command)
+                match command:
+                    case Ask():  # each in a thread of its own: to unload is to wait for a running image
+                        threading.Thread(target=self._answer, args=(host, command), daemon=True).start()
+                    case say.Load(checkpoint):
+                        host.load(checkpoint)
+                    case say.ChangeSettings(settings):
+                        host.change_settings(settings)
+                    case say.RefreshModels():
+                        host.refresh()
             except Exception as error:
                 log.warning("%s: %s", type(command).__name__, error)
-                if number is not None:
-                    self._channel.send(Answer(number, problem=failure_of(error)))
-                continue
-            if number is not None:
-                self._channel.send(Answer(number, value))
 
-    def _controlled(self, host: Host, command: Command) -> Any:
-        match command:
-            case Load(checkpoint):
-                host.load(checkpoint)
-            case Unload():
-                host.unload()
-            case Reload():
-                host.reload()
-            case AskMemory():
-                return host.memory()
-            case ChangeSettings(settings):
-                host.change_settings(settings)
-            case RefreshModels():
-                host.refresh()
-        return None
+    def _answer(self, host: Host, command: Ask) -> None:
+        try:
+            answer = Answer(command.number, host.answer(command.question, command.arguments))
+            if command.question in (Question.UNLOAD, Question.RELOAD):  # who asked looks at the status next
+                self._channel.send(say.EngineReport(host.status, host.hashing))
+        except Exception as error:
+            found = failure_of(error)
+            if error_of(found).status == 500:
+                log.warning("%s failed", command.question, exc_info=error)
+            answer = Answer(command.number, problem=found)
+        with contextlib.suppress(OSError):  # the thread that listens ends the worker
+            self._channel.send(answer)
 
     def _report_status(self, host: Host) -> None:
-        last: EngineStatus | None = None
+        last: say.EngineReport | None = None
         while not self._over.wait(STATUS_EVERY_S):
-            status = host.status
-            if status != last:
-                last = status
+            report = say.EngineReport(host.status, host.hashing)
+            if report != last:
+                last = report
                 try:
-                    self._channel.send(EngineReport(status))
+                    self._channel.send(report)
                 except OSError:
                     return  # the thread that listens ends the worker
 
     # -- in the thread that computes -----------------------------------------------------------------------------------
 
-    def _compute(self, host: Host, command: RunJob) -> None:
-        job = self._job = ReportedJob(command, self._channel.send)
+    def _compute(self, host: Host, command: RunJob | RunTask) -> None:
+        before = self._running  # a task that lets images in
         try:
             if command.refresh:
                 host.refresh()
-            report: Report = _done(host.executor.run(job), job.finished)
+            report = self._job(host, command) if isinstance(command, RunJob) else self._task(host, command)
         except Exception as error:
             if is_device_failure(error):
                 log.exception("%s: the device takes no more work", command.task_id)
@@ -215,10 +211,38 @@ class WorkerLoop:
             if error_of(report).status == 500:
                 log.warning("%s (%s) failed", command.task_id, command.title, exc_info=error)
         finally:
-            self._job = None
+            self._running = before
         self._channel.send(report)
 
-    def ask(self, message: Callable[[int], SaveImage | SaveSource], on_path: OnPath | None = None) -> Any:
+    def _job(self, host: Host, command: RunJob) -> Report:
+        job = self._running = ReportedJob(command, self._channel.send)
+        return _done(host.executor.run(job), job.finished)
+
+    def _task(self, host: Host, command: RunTask) -> Report:
+        if command.settings is not None:
+            host.change_settings(command.settings)
+        task = self._running = ReportedTask(
+            command, host.spec_of, self._channel.send, self.ask, partial(self._images_let_in, host)
+        )
+        return say.TaskDone(dict(task.work()))
+
+    def _images_let_in(self, host: Host) -> int:
+        """In the thread that computes, while a task is between two steps: run what is sent until the answer comes."""
+        number = self._let_in = next(self._numbers)
+        self._channel.send(say.LetIn(number))
+        try:
+            while not isinstance(command := self._work.get(), Answer):
+                if command is None:  # the worker ends
+                    self._work.put(None)
+                    return 0
+                self._compute(host, command)
+        finally:
+            self._let_in = None
+        if command.problem is not None:
+            raise error_of(command.problem)
+        return int(command.value)
+
+    def ask(self, message: Callable[[int], Asked], on_path: OnPath | None = None) -> Any:
         """Send a question and wait for its answer; raises the error that it was answered with."""
         number = next(self._numbers)
         replies = self._replies[number] = queue.SimpleQueue()
@@ -227,7 +251,7 @@ class WorkerLoop:
             while isinstance(reply := replies.get(), PathChosen):
                 if on_path is not None:
                     on_path(reply.path, reply.fingerprint)
-                self._channel.send(Noted(number))
+                self._channel.send(say.Noted(number))
         finally:
             del self._replies[number]
         if reply.problem is not None:
@@ -238,10 +262,10 @@ class WorkerLoop:
 class Asking(Protocol):
     """`WorkerLoop.ask`."""
 
-    def __call__(self, message: Callable[[int], SaveImage | SaveSource], on_path: OnPath | None = None) -> Any: ...
+    def __call__(self, message: Callable[[int], Asked], on_path: OnPath | None = None) -> Any: ...
 
 
-def _no_ask(message: Callable[[int], SaveImage | SaveSource], on_path: OnPath | None = None) -> Any:
+def _no_ask(message: Callable[[int], Asked], on_path: OnPath | None = None) -> Any:
     raise AssertionError("an output that asks needs somebody to ask")
 
 
@@ -252,11 +276,11 @@ class AskingOutput(Output):
     ask: Asking = field(default=_no_ask)
 
     def put(self, image: Image.Image, unsaved: Unsaved, on_path: OnPath) -> tuple[Path | None, str | None]:
-        path, problem = self.ask(lambda number: SaveImage(number, image, unsaved), on_path)
+        path, problem = self.ask(lambda number: say.SaveImage(number, image, unsaved), on_path)
         return path, problem
 
     def save_source(self, source: SourceImage, request: GenerationRequest) -> str | None:
-        problem: str | None = self.ask(lambda number: SaveSource(number, source, request))
+        problem: str | None = self.ask(lambda number: say.SaveSource(number, source, request))
         return problem
 
 
@@ -271,41 +295,95 @@ class ReportedJob(Job):
             preview_every=command.preview_every,
             made=command.made,
         )
+        self.is_let_in = command.is_let_in
         self._send = send
         self.finished: list[Image.Image] = []
 
+    def _tell(self, what: Happening, *arguments: Any) -> None:
+        self._send(Happened(what, arguments))
+
     def stage(self, stage: Stage, parts: Sequence[Part] = ()) -> None:
         super().stage(stage, parts)
-        self._send(StageBegan(stage, tuple(parts)))
+        self._tell(Happening.STAGE, stage, tuple(parts))
 
     def plan(self, total_steps: int) -> None:
         super().plan(total_steps)
-        self._send(Planned(total_steps))
+        self._tell(Happening.PLAN, total_steps)
 
     def step(self, done: int, info: object = None) -> None:
         super().step(done, info)
-        self._send(Stepped(done))
+        self._tell(Happening.STEP, done)
 
     def preview(self, image: Image.Image) -> None:
         super().preview(image)
-        self._send(PreviewMade(image))
+        self._tell(Happening.PREVIEW, image)
 
     def saving(self, image: GeneratedImage, path: Path, fingerprint: str) -> None:
-        self._send(Saving(replace(image, image=NO_PIXELS), path, fingerprint))
+        self._tell(Happening.SAVING, replace(image, image=NO_PIXELS), path, fingerprint)
 
     def finished_image(self, image: GeneratedImage) -> None:
         self.finished.append(image.image)
-        self._send(ImageFinished(image))
+        self._tell(Happening.FINISHED_IMAGE, image)
         super().finished_image(image)
 
 
-def _done(result: Result, finished: Sequence[Image.Image]) -> JobDone:
+class ReportedTask(Task):
+    """A task in the worker: what happens to it is reported. `spec_of`: see `Host`."""
+
+    def __init__(
+        self,
+        command: RunTask,
+        spec_of: Callable[[str, Mapping[str, Any]], TaskSpec],
+        send: Callable[[Report], None],
+        ask: Asking,
+        let_in: Callable[[], int],
+    ) -> None:
+        super().__init__(
+            command.task_id,
+            command.type,
+            command.title,
+            command.request,
+            lambda: spec_of(command.type, command.request),
+            command.created_at,
+        )
+        self.noted = command.noted
+        self._send = send
+        self._ask = ask
+        self._let_in = let_in
+
+    def work(self) -> Outcome:
+        """Do it in the calling thread."""
+        self.check()
+        if self.spec.product is not None:
+            self.spec.product.begin(self)
+        return self.spec.work(self)
+
+    def let_images_in(self, admits: Callable[[Job], bool]) -> int:
+        return self._let_in()  # the server asks for itself whether there is room
+
+    def note(self, key: str, data: Mapping[str, Any]) -> None:
+        self._ask(lambda number: say.PutOnRecord(number, key, data))
+
+    def keep(self, outcome: Outcome) -> None:
+        super().keep(outcome)
+        self._send(Happened(Happening.KEEP, (dict(outcome),)))
+
+    def produce(self, item: Any) -> None:
+        super().produce(item)
+        self._send(Happened(Happening.PRODUCE, (item,)))
+
+    def show(self, fraction: float, phase: str) -> None:
+        super().show(fraction, phase)
+        self._send(Happened(Happening.SHOW, (fraction, phase)))
+
+
+def _done(result: Result, finished: Sequence[Image.Image]) -> say.JobDone:
     numbers = {id(image): number for number, image in enumerate(finished)}
     images = tuple(
         (replace(image, image=NO_PIXELS), numbers[id(image.image)]) if id(image.image) in numbers else (image, None)
         for image in result.images
     )
-    return JobDone(replace(result, images=()), images)
+    return say.JobDone(replace(result, images=()), images)
 
 
 def is_device_failure(error: BaseException) -> bool:

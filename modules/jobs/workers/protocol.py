@@ -7,15 +7,17 @@ recorded before its file appears, whoever computed it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from PIL import Image
 
 from modules.errors import FeatherweightError
+from modules.models.reading.hashing import HashProgress
 from modules.processing.memory_estimate.status import EngineStatus
-from modules.processing.pipeline.stages import Part, Stage
 from modules.processing.record.made import MadeImage
 from modules.processing.record.result import GeneratedImage, Result
 from modules.processing.record.spool import Unsaved
@@ -38,12 +40,27 @@ class RunJob:
     request: GenerationRequest
     preview_every: int = 0
     refresh: bool = False  # model files were added or removed
+    is_let_in: bool = False  # between two steps of a task
     made: tuple[MadeImage, ...] = ()
 
 
 @dataclass(frozen=True)
+class RunTask:
+    """Do other work: what a starter of this type makes of `request`. `noted`: see `Task.note`."""
+
+    task_id: str
+    type: str
+    title: str
+    request: Mapping[str, Any]
+    noted: Mapping[str, Mapping[str, Any]]
+    created_at: float
+    settings: Settings | None = None
+    refresh: bool = False
+
+
+@dataclass(frozen=True)
 class Interrupt:
-    """Stop the job within one step, or after the batch it is in; what is finished is kept."""
+    """Stop the job or task within one step, or after the batch it is in; what is finished is kept."""
 
     task_id: str
     after_batch: bool = False
@@ -63,25 +80,24 @@ class Load:
     checkpoint: str | None
 
 
-@dataclass(frozen=True)
-class Unload:
-    """Free the model. Answered when it is freed."""
+class Question(StrEnum):
+    """What can be asked of a worker at any time, and what it is answered with."""
 
-    number: int
-
-
-@dataclass(frozen=True)
-class Reload:
-    """Load again what was loaded or unloaded last. Answered when it is there."""
-
-    number: int
+    UNLOAD = "unload"  # when the model is freed
+    RELOAD = "reload"  # when what was loaded or unloaded last is there again
+    MEMORY = "memory"  # `devices.memory_info` of the worker
+    EMBEDDINGS = "embeddings"  # see `Engine.list_embeddings`
+    ESTIMATE = "estimate"  # see `Planner.planned`
+    ROOM = "room"  # whether there is room for the images of a request beside what memory holds
 
 
 @dataclass(frozen=True)
-class AskMemory:
-    """Answered with `devices.memory_info` of the worker."""
+class Ask:
+    """Answered with this number, by a thread of its own."""
 
     number: int
+    question: Question
+    arguments: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,57 +130,42 @@ class Ready:
 
 @dataclass(frozen=True)
 class EngineReport:
-    """Where its model stands."""
+    """Where its model stands, and how far the sum of a checkpoint is."""
 
     status: EngineStatus
+    hashing: HashProgress | None = None
+
+
+class Happening(StrEnum):
+    """What the server repeats with its own job or task: the methods of `Events`, and those of `Task`."""
+
+    STAGE = "stage"
+    PLAN = "plan"
+    STEP = "step"
+    PREVIEW = "preview"
+    SAVING = "saving"  # the image without its pixels
+    FINISHED_IMAGE = "finished_image"
+    SHOW = "show"
+    KEEP = "keep"
+    PRODUCE = "produce"
 
 
 @dataclass(frozen=True)
-class StageBegan:
-    """See `Events.stage`."""
+class Happened:
+    """This happened to the job or task that runs, with the arguments of the method."""
 
-    stage: Stage
-    parts: tuple[Part, ...] = ()
-
-
-@dataclass(frozen=True)
-class Planned:
-    """See `Events.plan`."""
-
-    total_steps: int
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """See `Events.step`."""
-
-    done: int
-
-
-@dataclass(frozen=True)
-class PreviewMade:
-    """See `Events.preview`."""
-
-    image: Image.Image
+    what: Happening
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class SaveImage:
     """Write this file. Answered with `Output.put`'s path and sentence; before that `PathChosen` is sent. The worker
-    says `Saving` where it is an image of the job, and `Noted` in any case: then the file appears."""
+    says `Happening.SAVING` where it is an image of the job, and `Noted` in any case: then the file appears."""
 
     number: int
     image: Image.Image
     unsaved: Unsaved
-
-
-@dataclass(frozen=True)
-class Saving:
-    """See `Events.saving`; the image without its pixels."""
-
-    image: GeneratedImage
-    path: Path
-    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -184,10 +185,19 @@ class SaveSource:
 
 
 @dataclass(frozen=True)
-class ImageFinished:
-    """See `Events.finished_image`."""
+class PutOnRecord:
+    """See `Task.note`. Answered when it is on record."""
 
-    image: GeneratedImage
+    number: int
+    key: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LetIn:
+    """See `Task.let_images_in`. Until the answer comes jobs may be sent, which are run where the task waits."""
+
+    number: int
 
 
 @dataclass(frozen=True)
@@ -200,8 +210,15 @@ class JobDone:
 
 
 @dataclass(frozen=True)
+class TaskDone:
+    """What the task gives back."""
+
+    outcome: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class JobFailed:
-    """Why there is none. `category` is the name of a class of `modules.errors`, or of another exception."""
+    """Why there is no result. `category` is the name of a class of `modules.errors`, or of another exception."""
 
     category: str
     message: str
@@ -229,13 +246,14 @@ class Answer:
 
 
 Command = (
-    RunJob | Interrupt | Skip | Load | Unload | Reload | AskMemory | ChangeSettings | RefreshModels | Stop | PathChosen
-    | Answer
+    RunJob | RunTask | Interrupt | Skip | Load | Ask | ChangeSettings | RefreshModels | Stop | PathChosen | Answer
 )  # fmt: skip
 Report = (
-    Ready | EngineReport | StageBegan | Planned | Stepped | PreviewMade | SaveImage | Saving | Noted | SaveSource
-    | ImageFinished | JobDone | JobFailed | Answer
+    Ready | EngineReport | Happened | SaveImage | Noted | SaveSource | PutOnRecord | LetIn | JobDone | TaskDone
+    | JobFailed | Answer
 )  # fmt: skip
+Asked = SaveImage | SaveSource | PutOnRecord
+"""What the worker waits for."""
 
 
 class Channel(Protocol):

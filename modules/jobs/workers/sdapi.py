@@ -1,24 +1,28 @@
 """Another server that speaks `/sdapi/v1` as a worker: this program, the reference UI or Forge, by address and login.
 
-Only text to image: what a request asks must mean the same there, and everything else stays here (`unfit`). Models are
-matched by their sha256. What comes back is checked before it is believed, and is saved and recorded here. Addresses
-come from the command line or from a file that it names, never from a request; redirects are not followed.
+Text to image, image to image with masks, and Extras: what a request asks must mean the same there, and everything else
+stays here (`unfit`, `unfit_extras`). Models are matched by their sha256. What comes back is checked before it is
+believed, and is saved and recorded here. Addresses come from the command line or from a file that it names, never from
+a request; redirects are not followed.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import io
 import json
 import logging
 import re
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -28,10 +32,14 @@ from PIL import Image
 from modules.errors import FeatherweightError, Interrupted, InvalidValueError, Skipped
 from modules.images.infotext import parse_infotext
 from modules.jobs.editing import api_values
+from modules.jobs.extras import ExtrasRequest, ExtrasRun
 from modules.jobs.job import Entry, Job, WorkerLostError
 from modules.jobs.lanes import Lane
+from modules.jobs.tasks import Outcome, Task
 from modules.jobs.workers.executor import WorkerFacts, WorkerOptions, WorkerState
 from modules.models.reading.catalogue import CheckpointCatalogue, CheckpointInfo
+from modules.postprocessing.operation import PostprocessedImage
+from modules.postprocessing.operations import Arguments
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
 from modules.processing.engine.precision import PRECISION_KEYS
 from modules.processing.pipeline.stages import Stage, hires_size
@@ -39,7 +47,7 @@ from modules.processing.record.made import sample_key
 from modules.processing.record.output import Output, name_context
 from modules.processing.record.result import GeneratedImage, GenerationInfo, Result
 from modules.processing.request import GenerationRequest
-from modules.processing.start import FromNoise
+from modules.processing.start import IMAGE_ROWS, MASK_ROWS, FromImage, SourceImage
 from modules.sampling.catalog import SAMPLERS
 from modules.settings.values import Settings
 
@@ -58,6 +66,28 @@ IMAGE_GROUPS = (
     *("prompt_editing", "upscaling", "face_restoration"),
 )
 """The groups of settings that an image depends on."""
+NOT_OF_IMAGES = {
+    *("img2img_editor_height", "img2img_sketch_default_brush_color", "img2img_inpaint_mask_brush_color"),
+    *("img2img_inpaint_sketch_default_brush_color", "img2img_batch_show_results_limit"),
+}
+"""Settings of img2img that only a page needs."""
+EXTRAS_FIELDS = {
+    "Upscale": {
+        "upscale_mode": "resize_mode",
+        "upscale_by": "upscaling_resize",
+        "upscale_to_width": "upscaling_resize_w",
+        "upscale_to_height": "upscaling_resize_h",
+        "upscale_crop": "upscaling_crop",
+        "upscaler_1_name": "upscaler_1",
+        "upscaler_2_name": "upscaler_2",
+        "upscaler_2_visibility": "extras_upscaler_2_visibility",
+    },
+    "GFPGAN": {"gfpgan_visibility": "gfpgan_visibility"},
+    "CodeFormer": {"codeformer_visibility": "codeformer_visibility", "codeformer_weight": "codeformer_weight"},
+}
+"""By operation: its arguments as the API's fields. Other operations stay here."""
+EXTRAS_GROUPS = ("upscaling", "face_restoration", "postprocessing")
+SIZE_OFF_PX = 8  # what a size may be off by rounding
 NOT_SENT = {"sd_model_checkpoint", "sd_checkpoints_limit", "sd_checkpoints_keep_in_cpu"}
 TAG = re.compile(r"<(\w+):([^:>]+)")
 OURS = "/featherweight/v1/workers"
@@ -122,8 +152,15 @@ class Client:
 
     address: Address
 
-    def call(self, method: str, path: str, body: Any = None, timeout_s: float = CALL_S) -> Any:
-        """The reply's JSON. Raises `RemoteError`."""
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        timeout_s: float = CALL_S,
+        opened: Callable[[http.client.HTTPConnection], object] = lambda connection: None,
+    ) -> Any:
+        """The reply's JSON. Raises `RemoteError`. `opened` is told of the connection before anything is sent."""
         address = self.address
         connection: http.client.HTTPConnection
         if address.scheme == "https":
@@ -131,6 +168,7 @@ class Client:
             connection = http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=context)
         else:
             connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+        opened(connection)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if address.user or address.password:
             login = base64.b64encode(f"{address.user}:{address.password}".encode()).decode()
@@ -167,6 +205,7 @@ class Offer:
     upscalers: frozenset[str] = frozenset()
     loras: frozenset[str] = frozenset()
     embeddings: frozenset[str] = frozenset()
+    restorers: frozenset[str] = frozenset()
     options: frozenset[str] = frozenset()
 
     @classmethod
@@ -200,6 +239,7 @@ class Offer:
             _names(upscalers, "name"),
             _names(_entries(optional("/sdapi/v1/loras")), "name"),
             frozenset(str(name).lower() for name in loaded or ()),
+            _names(_entries(optional("/sdapi/v1/face-restorers")), "name"),
             frozenset(options) if isinstance(options, dict) else frozenset(),
         )
 
@@ -207,8 +247,8 @@ class Offer:
 def unfit(request: GenerationRequest, offer: Offer, sha256: str | None, embeddings: Sequence[str] = ()) -> str:
     """Why a request stays here, for people; "" for one that means the same there. `sha256` is its checkpoint's,
     `embeddings` the names of those that are here."""
-    if not isinstance(request.start, FromNoise):
-        return "it begins with an image"
+    if isinstance(request.start, FromImage) and (reason := _unfit_start(request.start, offer)):
+        return reason
     if request.script or any(request.alwayson_args.values()):
         return "it runs scripts"
     if request.refiner_checkpoint or (request.hires is not None and request.hires.checkpoint):
@@ -230,7 +270,11 @@ def unfit(request: GenerationRequest, offer: Offer, sha256: str | None, embeddin
     for name in embeddings:
         if re.search(rf"(?<!\w){re.escape(name.lower())}(?!\w)", text) and name.lower() not in offer.embeddings:
             return f"the embedding {name} is not there"
-    sent = settings_sent(request.settings)
+    sent = settings_sent(request)
+    if isinstance(request.start, FromImage) and _wants_masks(request.settings):
+        return "its masks are to be saved or shown"
+    if (upscaler := sent.get("upscaler_for_img2img")) and str(upscaler).lower() not in offer.upscalers:
+        return f"the upscaler {upscaler} is not there"
     if sent.get("sd_vae", "Automatic") not in ("Automatic", "None"):
         return "it uses a VAE of its own"
     if not offer.is_ours and (other := next((key for key in sent if key in PRECISION_KEYS), None)):
@@ -240,10 +284,58 @@ def unfit(request: GenerationRequest, offer: Offer, sha256: str | None, embeddin
     return ""
 
 
-def settings_sent(settings: Settings) -> dict[str, Any]:
-    """The settings that an image depends on, where they differ from their defaults."""
-    keys = {item.key for name in IMAGE_GROUPS for item in type(getattr(settings, name)).definitions()} - NOT_SENT
+def _unfit_start(start: FromImage, offer: Offer) -> str:
+    """Why an img2img stays here."""
+    if start.grows and not offer.is_ours:
+        return "only this program grows the canvas"
+    if start.mask is not None and start.mask.latent is not None and not offer.is_ours:
+        return "only this program takes a mask for the latents"
+    return ""
+
+
+def _wants_masks(settings: Settings) -> bool:
+    """Whether by-products are wanted, which a reply has not or mixes with the images."""
+    shown = settings.img2img.return_mask or settings.img2img.return_mask_composite
+    return shown or settings.saving.save_mask or settings.saving.save_mask_composite
+
+
+def unfit_extras(request: ExtrasRequest, settings: Settings, offer: Offer) -> str:
+    """Why Extras stay here, for people; "" for those that mean the same there."""
+    operations = _switched_on(request.operations)
+    if other := next((name for name in operations if name not in EXTRAS_FIELDS), ""):
+        return f"the operation {other} is only here"
+    if changed := next(iter(_changed(settings, EXTRAS_GROUPS)), None):
+        return f"the setting {changed} cannot be sent with Extras"
+    upscale = operations.get("Upscale", {})
+    if upscale.get("max_side_length"):
+        return "only this program has a longest side"
+    for name in (upscale.get("upscaler_1_name", "None"), upscale.get("upscaler_2_name", "None")):
+        if name != "None" and name.lower() not in offer.upscalers:
+            return f"the upscaler {name} is not there"
+    restorers = [name for name in operations if name != "Upscale"]
+    missing = next((name for name in restorers if name.lower() not in offer.restorers), "")
+    return f"the face restorer {missing} is not there" if missing else ""
+
+
+def _switched_on(operations: Arguments) -> dict[str, Mapping[str, Any]]:
+    """Those that do anything, as far as their arguments say."""
+    return {
+        name: given
+        for name, given in operations.items()
+        if given.get("enable", True) and given.get("upscale_enabled", True)
+    }
+
+
+def _changed(settings: Settings, groups: Sequence[str]) -> dict[str, Any]:
+    keys = {item.key for name in groups for item in type(getattr(settings, name)).definitions()}
     return {key: value for key, value in settings.differences().items() if key in keys}
+
+
+def settings_sent(request: GenerationRequest) -> dict[str, Any]:
+    """The settings that an image depends on, where they differ from their defaults."""
+    is_image = isinstance(request.start, FromImage)
+    changed = _changed(request.settings, (*IMAGE_GROUPS, "img2img") if is_image else IMAGE_GROUPS)
+    return {key: value for key, value in changed.items() if key not in NOT_SENT | NOT_OF_IMAGES}
 
 
 class RemoteWorker:
@@ -275,7 +367,7 @@ class RemoteWorker:
         self._closing = threading.Event()
         self._look_now = threading.Event()
         self._thread: threading.Thread | None = None
-        self._job: Job | None = None
+        self._job: Job | Task | None = None
         self._losses = 0
         self._total_losses = 0
         self._ended_jobs = 0
@@ -320,6 +412,15 @@ class RemoteWorker:
     def takes(self, entry: Entry) -> bool:
         """Whether the server can do this; asked under the queue's lock, so it only compares."""
         offer = self._offer
+        if isinstance(entry, Task):
+            run = entry.product
+            settings = entry.spec.attached.get("settings") if isinstance(run, ExtrasRun) else None
+            return (
+                offer is not None
+                and isinstance(run, ExtrasRun)
+                and isinstance(settings, Settings)
+                and not unfit_extras(run.request, settings, offer)
+            )
         if offer is None or not isinstance(entry, Job) or entry.made:
             return False
         try:
@@ -381,12 +482,68 @@ class RemoteWorker:
                 raise RemoteError("is not there")
             return self._made(job, offer)
         except RemoteError as error:
-            sentence = f"The server {self._client.address} {error}."
-            self._lose(sentence)  # until it has answered again
-            raise WorkerLostError(sentence, avoid=self.name) from error
+            raise self._lost(error) from error
         finally:
             self._job = None
             self._ended_jobs += 1
+
+    def _lost(self, error: RemoteError) -> WorkerLostError:
+        sentence = f"The server {self._client.address} {error}."
+        self._lose(sentence)  # until it has answered again
+        return WorkerLostError(sentence, avoid=self.name)
+
+    def run_task(self, task: Task) -> Outcome:
+        """Have the images of Extras enlarged there, and saved and recorded here. Raises as `run`."""
+        offer, run = self._offer, task.product
+        assert isinstance(run, ExtrasRun)
+
+        def operate(image: PostprocessedImage, arguments: Arguments) -> list[PostprocessedImage]:
+            try:
+                if offer is None:
+                    raise RemoteError("is not there")
+                return [self._operated(task, image, arguments, offer)]
+            except RemoteError as error:
+                raise self._lost(error) from error
+
+        self._job, run.operate = task, operate
+        try:
+            outcome = task.spec.work(task)
+            self._losses, self._message = 0, ""
+            return outcome
+        finally:
+            self._job, run.operate = None, None
+            self._ended_jobs += 1
+
+    def _operated(
+        self, task: Task, image: PostprocessedImage, arguments: Arguments, offer: Offer
+    ) -> PostprocessedImage:
+        """The image after the operations, made there."""
+        body: dict[str, Any] = {"image": SourceImage.of(image.image).to_text(), "show_extras_results": True}
+        wanted = _switched_on(arguments)
+        for name, given in wanted.items():
+            body |= {field: given[key] for key, field in EXTRAS_FIELDS[name].items() if key in given}
+        image.on_progress(0.0, f"at {self.name}")
+        posted = _Posted(self._client, "/sdapi/v1/extra-single-image", body)
+        began = time.monotonic()
+        while not posted.wait(self._progress_s):
+            if self._closing.is_set():
+                raise Interrupted("The server ends.")
+            try:
+                task.check()
+            except Interrupted:
+                if offer.is_ours:
+                    posted.drop()  # it ends what nobody waits for; others' work there goes on
+                else:
+                    self._tell("interrupt", task, offer)
+                raise
+            if time.monotonic() - began > self._stalled_s:
+                raise RemoteError(f"made no image for {self._stalled_s:g} s")
+        reply = posted.reply()
+        found = _image(reply.get("image") if isinstance(reply, dict) else None)
+        _check_enlarged(image.image.size, found.size, wanted.get("Upscale", {}))
+        text = re.sub(r"<[^>]*>", "", str(reply.get("html_info") or "")).strip()
+        image.image, image.info = found, {**image.info, **({text: text} if text else {})}
+        return image
 
     def _made(self, job: Job, offer: Offer) -> Result:
         request = job.request
@@ -397,7 +554,11 @@ class RemoteWorker:
         job.stage(Stage.SAMPLE)
         passes = 2 if request.hires is not None else 1
         job.plan(request.steps * request.batch_count * passes)
-        posted = _Posted(self._client, body_of(request, offer, offer.models[sha256], job.task_id))
+        path = "/sdapi/v1/img2img" if isinstance(request.start, FromImage) else "/sdapi/v1/txt2img"
+        for source in dict.fromkeys(request.start.images) if isinstance(request.start, FromImage) else ():
+            if request.settings.saving.save_init_img:
+                self._output.save_source(source, request)
+        posted = _Posted(self._client, path, body_of(request, offer, offer.models[sha256], job.task_id))
         if not self._follow(job, posted, offer):
             return self._result(request, [], began, interrupted=True)
         images = images_of(posted.reply(), request)
@@ -450,7 +611,7 @@ class RemoteWorker:
             except RemoteError as error:
                 log.debug("%s: a preview cannot be read: %s", self.name, error)
 
-    def _tell(self, what: str, job: Job, offer: Offer) -> None:
+    def _tell(self, what: str, job: Job | Task, offer: Offer) -> None:
         try:
             if offer.is_ours and what == "interrupt":  # others' jobs there go on
                 self._client.call("POST", "/featherweight/v1/queue/cancel", {"task_id": _task_id(job.task_id)})
@@ -504,7 +665,7 @@ class RemoteWorker:
                 vae_hash=None,
                 seed_resize_from_width=request.seed_resize_from_width,
                 seed_resize_from_height=request.seed_resize_from_height,
-                denoising_strength=request.hires.denoising_strength if request.hires else None,
+                denoising_strength=_strength(request),
                 extra_params={"Worker": self.name},
                 infotexts=tuple(image.infotext for image in images),
                 styles=request.styles,
@@ -523,14 +684,18 @@ def remote_lane(worker: RemoteWorker) -> Lane:
 class _Posted:
     """The call that makes the images, in a thread of its own: it answers when they are made."""
 
-    def __init__(self, client: Client, body: dict[str, Any]) -> None:
+    def __init__(self, client: Client, path: str, body: dict[str, Any]) -> None:
         self._over = threading.Event()
+        self._connection: http.client.HTTPConnection | None = None
         self._reply: Any = None
         self._error: RemoteError | None = None
 
+        def opened(connection: http.client.HTTPConnection) -> None:
+            self._connection = connection
+
         def post() -> None:
             try:
-                self._reply = client.call("POST", "/sdapi/v1/txt2img", body, timeout_s=24 * 3600.0)
+                self._reply = client.call("POST", path, body, timeout_s=24 * 3600.0, opened=opened)
             except RemoteError as error:
                 self._error = error
             finally:
@@ -541,6 +706,13 @@ class _Posted:
     def wait(self, timeout_s: float) -> bool:
         return self._over.wait(timeout_s)
 
+    def drop(self) -> None:
+        """Leave it: the other side sees that nobody waits."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with contextlib.suppress(OSError):  # it is closed already
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
     def reply(self) -> Any:
         if self._error is not None:
             raise self._error
@@ -548,9 +720,11 @@ class _Posted:
 
 
 def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) -> dict[str, Any]:
-    """The request as a body of POST /sdapi/v1/txt2img there. Styles are in the prompt already."""
+    """The request as a body of POST /sdapi/v1/txt2img or img2img there. Styles are in the prompt already."""
     values = {key: value for key, value in api_values(request).items() if key != "checkpoint"}
-    overrides = settings_sent(request.settings)
+    if isinstance(request.start, FromImage):
+        values = {key: value for key, value in values.items() if key != "enable_hr"} | start_of(request.start)
+    overrides = settings_sent(request)
     body: dict[str, Any] = {
         **values,
         "styles": [],
@@ -564,6 +738,45 @@ def body_of(request: GenerationRequest, offer: Offer, title: str, task_id: str) 
     if offer.is_ours:
         body["force_task_id"] = _task_id(task_id)
     return body
+
+
+def start_of(start: FromImage) -> dict[str, Any]:
+    """What an img2img begins with, as fields of the body; those that say nothing are left out."""
+    values: dict[str, Any] = {"init_images": [source.to_text() for source in start.images]}
+    values |= {row.api: getattr(start, row.name) for row in IMAGE_ROWS if row.api}
+    mask = start.mask
+    if mask is not None:
+        values |= {row.api: getattr(mask, row.name) for row in MASK_ROWS if row.api}
+        values["mask"] = mask.image.to_text()
+        values["inpainting_mask_invert"] = int(mask.invert)
+        if mask.latent is not None:
+            values["latent_mask"] = mask.latent.to_text()
+    grown = {row.api for row in IMAGE_ROWS if row.api.startswith("outpaint_")} if not start.grows else set()
+    plain = {key: int(value) if isinstance(value, IntEnum) else value for key, value in values.items()}
+    return {key: value for key, value in plain.items() if value is not None and key not in grown}
+
+
+def _strength(request: GenerationRequest) -> float | None:
+    if isinstance(request.start, FromImage):
+        return request.start.denoising_strength
+    return request.hires.denoising_strength if request.hires else None
+
+
+def _expected_size(request: GenerationRequest) -> tuple[int, int]:
+    """Of the images. Where only the masked area is made it is put back into the first image."""
+    start = request.start
+    if isinstance(start, FromImage) and start.mask is not None and start.mask.full_resolution:
+        return start.images[0].image.size
+    return request.size_px if request.hires is None else hires_size(*request.size_px, request.hires).target
+
+
+def _check_enlarged(before: tuple[int, int], after: tuple[int, int], upscale: Mapping[str, Any]) -> None:
+    """Raise `RemoteError` for a size that a factor does not give."""
+    if upscale.get("upscale_mode", 0) != 0 or upscale.get("upscaler_1_name", "None") == "None":
+        return
+    factor = float(upscale.get("upscale_by", 1.0))
+    if any(abs(side * factor - found) > SIZE_OFF_PX for side, found in zip(before, after, strict=True)):
+        raise RemoteError(f"sent an image of {after[0]}x{after[1]} for {before[0]}x{before[1]} times {factor:g}")
 
 
 def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
@@ -583,7 +796,7 @@ def images_of(reply: Any, request: GenerationRequest) -> list[GeneratedImage]:
     if len(texts) != count or len(infotexts) < count:
         raise RemoteError(f"sent {len(texts)} images with {len(infotexts)} infotexts instead of {count}")
     found = []
-    expected = request.size_px if request.hires is None else hires_size(*request.size_px, request.hires).target
+    expected = _expected_size(request)
     for number, (text, infotext) in enumerate(zip(texts, infotexts, strict=False)):
         image = _image(text)
         # Models differ in what sides are multiples of.

@@ -18,6 +18,7 @@ from modules.memory.formats import FORMATS
 from modules.memory.storage import StorageRules
 from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.denoiser_context import ModelInputs
+from modules.models.families.adapter_version import AdapterVersion
 from modules.models.layouts.folder_layout import FolderLayout
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.layouts.row_map import RowMap
@@ -150,18 +151,6 @@ class LoraBase:
     version: str
     architecture: str
     naming: LoraNaming = LoraNaming.KOHYA
-
-
-@dataclass(frozen=True)
-class AdapterVersion:
-    """What model cards call the models of a family ("sd version"), and the metadata by which an adapter's file says
-    that it is for one: the beginning of kohya's `ss_base_model_version`, a part of `modelspec.architecture`, and in
-    files without these the value of kohya's `ss_v2`."""
-
-    name: str
-    base: str
-    architecture: str
-    v2: str | None = None
 
 
 class GuidanceType(Enum):

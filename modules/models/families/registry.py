@@ -3,10 +3,8 @@
 Folders in the diffusers layout are compared with them from the last to the first, which is what none of the others is.
 """
 
-from collections.abc import Mapping
-
 from modules.errors import CheckpointError
-from modules.models.families.family import AdapterVersion, Header, ModelFamily
+from modules.models.families.family import Header, ModelFamily
 from modules.models.families.ldm.parts import has_vector, input_channels
 from modules.models.families.sd1.family import SD1
 from modules.models.families.sd2.family import SD2
@@ -36,30 +34,10 @@ PARTS = (  # of a name, and what a file with such names is
 """Looked for in this order."""
 
 
-def adapter_versions() -> tuple[str, ...]:
-    """What model cards call the families that have a word there."""
-    return tuple(dict.fromkeys(version.name for version in _adapter_versions()))
-
-
 def version_of_family(label: str) -> str:
     """The word of model cards for the family with this label; "" where there is none."""
     version = next((family.adapter_version for _, family in FAMILIES.items() if family.label == label), None)
     return version.name if version else ""
-
-
-def version_of_metadata(metadata: Mapping[str, str]) -> str:
-    """The word of model cards for the models that an adapter's metadata says it is for; "" where nothing is known."""
-    base = metadata.get("ss_base_model_version", "").lower()
-    architecture = metadata.get("modelspec.architecture", "").lower()
-    for version in _adapter_versions():
-        if base.startswith(version.base) or version.architecture in architecture:
-            return version.name
-    v2 = "" if base else metadata.get("ss_v2", "")
-    return next((version.name for version in _adapter_versions() if v2 and version.v2 == v2), "")
-
-
-def _adapter_versions() -> tuple[AdapterVersion, ...]:
-    return tuple(family.adapter_version for _, family in FAMILIES.items() if family.adapter_version)
 
 
 def detect_family(file: TensorSource) -> ModelFamily:

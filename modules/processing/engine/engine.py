@@ -431,6 +431,7 @@ class Engine:
             storage=plan.label,
             device=str(model.device),
             default_size_px=model.default_size_px,
+            adapter_version=model.family.adapter_version.name if model.family.adapter_version else "",
             streaming=plan.streaming.label if plan.streaming else "",
             streamed_bytes=model.streaming.offloaded_bytes if model.streaming else 0,
             switch_seconds=model.switch_seconds,

@@ -27,6 +27,7 @@ class ModelFacts:
     default_size_px: int = 512  # the side of the images it was trained on
     streaming: str = ""  # "layers are streamed from disk"; empty: all weights lie on the device
     streamed_bytes: int = 0  # of weights that are offloaded; not in `stored_bytes`
+    adapter_version: str = ""  # what model cards call its family; "" where they have no word
     switch_seconds: float = 0.0  # until it was ready: read from its file, or taken back from those set aside
 
 

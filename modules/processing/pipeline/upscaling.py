@@ -1,14 +1,18 @@
 """Enlarging between the two passes of hires fix: six ways in latent space, and upscalers that work on pixels."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from PIL import Image
-from torch import Tensor
-from torch.nn import functional as F
 
 from modules.errors import UnknownNameError
 from modules.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ def check_image_upscaler(name: str, files: Iterable[str]) -> None:
 
 def upscale_latents(latents: Tensor, mode: LatentUpscaleMode, width: int, height: int) -> Tensor:
     """Latents [B,C,h,w] resized to `width` x `height` latent units."""
+    from torch.nn import functional as F
+
     return F.interpolate(latents, size=(height, width), mode=mode.mode, antialias=mode.antialias)
 
 

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header, LoraBase
+from modules.models.families.family import Component, ExternalTextEncoder, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import context_width, has_linear_projections, has_vector, input_channels
 from modules.models.families.ldm.text import clip_component
+from modules.models.families.sd1.adapter_version import SD1_ADAPTERS
 from modules.models.layouts.diffusers_config import check_text
 from modules.models.layouts.folder_layout import FIRST, FolderLayout, clip_names
 from modules.models.layouts.keymaps import clip_text
@@ -60,5 +61,5 @@ SD1 = LdmFamily(
     external_encoders=(ExternalTextEncoder("clip_l", clip_text.PREFIX, wanted_by="", is_part=True),),
     text_encoders=_text_encoders,
     lora_base=LoraBase("sd_v1", "stable-diffusion-v1"),
-    adapter_version=AdapterVersion("SD1", "sd_v1", "stable-diffusion-v1", v2="False"),
+    adapter_version=SD1_ADAPTERS,
 )

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import AdapterVersion, Component, Header, LoraBase
+from modules.models.families.family import Component, Header, LoraBase
 from modules.models.families.ldm.conditioning import ClipConditioning, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import has_vector, input_channels
 from modules.models.families.ldm.text import open_clip_component
+from modules.models.families.sd2.adapter_version import SD2_ADAPTERS
 from modules.models.layouts.diffusers_config import check_text
 from modules.models.layouts.folder_layout import FIRST, UNET, FolderLayout, Parts, open_clip_names
 
@@ -74,5 +75,5 @@ SD2 = LdmFamily(
     unsaid_prediction=_unsaid_prediction,
     ignores_too=_is_projection,
     lora_base=LoraBase("sd_v2", "stable-diffusion-v2"),
-    adapter_version=AdapterVersion("SD2", "sd_v2", "stable-diffusion-v2", v2="True"),
+    adapter_version=SD2_ADAPTERS,
 )

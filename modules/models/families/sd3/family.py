@@ -14,8 +14,8 @@ from torch import Tensor
 
 from modules.models.architecture import LdmArchitecture, NoiseScheduleArchitecture
 from modules.models.denoiser_context import ModelInputs
+from modules.models.families.adapter_version import AdapterVersion
 from modules.models.families.family import (
-    AdapterVersion,
     Component,
     Conditioning,
     DenoiserInputSizes,

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from modules.models.architecture import LdmArchitecture
-from modules.models.families.family import AdapterVersion, Component, ExternalTextEncoder, Header, LoraBase, LoraNaming
+from modules.models.families.family import Component, ExternalTextEncoder, Header, LoraBase, LoraNaming
 from modules.models.families.ldm.conditioning import ClipConditioning, SizeVector, TextTowerRecipe
 from modules.models.families.ldm.family import LdmFamily
 from modules.models.families.ldm.parts import context_width, has_vector
 from modules.models.families.ldm.text import clip_component, open_clip_component
+from modules.models.families.sdxl.adapter_version import SDXL_ADAPTERS
 from modules.models.layouts.diffusers_config import check_text
 from modules.models.layouts.folder_layout import (
     FIRST,
@@ -76,7 +77,6 @@ def _detects_refiner_folder(parts: Parts) -> bool:
 
 
 _CHECK_OPEN_CLIP = partial(check_text, activation="gelu")
-_ADAPTERS = AdapterVersion("SDXL", "sdxl", "stable-diffusion-xl")
 SDXL = LdmFamily(
     label="SDXL",
     is_large=True,
@@ -102,7 +102,7 @@ SDXL = LdmFamily(
     ),
     text_encoders=_text_encoders,
     lora_base=LoraBase("sdxl_base_v1-0", "stable-diffusion-xl-v1-base", LoraNaming.KOHYA_ORIGINAL),
-    adapter_version=_ADAPTERS,
+    adapter_version=SDXL_ADAPTERS,
 )
 SDXL_REFINER = LdmFamily(
     label="SDXL refiner",
@@ -122,5 +122,5 @@ SDXL_REFINER = LdmFamily(
     detects_denoiser=_detects_refiner_unet,
     external_encoders=(ExternalTextEncoder("clip_g", REFINER_BIG_G_PREFIX, wanted_by="", is_part=True),),
     text_encoders=_text_encoders_of_refiner,
-    adapter_version=_ADAPTERS,
+    adapter_version=SDXL_ADAPTERS,
 )

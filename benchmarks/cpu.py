@@ -5,6 +5,9 @@ Run `python -m benchmarks.cpu [--part steps memory decode images] [--family sd1 
 take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those in
 fp32, and whether the asked colours are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`) are
 installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
+
+All parts together take long: each can run by itself (`--part`, `--family`, `--way`, `--rounds`), and what it finds goes
+into the results of the others. `--keep FOLDER` keeps the full-size checkpoints for the next part.
 """
 
 from __future__ import annotations
@@ -160,6 +163,7 @@ def measure_steps(path: Path, family: str, side: int, rounds: int, names: Sequen
     errors = {name: float((steps[name]().float() - true).norm() / true.norm()) for name in names}
     fastest = "int8 matmul"
     ratios = {f"{fastest} / {name}": seconds[fastest] / seconds[name] for name in seconds if name != fastest}
+    print(json.dumps({"seconds": seconds, "ratios": ratios, "relative_errors": errors}), flush=True)
     return {"seconds": seconds, "ratios": ratios, "relative_errors": errors, "left_out": left_out}
 
 
@@ -217,7 +221,7 @@ class _Images:
     def draw(self, changes: Mapping[str, object], sampler: str = "DPM++ 2M", scheduler: str = "Karras") -> _Drawn:
         """One image of each prompt, and what they took."""
         images = []
-        began = time.perf_counter()
+        began = time.process_time()
         for prompt in self._prompts:
             request = GenerationRequest(
                 prompt=prompt.text,
@@ -235,7 +239,7 @@ class _Images:
                 settings=Settings().with_changes(changes),
             )
             images.append(generate(request, self._engine, self._output, Silent()).images[0].image)
-        return _Drawn(images, time.perf_counter() - began)
+        return _Drawn(images, time.process_time() - began)
 
     def right(self, images: list[Image.Image]) -> list[bool]:
         """Where background and shape have the colours that were asked for."""
@@ -248,11 +252,13 @@ class _Images:
 
 @dataclass(frozen=True)
 class _Drawn:
+    """`seconds`: of the CPU."""
+
     images: list[Image.Image]
     seconds: float
 
 
-def measure_images(count: int) -> dict[str, Any]:
+def measure_images(count: int, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """How far the images of each way are from those in fp32. Every layer multiplies in int8 here, those too that are
     too small for it to pay: the bundled model has few others."""
     row: dict[str, object] = {"fp8_storage": "Enable", "fp8_format": "int8_row"}
@@ -285,7 +291,15 @@ def measure_images(count: int) -> dict[str, Any]:
                     "time": drawn.seconds / true.seconds,
                 }
                 print(name, sampler, found[f"{name}, {sampler}"], flush=True)
+                save(found)
     return found
+
+
+def earlier_result() -> dict[str, Any]:
+    """What the other parts found, of this file's results."""
+    file = ROOT / "benchmarks" / "results" / "cpu.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {name: part for name, part in found.items() if name not in ("machine", "environment")}
 
 
 def main() -> None:
@@ -293,6 +307,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cpu", description=__doc__)
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--family", nargs="+", choices=("sd1", "sdxl"), default=["sd1"])
+    parser.add_argument("--way", nargs="+", choices=tuple(WAYS), help="of the part steps; the default is all of them")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--prompts", type=int, default=PROMPTS)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where full-size checkpoints are kept")
     parser.add_argument("--quick", action="store_true", help="at a small size, nothing is written")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -300,25 +318,34 @@ def main() -> None:
         path, family, side, name = arguments.child
         print(json.dumps(child_peak(Path(path), family, int(side), name)))
         return
-    names: Sequence[str] = QUICK_WAYS if arguments.quick else tuple(WAYS)
-    side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (SIDE, ROUNDS)
+    names: Sequence[str] = QUICK_WAYS if arguments.quick else tuple(arguments.way or WAYS)
+    side, rounds = (QUICK_SIDE, QUICK_ROUNDS) if arguments.quick else (SIDE, arguments.rounds)
     result: dict[str, Any] = {"goals": GOALS, "image_px": 8 * side}
+
+    def save(content: dict[str, Any]) -> None:
+        if not arguments.quick:
+            write_result("cpu", {**earlier_result(), **content})
+
     for dtype in (torch.float32, torch.bfloat16):
         result[f"int8 product over {dtype}"] = measure(CPU, dtype).ratio
     with tempfile.TemporaryDirectory() as scratch:
         for family in arguments.family if {"steps", "memory", "decode"} & set(arguments.part) else ():
             assert family in FAMILIES
-            path = Path(scratch) / f"{family}.safetensors"
-            write_full_size_checkpoint(path, family)
+            path = (arguments.keep or Path(scratch)) / f"{family}.safetensors"
+            if not path.exists():
+                write_full_size_checkpoint(path, family)
             if "steps" in arguments.part:
                 result[f"steps, {family}"] = measure_steps(path, family, side, rounds, names)
             if "memory" in arguments.part:
                 result[f"memory, {family}"] = measure_memory(path, family, side)
             if "decode" in arguments.part:
                 result[f"decode, {family}"] = measure_decoding(path, side, rounds)
-            path.unlink()
+            save(result)
+            if arguments.keep is None:
+                path.unlink()
     if "images" in arguments.part:
-        result["images"] = measure_images(QUICK_PROMPTS if arguments.quick else PROMPTS)
+        prompts = QUICK_PROMPTS if arguments.quick else arguments.prompts
+        result["images"] = measure_images(prompts, lambda found: save({**result, "images": found}))
     rows = []
     for family in arguments.family:
         for name, ratio in result.get(f"steps, {family}", {}).get("ratios", {}).items():
@@ -329,8 +356,7 @@ def main() -> None:
     for name, numbers in result.get("images", {}).items():
         rows.append(("images", f"{name}, median dB", f"{numbers['median_db']:.1f}", ""))
     print_table(["model", "what", "found", "goal"], rows)
-    if not arguments.quick:
-        write_result("cpu", result)
+    save(result)
 
 
 if __name__ == "__main__":

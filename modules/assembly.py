@@ -180,7 +180,7 @@ def build_computing(flags: Flags, paths: Paths, settings: SettingsStore, loads: 
     engine = Engine(
         catalogue,
         paths.root / "configs",
-        lambda: machine_of(flags, paths.offload_dir, paths.cache_dir / "int8.json"),
+        lambda: machine_of(flags, paths.offload_dir, paths.cache_dir),
         lambda: PrecisionOptions.of(settings.current),
         hashing=not flags.no_hashing,
         default_yaml=paths.model_config if flags.config else None,

@@ -23,7 +23,7 @@ ORDER = (
     ("memory",),
     ("settings",),
     ("sqlite_files",),
-    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder"),
+    ("flags", "devices", "paths", "registry", "atomic_files", "folder_lock", "show_folder", "cores"),
     ("errors", "extra_folders", "model_folders", "version"),
 )
 """The rooms of `modules/`, from the top down. A room imports itself and what is below its own row."""

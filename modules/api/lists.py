@@ -20,6 +20,7 @@ from modules.api.reply_models import (
     VaeItem,
 )
 from modules.faces.restorer_types import RESTORERS
+from modules.model_cards.few_steps import checkpoint_few_steps, few_steps_json
 from modules.processing.pipeline.upscaling import LATENT_UPSCALE_MODES, PIXEL_UPSCALERS
 from modules.prompting.styles import StyleBook
 from modules.sampling.catalog import SAMPLERS, SCHEDULES
@@ -44,6 +45,7 @@ def list_routes(services: Services) -> APIRouter:
                 sha256=info.sha256,
                 filename=str(info.path),
                 config=str(info.config_path) if info.config_path else None,
+                few_steps=few_steps_json(checkpoint_few_steps(info.stem)),
             )
             for info in services.catalogue.entries
         ]

@@ -212,6 +212,18 @@ class CardHtmlReply(Reply):
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 
+class FewStepsItem(Reply):
+    """What a file asks for that makes images in few steps. An empty name leaves what is set."""
+
+    method: str = Field(examples=["LCM"])
+    steps: int = Field(examples=[6])
+    cfg_scale: float = Field(examples=[1.0])
+    sampler: str = Field(examples=["LCM"])
+    scheduler: str = Field(examples=["SGM Uniform"])
+    label: str = Field(description="on the card", examples=["LCM: 6 steps"])
+    values: str = Field(examples=["6 steps, CFG scale 1, LCM, SGM Uniform"])
+
+
 class CheckpointItem(Reply):
     """A checkpoint."""
 
@@ -221,6 +233,7 @@ class CheckpointItem(Reply):
     sha256: str | None = Field(examples=[MODEL_HASH])
     filename: str = Field(examples=[MODEL_FILE])
     config: str | None = Field(examples=[MODEL_FILE.replace(".safetensors", ".yaml")])
+    few_steps: FewStepsItem | None = Field(None, description="what it asks for if it needs few steps", examples=[None])
 
 
 class VaeItem(Reply):

@@ -38,6 +38,7 @@ CPU_PARTS = (
 )
 DEFAULT_PORT = 7860
 MAX_WORKERS = 64
+MAX_THREADS = 1024
 DEFAULT_API_PORT = 7861  # with --nowebui
 SECRET_FLAGS = ("api_auth", "gradio_auth", "access_token", "remote_worker", "tls_keyfile", "ngrok", "ngrok_options")
 HIDDEN_VALUE = "(hidden)"
@@ -124,6 +125,12 @@ class Flags:
     device_id: int | None = value(DEVICE, "number of the GPU to use", None, whole_number(0))
     use_cpu: tuple[str, ...] = values(DEVICE, "parts to compute on the CPU", "+", lower, CPU_PARTS)
     use_ipex: bool = switch(DEVICE, "use an Intel GPU")
+    cpu_threads: int = value(
+        DEVICE,
+        "threads that compute on the CPU (default 0: as many as are the fastest, measured at the first start)",
+        0,
+        whole_number(0, MAX_THREADS),
+    )
 
     xformers: bool = switch(ATTENTION, "xformers attention")
     force_enable_xformers: bool = switch(ATTENTION, "xformers attention even if it seems unsupported")

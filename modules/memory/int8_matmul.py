@@ -26,6 +26,7 @@ from modules.memory.formats import StorageFormat
 from modules.memory.formats.convrot import RotatedRowFormat
 from modules.memory.formats.rotation import rotate
 from modules.memory.layer import Stored, stored_state, stored_tensors
+from modules.memory.recovery import is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +34,9 @@ LARGEST = 127.0
 SMALLEST_PEAK = 1e-12
 MIN_SIDE = 32
 """Inputs and outputs of a layer from which on it pays."""
-MIN_TOKENS = 17
-"""Below, the weight is read for too few products, and CUDA's kernel has its limit. Vectors without a dimension of
-tokens (a time embedding) never pay."""
+MIN_TOKENS = {"cpu": 8, "cuda": 17}
+"""Of one image, by device. Below, the weight is read for too few products; CUDA's kernel has its limit there. Vectors
+without a dimension of tokens (a time embedding) never pay."""
 MIN_PRODUCTS = 1 << 24
 """Of one image: a smaller layer is done before its input would be rounded."""
 CUDA_MULTIPLE = 8
@@ -47,8 +48,22 @@ MAX_ERROR = 0.05
 PROBED_TOKENS, PROBED_ROWS, SPREAD = 32, 64, 0.5
 
 
-def multiply_in_int8(layer: nn.Module) -> bool:
-    """Have a managed layer multiply in int8 where it can; False for one whose weights or geometry do not allow it."""
+@dataclass
+class Told:
+    """What was said of the layers of a model that decode: each reason once, not for every layer."""
+
+    reasons: set[str] = field(default_factory=set)
+
+    def once(self, reason: str) -> None:
+        """Log it, if it was not yet."""
+        if reason not in self.reasons:
+            self.reasons.add(reason)
+            log.warning("int8 matmul: %s; it is decoded instead. Other layers like it are not named.", reason)
+
+
+def multiply_in_int8(layer: nn.Module, told: Told | None = None) -> bool:
+    """Have a managed layer multiply in int8 where it can; False for one whose weights or geometry do not allow it.
+    `told` is shared by the layers of a model."""
     state = stored_state(layer)
     if state is None or "weight" not in state.formats:
         return False
@@ -60,7 +75,7 @@ def multiply_in_int8(layer: nn.Module) -> bool:
         layer._parameters["weight"] = nn.Parameter(
             weight.detach().contiguous(memory_format=torch.channels_last), requires_grad=False
         )
-    state.product = Int8Product()
+    state.product = Int8Product(told or Told())
     return True
 
 
@@ -78,15 +93,30 @@ def _fits(layer: Any, weight: Tensor) -> bool:
 
 @dataclass
 class Int8Product:
-    """The `Product` of one layer. `error`: what it loses on made-up inputs, relative; None until its first use."""
+    """The `Product` of one layer. `error`: what it loses on made-up inputs, relative; None until its first use.
+    `fails`: the kernel refused its shapes once, and is not asked again."""
 
-    error: float | None = field(default=None)
+    told: Told = field(default_factory=Told)
+    error: float | None = None
+    fails: bool = False
 
     def __call__(self, layer: nn.Module, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
         """See `Product`. None where the weight must be decoded: while something is trained, where an adapter changes
         the weight itself, for few inputs, for inputs that are not finite, and for a layer that would lose too much."""
         if state.changes or torch.is_grad_enabled() or torch.compiler.is_compiling() or not _is_large(layer, x):
             return None
+        if self.fails:
+            return None
+        try:
+            return self._product(layer, state, x, bias)
+        except RuntimeError as error:  # as builds without a kernel for such shapes say so
+            if is_out_of_memory(error):  # others deal with that
+                raise
+            self.fails = True
+            self.told.once(f"the product of a layer does not work here ({str(error).strip().splitlines()[0]})")
+            return None
+
+    def _product(self, layer: Any, state: Stored, x: Tensor, bias: Tensor | None) -> Tensor | None:
         data, scale = state.fetch(layer, "weight") if state.fetch is not None else stored_tensors(layer, "weight")
         storage = state.formats["weight"]
         if data.dtype != torch.int8 or scale is None:  # the layer was moved to another dtype
@@ -105,12 +135,15 @@ class Int8Product:
             scale = scale.expand(len(data))
         extra = None if bias is None else bias.float()
         if isinstance(layer, nn.Linear):
-            return _linear(x, data, scale, extra, state.compute_dtype, storage)
-        if data.shape[2] == 1:
-            pixels = x.permute(0, 2, 3, 1)
-            made = _linear(pixels, data.flatten(1), scale, extra, state.compute_dtype, storage)
-            return None if made is None else made.permute(0, 3, 1, 2)
-        return _convolution(layer, x, data, scale, extra, state.compute_dtype)
+            made = _linear(x, data, scale, extra, state.compute_dtype, storage)
+        elif data.shape[2] == 1:
+            made = _linear(x.permute(0, 2, 3, 1), data.flatten(1), scale, extra, state.compute_dtype, storage)
+            made = None if made is None else made.permute(0, 3, 1, 2)
+        else:
+            made = _convolution(layer, x, data, scale, extra, state.compute_dtype)
+        if made is None:
+            self.told.once("the input of a layer holds NaN or infinite values")
+        return made
 
 
 def _is_large(layer: Any, x: Tensor) -> bool:
@@ -123,7 +156,8 @@ def _is_large(layer: Any, x: Tensor) -> bool:
         places = x.shape[2] * x.shape[3] if x.ndim == 4 else 0
         tokens = places // math.prod(layer.stride)
         width = layer.in_channels * layer.out_channels * math.prod(layer.kernel_size)
-    return bool(tokens >= MIN_TOKENS and tokens * width >= MIN_PRODUCTS)
+    least = MIN_TOKENS.get(x.device.type, MIN_TOKENS["cuda"])
+    return bool(tokens >= least and tokens * width >= MIN_PRODUCTS)
 
 
 def quantized(x: Tensor, peak: Tensor) -> Tensor:
@@ -185,7 +219,7 @@ def _convolution(
     padded = torch.zeros(height + 2, width + 2, channels, dtype=torch.int8, device=x.device)
     line = (width + 2) * channels
     per_line = out_width * max(9 * channels, 4 * outputs)
-    lines = max(1, math.ceil(MIN_TOKENS / out_width), SLICE_COLUMNS // per_line) if on_cpu else out_height
+    lines = max(1, SLICE_COLUMNS // per_line) if on_cpu else out_height
     for image in range(batch):
         peak = row_peaks(x[image].reshape(1, -1) if x.is_contiguous() else pixels[image].reshape(1, -1))
         if on_cpu and not math.isfinite(peak.item()):

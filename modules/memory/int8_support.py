@@ -61,7 +61,7 @@ class Int8Support:
 def int8_support(device: torch.device, dtype: torch.dtype, remembered: Path | None = None) -> Int8Support:
     """What `device` can, beside a product in `dtype`. `remembered` is the file of earlier answers (None: none)."""
     key = f"{_name_of(device)}, PyTorch {torch.__version__}, {str(dtype).removeprefix('torch.')}"
-    answers = _read(remembered)
+    answers = read_answers(remembered)
     known = answers.get(key)
     if isinstance(known, dict) and isinstance(known.get("ratio"), int | float | None):
         return Int8Support(known["ratio"], str(known.get("problem", "")))
@@ -118,10 +118,11 @@ def _ratio(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> float
 def _name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"
+    return f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-def _cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
+def cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
+    """As the system calls it."""
     try:
         lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # other systems than Linux
@@ -130,7 +131,8 @@ def _cpu_name(info: Path = Path("/proc/cpuinfo")) -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _read(path: Path | None) -> dict[str, Any]:
+def read_answers(path: Path | None) -> dict[str, Any]:
+    """What was measured before, by machine; empty without a file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
     except (OSError, ValueError):  # not there yet, or cut off: it is measured again

@@ -9,6 +9,7 @@ from modules.adapters.adapter_file import AdapterError
 from modules.adapters.catalogue import AdapterCatalogue, AdapterInfo
 from modules.adapters.embeddings import IMAGE_SUFFIXES, TENSOR_SUFFIXES, read_embedding
 from modules.model_cards.cards import CardPage, ModelFile
+from modules.model_cards.few_steps import checkpoint_few_steps
 from modules.model_folders import Listing, as_folders
 from modules.models.reading.catalogue import CHECKPOINT_SUFFIXES, CheckpointCatalogue
 
@@ -54,6 +55,7 @@ def checkpoint_page(folders: Sequence[Path], catalogue: CheckpointCatalogue) -> 
         notes=("description", "vae", "notes"),
         list_files=lambda listing, settings: checkpoint_files(catalogue),
         hash_of=lambda file: file.search[0][:10],
+        few_steps=lambda file: checkpoint_few_steps(file.name),
     )
 
 

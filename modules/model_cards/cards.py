@@ -7,11 +7,12 @@ the files that a look at the folders has found, never made into paths.
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from modules.errors import UnknownNameError
+from modules.model_cards.few_steps import FewSteps, few_steps_json
 from modules.model_cards.notes import WEIGHT, NoteBook, Notes
 from modules.model_cards.previews import find_preview
 from modules.model_cards.training_facts import version_of
@@ -64,6 +65,7 @@ class CardPage:
     is_of_files_only: bool = True  # whether the list stays the same while the files do
     hash_of: Callable[[ModelFile], str] = lambda file: ""  # as infotexts have it; "" where none is known
     other_versions: Callable[[Settings], OtherVersions] = _shows_all
+    few_steps: Callable[[ModelFile], FewSteps | None] = lambda file: None  # what a file asks for that needs few steps
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,9 @@ def _by_path(card: Card) -> list[tuple[int, str]]:
 def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
     """A card for the page's script: what it shows, what finds it, and what a click adds."""
     file, notes = card.file, card.notes
+    few_steps = page.few_steps(file)
+    if few_steps and few_steps.sampler in settings.sampler.hide_samplers:
+        few_steps = replace(few_steps, sampler="")  # the form's list does not have it
     words = (file.name, file.path.name, file.reference, *file.search, notes.get("description", ""))
     return {
         "key": card.key,
@@ -189,6 +194,7 @@ def card_json(page: CardPage, card: Card, settings: Settings) -> dict[str, Any]:
         "activation": notes.get("activation text", "") if page.tag else "",
         "negative": notes.get("negative text", "") if page.is_for_prompt else "",
         "version": card.version,
+        "few_steps": few_steps_json(few_steps),
         "stamp": str(card.preview_stamp),  # more digits than a number of the script holds
         "created": card.created,
         "modified": card.modified,

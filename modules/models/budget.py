@@ -88,7 +88,8 @@ def plan_budget(
             modules[component.name] = dict(component.module.named_modules(remove_duplicate=False))
         rules = rules_of(component.name)
         layer = modules[component.name][path]
-        is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1 and entry.packed is None
+        is_wide = entry.dtype.is_floating_point and entry.dtype.itemsize > 1
+        is_wide = is_wide and entry.packed is None and entry.rotated is None
         storage = None if rules is None or not is_wide else rules.format_of(path, layer, name, shape)
         if storage is None:
             plan.fixed_bytes += entry.size_bytes if not is_wide else 2 * torch.Size(shape).numel()

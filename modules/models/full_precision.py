@@ -35,7 +35,8 @@ class FullPrecisionFile:
         """Whether encoding what `read` gives makes the loaded weight again: it was not in 8 bits in the file."""
         assignment = self._sources[component, key]
         entry = self._open().entries[assignment.original_key]
-        return entry.packed is None and (entry.dtype, assignment.scale_key is not None) not in STORED_AS
+        is_coarse = entry.packed is not None or entry.rotated is not None
+        return not is_coarse and (entry.dtype, assignment.scale_key is not None) not in STORED_AS
 
     def close(self) -> None:
         """Close the file; the next read opens it again."""

@@ -5,13 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from modules.errors import CheckpointError
 from modules.memory.formats.expected import expected_error
-from modules.memory.int8_matmul import multiply_in_int8
+from modules.memory.int8_matmul import Told, multiply_in_int8
 from modules.memory.matmul import multiply_in_8_bits
 from modules.models.architecture import LdmArchitecture, read_architecture
 from modules.models.budget import plan_budget
@@ -33,7 +35,10 @@ from modules.models.vae.source import VaeSource
 log = logging.getLogger(__name__)
 
 LISTED_TENSORS = 3
-PRODUCTS = {ComputeMode.FP8_MATMUL: multiply_in_8_bits, ComputeMode.INT8_MATMUL: multiply_in_int8}
+PRODUCTS: dict[ComputeMode, Callable[[], Callable[[nn.Module], bool]]] = {
+    ComputeMode.FP8_MATMUL: lambda: multiply_in_8_bits,
+    ComputeMode.INT8_MATMUL: lambda: partial(multiply_in_int8, told=Told()),
+}
 """What has layers multiply without decoding their weights."""
 PROBE = "probe"
 """The prediction type of a file that does not tell."""
@@ -93,6 +98,7 @@ def load_model(
             )
             log.info("%s: %s", info.name, mixed.explained())
         rest = ModelRest(plan.streaming) if plan.streaming is not None else None
+        multiply = PRODUCTS[plan.mode]() if plan.mode in PRODUCTS else None
 
         def placement(component: Component) -> Placement:
             if component.name == "vae":
@@ -108,7 +114,7 @@ def load_model(
                 plan.compute_dtype,
                 rules,
                 casts,
-                multiply=PRODUCTS.get(plan.mode),
+                multiply=multiply,
                 tables_in_file=tables_in_file,
                 rest=rest,
                 map_files=plan.map_files,

@@ -92,6 +92,8 @@ class MetaModel:
             storage = None if plan.budget_bytes is not None else storage  # in 16 bits, and then `_scaled`
             if entry is not None and entry.packed is not None and isinstance(layer, CASTABLE):
                 found[key] = entry.size_bytes  # blocks stay as they are in the file
+            elif entry is not None and entry.rotated is not None and isinstance(layer, CASTABLE):
+                found[key] = tensor.numel()
             elif storage is not None:
                 found[key] = kept_bytes(storage, shape)
             elif entry is not None and entry.dtype.itemsize == 1 and component.name != "vae":

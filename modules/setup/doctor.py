@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from modules.cli.running import flags_of, run_guarded
+from modules.cores import cores_here
 from modules.flags.flags import PATHS, add_arguments
 from modules.paths import Paths, resolve_paths
 from modules.setup.environment import Environment
@@ -146,9 +148,9 @@ def _missing(file: Path, packages: Mapping[str, str]) -> list[str]:
 
 
 def _device(found: Findings, environment: Environment, run: Run) -> None:
-    quota = cgroup_cores()
-    limited = f", of which this container may use {quota:g}" if quota is not None else ""
-    found.fact("CPU", f"{cpu_name()}, {os.cpu_count() or 1} cores{limited}")
+    cores = cores_here()
+    limited = f", of which this container may use {cores.quota:g}" if cores.quota is not None else ""
+    found.fact("CPU", f"{cpu_name()}, {cores.physical} cores ({cores.logical} threads){limited}")
     cards = nvidia_cards(run)
     for card in cards:
         found.fact("GPU", card)
@@ -183,19 +185,6 @@ def cpu_name() -> str:
         text = ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return named.group(1) if named else platform.processor() or platform.machine()
-
-
-def cgroup_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores that a container may use at once (cgroup version 2 or 1); None where there is no limit."""
-    try:
-        if (cgroup / "cpu.max").exists():
-            quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
-        else:
-            quota = (cgroup / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (cgroup / "cpu/cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        return round(int(quota) / int(period), 2) if int(quota) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):  # "max": no limit
-        return None
 
 
 def nvidia_cards(run: Run) -> list[str]:
@@ -331,7 +320,8 @@ def _data(found: Findings, paths: Paths) -> None:
             _readable(found, file, lambda path: f"{max(len(path.read_text('utf-8-sig').splitlines()) - 1, 0)} lines")
     for name in DATABASES:
         _readable(found, paths.data_dir / name, _database)
-    _int8(found, paths.cache_dir / "int8.json")
+    _measured(found, "int8 products", paths.cache_dir / "int8.json", _int8_lines)
+    _measured(found, "threads", paths.cache_dir / "threads.json", _thread_lines)
 
 
 def _writable(found: Findings, folder: Path) -> None:
@@ -383,16 +373,16 @@ def _database(path: Path) -> str:
         return f"in order, {len(tables)} tables, {path.stat().st_size / 1e6:.1f} MB"
 
 
-def _int8(found: Findings, file: Path) -> None:
+def _measured(found: Findings, name: str, file: Path, describe: Callable[[Any], Iterator[str]]) -> None:
+    """What was measured on this machine and others that use the folder."""
     try:
-        answers = json.loads(file.read_text(encoding="utf-8"))
-        lines = list(_int8_lines(answers))
+        lines = list(describe(json.loads(file.read_text(encoding="utf-8"))))
     except FileNotFoundError:
         lines = []
     except (OSError, ValueError, AttributeError):
         found.fault(f"{file} cannot be read. Delete it: the program measures again.")
         return
-    found.fact("int8 products", lines[0] if lines else "not measured yet")
+    found.fact(name, lines[0] if lines else "not measured yet")
     for line in lines[1:]:
         found.fact("", line)
 
@@ -404,3 +394,9 @@ def _int8_lines(answers: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
             yield f"{ratio:.2f} of the time of a product in the compute dtype ({key})"
         else:
             yield f"do not work: {answer.get('problem')} ({key})"
+
+
+def _thread_lines(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for key, answer in answers.items():
+        times = ", ".join(f"{count}: {ms:g} ms" for count, ms in dict(answer.get("milliseconds") or {}).items())
+        yield f"{answer.get('threads')} compute{f' ({times})' if times else ''} on {key}"

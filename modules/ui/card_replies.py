@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from modules.api.reply_models import Reply
+from modules.api.reply_models import FewStepsItem, Reply
 
 
 class CardReply(Reply):
@@ -20,6 +20,7 @@ class CardReply(Reply):
     activation: str = Field(examples=["ink drawing"])
     negative: str = Field(examples=[""])
     version: str = Field(description='which models it is for, "" where nothing is known', examples=["SD1"])
+    few_steps: FewStepsItem | None = Field(description="what it asks for if it needs few steps", examples=[None])
     stamp: str = Field(description="changes with the preview", examples=["1767225600000000000"])
     created: float = Field(examples=[1767225600.0])
     modified: float = Field(examples=[1767225600.0])

@@ -158,6 +158,7 @@ class TopRow:
     skip: gr.Button
     paste: gr.Button
     take_sent: gr.Button  # pressed by the page's script with the parameters of an image elsewhere
+    take_steps: gr.Button  # pressed by the page's script with what a model for few steps asks for
     notice: gr.HTML
 
 
@@ -184,13 +185,14 @@ def build_top_row(controls: Controls, services: Services, build_tools: Callable[
                 clear = gr.Button("Clear", elem_id=f"{tab}_clear_prompt", size="sm")
                 gr.Button("Last job", elem_id=f"{tab}_restore_progress", size="sm")
                 take_sent = gr.Button("Take", elem_id=f"{tab}_take_sent", visible="hidden")
+                take_steps = gr.Button("Take", elem_id=f"{tab}_take_steps", visible="hidden")
             build_tools()
             controls.build("styles")
     notice = gr.HTML(elem_id=f"{tab}_notice", elem_classes=["fw-notice"])
     clear.click(lambda: ("", ""), outputs=[form["prompt"], form["negative_prompt"]], **HIDDEN_EVENT)
     for button, text in examples:
         button.click(lambda text=text: text, outputs=[form["prompt"]], **HIDDEN_EVENT)
-    return TopRow(task, kept, generate, interrupt, skip, paste, take_sent, notice)
+    return TopRow(task, kept, generate, interrupt, skip, paste, take_sent, take_steps, notice)
 
 
 def build_overrides(form: Components, tab: str) -> None:
@@ -215,6 +217,9 @@ def wire_tab(tab: ImageTab, top: TopRow, page: gr.Blocks, submit: Submit, pictur
     sent = f"() => {tab.script}.sent"  # instead of the values of any two text fields
     boxes = [top.task, top.kept]
     tab.keep_after(top.take_sent.click(_taking(tab), inputs=boxes, outputs=tab.outputs, js=sent, **HIDDEN_EVENT))
+    names = ("steps", "cfg_scale", "sampler", "scheduler")
+    wanted = f"() => {tab.script}.wantedSteps({list(names)})"
+    top.take_steps.click(None, outputs=[tab.form[name] for name in names], js=wanted, api_visibility="private")
     _wire_keeping(tab, page, top.kept)
 
 

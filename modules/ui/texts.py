@@ -5,7 +5,7 @@ A translation is a flat JSON object of these texts. A text with parts that chang
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from modules.jobs.job import JobStatus
 from modules.processing.pipeline.stages import LABELS
 from modules.settings.definitions import visible_sections
+from modules.ui.merger_tab import DESCRIPTIONS
 from modules.ui.tooltips import tooltips
 
 HTML_ATTRIBUTES = ("title", "placeholder", "aria-label", "alt")
@@ -26,10 +27,14 @@ NO_TEXTS = frozenset(
         *("RestoreFormer", "Deepbooru", "Lanczos", "None", "fp8 e4m3fn, plain", "fp8 e5m2", "fp8 e5m2, plain"),
         *("Carriage Return", "Line Feed", "noopener noreferrer", "SD1", "SD2", "activation text", "negative text"),
         *("preferred weight", "sd version", "Unknown", "{0} GB", "{0} over", "smaller.safetensors"),
-        "{0} { display: none !important; }",
+        *("{0} { display: none !important; }", "vary_coeff", "time_uniform", "time_quadratic", "logSNR", "bh1", "bh2"),
+        *("VAE", "SD VAE", "GPU", "CPU", "NV", "fp32", "fp16", "bf16", "clip", "deepbooru", "BLIP: num_beams"),
+        *("Stable Diffusion", "Stable Diffusion XL", "Stable Diffusion 3", "Hypertile", "Zero Terminal SNR"),
+        *("Approx NN", "Approx cheap", "sigma churn", "sigma tmin", "sigma tmax", "sigma noise", "sigma min"),
+        *("sigma max", "rho", "/home/me/stable-diffusion-webui"),
     }
 )
-"""Names, and words of code that look like texts."""
+"""Names, and words of code that look like texts; a translation need not have them."""
 
 UPLOAD_TEXTS = ("Drop File Here", "Drop Image Here", "- or -", "Click to Upload")
 """What Gradio's own fields for files say."""
@@ -225,13 +230,9 @@ def _literals(node: ast.expr) -> Iterator[str]:
             yield from _literals(other)
 
 
-MAIN_PARTS = ("header", "txt2img", "img2img", "extras", "pnginfo", "queue", "history")
-"""The parts of the page that every shipped translation covers, with our scripts and messages."""
-
-
 def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     """All texts of the page by part: those of `component_texts`, "browser" (our scripts), "messages", and "settings"
-    without what explains them, which is "explanations"."""
+    without what explains them, which is "explanations". A shipped translation has all of them."""
     folder = Path(__file__).parent
     found = component_texts(config)
     scripts = sorted((folder / "assets").glob("*.js"))
@@ -239,6 +240,8 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["messages"] = [
         text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))
     ]
+    for method in DESCRIPTIONS.values():  # one of them is on the page at first
+        found.setdefault("modelmerger", []).extend(html_texts(method))
     found["upload"] = list(UPLOAD_TEXTS)
     found["words"] = list(WORDS)
     found["tooltips"] = list(tooltips().values())
@@ -246,9 +249,3 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     found["explanations"] = [text for text in found.get("settings", ()) if text in hints]
     found["settings"] = [text for text in found.get("settings", ()) if text not in hints]
     return {part: list(dict.fromkeys(texts)) for part, texts in found.items()}
-
-
-def main_texts(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Those of `page_texts` that a shipped translation has to have."""
-    parts = (*MAIN_PARTS, "browser", "messages", "words", "tooltips", "upload")
-    return list(dict.fromkeys(text for part in parts for text in texts.get(part, ())))

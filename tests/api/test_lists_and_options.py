@@ -11,7 +11,7 @@ from modules.services import Services
 from tests.fakes import fake_services, whole_api
 from tests.recordings import REFERENCE
 
-OWN_KEYS = {"progress": {"stage"}}
+OWN_KEYS = {"progress": {"stage"}, "sd-models": {"few_steps"}}
 """What our replies say beside the recorded ones, by list."""
 
 

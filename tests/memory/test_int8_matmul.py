@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from modules.memory.changes import AllBranches, SideBranch, joined_branches
 from modules.memory.formats import FORMATS
 from modules.memory.formats.convrot import ROTATED
-from modules.memory.int8_matmul import MAX_ERROR, Int8Product, measured_error, multiply_in_int8
+from modules.memory.int8_matmul import MAX_ERROR, Int8Product, Told, measured_error, multiply_in_int8
 from modules.memory.layer import manage, put, stored_state, stored_tensors
 
 
@@ -158,6 +158,50 @@ def test_inputs_that_are_not_finite_are_decoded(bad: float) -> None:
             decoded = layer(x)
             assert multiply_in_int8(layer)
             torch.testing.assert_close(layer(x), decoded, equal_nan=True)
+
+
+def test_one_notice_for_all_layers_with_inputs_that_are_not_finite(caplog: pytest.LogCaptureFixture) -> None:
+    told, layers = Told(), [stored(nn.Linear(64, 48)) for _ in range(3)]
+    x = torch.full((1, 20, 64), float("nan"))
+    with torch.inference_mode():
+        for layer in layers:
+            assert multiply_in_int8(layer, told)
+            layer(x), layer(x)
+    assert caplog.text.count("holds NaN or infinite values; it is decoded instead") == 1
+
+
+def test_a_kernel_that_refuses_a_layer_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A build without oneDNN, or a kernel that takes no such shapes."""
+    asked = []
+
+    def refuse(*factors: Tensor) -> Tensor:
+        asked.append(factors)
+        raise RuntimeError("could not create a primitive\nmore lines")
+
+    layers = [stored(nn.Linear(64, 48)) for _ in range(2)]
+    x = noise(1, 20, 64)
+    told = Told()
+    with torch.inference_mode():
+        decoded = [layer(x) for layer in layers]
+        monkeypatch.setattr(torch, "_int_mm", refuse)
+        assert all(multiply_in_int8(layer, told) for layer in layers)
+        for _ in range(2):
+            assert all(torch.equal(layer(x), expected) for layer, expected in zip(layers, decoded, strict=True))
+    assert len(asked) == 2
+    assert caplog.text.count("does not work here (could not create a primitive)") == 1
+
+
+def test_running_out_of_memory_is_not_taken_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*factors: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    layer = stored(nn.Linear(64, 48))
+    assert multiply_in_int8(layer)
+    monkeypatch.setattr(torch, "_int_mm", refuse)
+    with torch.inference_mode(), pytest.raises(torch.OutOfMemoryError):
+        layer(noise(1, 20, 64))
 
 
 def test_zeros_no_rows_and_vectors() -> None:

@@ -82,6 +82,16 @@ def test_files_in_folders_become_cards_with_what_lies_beside_them(tmp_path: Path
     assert {"ink.v2", "ink", "ink drawings"} <= set(card["search"].split("\n"))
 
 
+def test_a_card_says_what_a_file_for_few_steps_asks_for(tmp_path: Path) -> None:
+    adapter(tmp_path / "lora" / "lcm-lora.safetensors")
+    adapter(tmp_path / "lora" / "plain.safetensors")
+    found = lora_cards(tmp_path)
+    assert found["0/plain.safetensors"]["few_steps"] is None
+    assert found["0/lcm-lora.safetensors"]["few_steps"]["sampler"] == "LCM"
+    hidden = lora_cards(tmp_path, SETTINGS.changed(hide_samplers=("LCM",)))
+    assert hidden["0/lcm-lora.safetensors"]["few_steps"]["sampler"] == ""
+
+
 def test_a_description_may_lie_in_a_text_file(tmp_path: Path) -> None:
     path = adapter(tmp_path / "lora" / "a.safetensors")
     path.with_name("a.description.txt").write_text("from a text", encoding="utf-8")

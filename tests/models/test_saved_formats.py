@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modules.errors import InvalidValueError
+from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.layer import stored_state
 from modules.models.budget import CANDIDATES, Choice, choices_of, solve
 from modules.models.loading import load_model
@@ -89,6 +89,64 @@ def test_comfyuis_layout_has_its_words_and_shapes(tmp_path: Path) -> None:
     loaded = load_plain(target)
     kinds = {s.formats["weight"].name for layer in loaded.unet.modules() if (s := stored_state(layer)) is not None}
     assert kinds == {"int8_row"}
+
+
+@pytest.mark.parametrize("layout", ["own", "comfyui"])
+def test_rotated_int8_says_of_each_layer_whether_it_is_rotated(layout: str, tmp_path: Path) -> None:
+    source = write_family(tmp_path, "sdxl")
+    tensors = load_file(source)
+    spiky = "model.diffusion_model.middle_block.1.transformer_blocks.0.ff.net.2"
+    tensors[f"{spiky}.weight"][:, ::64] *= 40  # outliers, which a rotation shares out
+    save_file(tensors, source)
+    target = tmp_path / "rotated.safetensors"
+    report = save_as(info_of(source), CONFIGS, storage_rules("int8_convrot"), target, layout=layout)
+    kinds = {tensor.name: tensor.storage for tensor in report.tensors if tensor.storage}
+    assert kinds[f"{spiky}.weight"] == "int8_convrot" and "int8_row" in kinds.values()
+    saved, direct = load_plain(target), load(source, "int8_convrot")
+    formats = {
+        name: state.formats["weight"].name
+        for name, layer in saved.unet.named_modules()
+        if (state := stored_state(layer)) is not None
+    }
+    assert "int8_convrot" in formats.values() and "int8_row" in formats.values()
+    weights = [model.unet.state_dict() for model in (saved, direct)]
+    rotated = next(name for name, kind in formats.items() if kind == "int8_convrot")
+    assert torch.equal(weights[0][f"{rotated}.weight"], weights[1][f"{rotated}.weight"])  # rounded once
+    # ComfyUI's layout has no int8 convolutions and text encoders.
+    assert float((output(saved) - output(direct)).abs().max()) < (0.1 if layout == "comfyui" else 2e-2)
+    written = load_file(target)
+    if layout == "comfyui":
+        declared = {
+            key.removesuffix(".comfy_quant"): json.loads(bytes(value.tolist()))
+            for key, value in written.items()
+            if key.endswith(".comfy_quant")
+        }
+        assert declared.pop(spiky) == {
+            "format": "int8_tensorwise",
+            "convrot": True,
+            "convrot_groupsize": 256,
+            "per_row": True,
+        }
+        assert all(facts.get("format") == "int8_tensorwise" for facts in declared.values())
+        assert written[f"{spiky}.weight_scale"].shape == (len(written[f"{spiky}.weight"]), 1)
+    again = tmp_path / "again.safetensors"
+    save_as(info_of(target), CONFIGS, storage_rules("int8_convrot"), again, layout=layout)
+    assert load_file(again).keys() == written.keys()
+    assert all(torch.equal(value, written[key]) for key, value in load_file(again).items())
+
+
+def test_scales_of_rotated_int8_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    source, target = write_family(tmp_path, "sd1"), tmp_path / "rotated.safetensors"
+    tensors = load_file(source)
+    spiky = "model.diffusion_model.middle_block.1.transformer_blocks.0.ff.net.2"
+    tensors[f"{spiky}.weight"][:, ::64] *= 40
+    save_file(tensors, source)
+    save_as(info_of(source), CONFIGS, storage_rules("int8_convrot"), target, layout="comfyui")
+    tensors = load_file(target)
+    tensors[f"{spiky}.weight_scale"][3] = torch.inf
+    save_file(tensors, target)
+    with pytest.raises(CheckpointError, match=r"the scales of .*ff\.net\.2\.weight hold NaN or infinite values"):
+        load_plain(target)
 
 
 def test_a_budget_is_kept_with_the_least_error_and_explained(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from modules.flags.flags import parse_flags
 from modules.paths import resolve_paths
 from modules.setup import doctor, launcher
-from modules.setup.doctor import Findings, cgroup_cores, examine, memory_free_bytes
+from modules.setup.doctor import Findings, examine, memory_free_bytes
 from modules.setup.environment import Environment
 from modules.setup.process import Outcome
 from modules.setup.torch_choice import TORCH_VERSION
@@ -57,9 +57,12 @@ def test_it_says_what_there_is_and_nothing_is_wrong(root: Path) -> None:
     (root / "cache").mkdir()
     measured = {"Some CPU, PyTorch 2, float32": {"ratio": 0.4, "problem": ""}}
     (root / "cache" / "int8.json").write_text(json.dumps(measured), encoding="utf-8")
+    threads = {"Some CPU, 4 cores": {"threads": 4, "milliseconds": {"2": 9.0, "4": 5.0}}}
+    (root / "cache" / "threads.json").write_text(json.dumps(threads), encoding="utf-8")
     found = look(root)
     text = "\n".join(found.lines)
     assert found.faults == []
+    assert "4 compute (2: 9 ms, 4: 5 ms) on Some CPU, 4 cores" in text
     for words in (
         *("Test GPU, 24576 MiB (20000 MiB free), driver 580.1", f"{TORCH_VERSION}+cpu", "cores"),
         *(f"1 in {root / 'models' / 'Stable-diffusion'}", "1 entries", "in order, 1 tables", "0.40 of the time"),
@@ -124,11 +127,6 @@ def test_it_runs_before_any_set_up_and_without_packages(
 
 
 def test_limits_of_a_container(tmp_path: Path) -> None:
-    assert cgroup_cores(tmp_path) is None
-    (tmp_path / "cpu.max").write_text("max 100000\n", encoding="ascii")
-    assert cgroup_cores(tmp_path) is None
-    (tmp_path / "cpu.max").write_text("150000 100000\n", encoding="ascii")
-    assert cgroup_cores(tmp_path) == 1.5
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:   2000000 kB\n", encoding="ascii")
     assert memory_free_bytes(tmp_path / "meminfo", tmp_path) == 2_048_000_000
     for name, text in (("memory.max", "1000"), ("memory.current", "900"), ("memory.stat", "inactive_file 50\n")):

@@ -33,6 +33,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     adapter(lora / "bold.safetensors").with_name("bold.txt").write_text(script, encoding="utf-8")
     adapter(lora / ".attic" / "old.safetensors")
     adapter(lora / "large.safetensors", {"ss_base_model_version": "sdxl_base_v1-0"})
+    adapter(lora / "lcm-lora-sdv1-5.safetensors")
     for number in range(PLAIN):
         adapter(lora / "many" / f"plain {number}.safetensors")
     (data / "embeddings").mkdir()
@@ -94,6 +95,30 @@ def test_cards_are_drawn_as_far_as_they_are_looked_at(cards: sync_api.Page) -> N
     page.wait_for_function(f"document.querySelectorAll('{CARDS}').length > {drawn}")
 
 
+def test_a_file_for_few_steps_sets_them_in_one_click(cards: sync_api.Page) -> None:
+    page = cards
+    page.fill(SEARCH, "lcm")
+    card = page.locator(f"{CARDS}[data-name='lcm-lora-sdv1-5']")
+    card.locator(".fw-card-use").click()
+    page.wait_for_function("featherweight.tab('txt2img').form.prompt.includes('lcm')")
+    assert page.input_value("#txt2img_steps input[type=number]") == "20"  # offered, not forced
+    status = page.locator(".fw-networks[data-page=lora] .fw-networks-status")
+    sync_api.expect(status).to_contain_text("is made for few steps")
+    status.locator("button").click()
+    sync_api.expect(page.locator("#txt2img_steps input[type=number]")).to_have_value("6")
+    page.wait_for_function(
+        "(({steps, cfg_scale, sampler, scheduler}) =>"
+        " steps === 6 && cfg_scale === 1 && sampler === 'LCM' && scheduler === 'SGM Uniform')"
+        "(featherweight.tab('txt2img').form)"
+    )
+    page.evaluate("featherweight.tab('txt2img').set('steps', '20')")
+    badge = card.locator(".fw-card-steps")
+    sync_api.expect(badge).to_have_text("LCM: 6 steps")
+    badge.click()
+    sync_api.expect(page.locator("#txt2img_steps input[type=number]")).to_have_value("6")
+    assert page.input_value(PROMPT) == "a cat <lora:lcm-lora-sdv1-5:1>"
+
+
 def test_an_empty_page_of_cards_is_no_list(cards: sync_api.Page) -> None:
     open_tab(cards, "Hypernetworks")
     cards.wait_for_selector("#txt2img_hypernetworks_cards .fw-cards-empty")
@@ -107,7 +132,7 @@ def test_search_sort_and_folders(cards: sync_api.Page) -> None:
     page = cards
     count = page.locator(".fw-networks[data-page=lora] .fw-networks-count")
     page.fill(SEARCH, "plain 14")  # also 114 and 140 to 149
-    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 6}")  # two are bundled
+    sync_api.expect(count).to_have_text(f"12 of {PLAIN + 7}")  # two are bundled
     page.select_option("#txt2img_lora_extra_sort", "Name")
     page.click("#txt2img_lora_extra_sort_dir")
     assert page.locator(CARDS).first.get_attribute("data-name") == "plain 149"

@@ -64,6 +64,7 @@ def lora_page(program: Program) -> extra_networks.CardPage:
         ),
         hash_of=lambda file: adapter_hash_of(catalogue, file),
         other_versions=other_versions,
+        few_steps=lambda file: extra_networks.adapter_few_steps(file.path, file.metadata),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from modules import script_callbacks
+from modules import extra_networks, script_callbacks
 from modules.scripts import program_now
 
 PROGRAM = program_now()
@@ -15,6 +15,7 @@ LORAS: list[dict[str, Any]] = [
         "alias": "ink-v2",
         "path": "models/Lora/ink.safetensors",
         "metadata": {"ss_network_dim": "8"},
+        "few_steps": None,
         "retention": {
             "retention": 0.998,
             "mode": "merge from full precision",
@@ -36,8 +37,8 @@ def add_routes(page: object, app: Any) -> None:
     @routes.get("/loras", **documented(LORAS))
     @script_callbacks.open_to("user")
     def loras() -> list[dict[str, Any]]:
-        """Adapters of the LoRA family with the metadata of their files, and how much of each one's effect is kept
-        when it was last used."""
+        """Adapters of the LoRA family with the metadata of their files, what those ask for that make images in few
+        steps (LCM, Lightning, Hyper-SD, DMD2, Turbo), and how much of each one's effect was kept at its last use."""
         adapters = PROGRAM.adapters()
         return [
             {
@@ -45,6 +46,7 @@ def add_routes(page: object, app: Any) -> None:
                 "alias": info.alias,
                 "path": str(info.path),
                 "metadata": info.metadata,
+                "few_steps": extra_networks.few_steps_json(extra_networks.adapter_few_steps(info.path, info.metadata)),
                 "retention": asdict(adapters.effect_kept[info.path]) if info.path in adapters.effect_kept else None,
             }
             for info in adapters.catalogue.entries

@@ -19,6 +19,7 @@ from modules.settings.setting import Section
 
 PROGRAM = program_now()
 TEMPLATE, NEGATIVE_TEMPLATE, HIRES_TEMPLATE = "Template", "Negative Template", "Hires Template"
+SYNTAX = "{a|b}, {2$$a|b|c}, {0.5::a|b}, __wildcard__"
 MAX_IMAGES = 1000
 RESULT, FROM_TEMPLATE = "The prompt that came of it", "The template"
 
@@ -48,8 +49,9 @@ class DynamicPrompts(scripts.Script):
     def ui(self, is_img2img: bool) -> list[Any]:
         import gradio as gr
 
+        gr.HTML(f"<p><code>{SYNTAX}</code></p>")  # an `info` would show underscores as bold text
         return [
-            gr.Checkbox(True, label="Choices and wildcards", info="{a|b}, {2$$a|b|c}, {0.5::a|b}, __wildcard__"),
+            gr.Checkbox(True, label="Choices and wildcards"),
             gr.Checkbox(False, label="All combinations", info="An image for each; the batch count follows."),
             gr.Slider(0, MAX_IMAGES, value=0, step=1, label="At most", info="Images of all combinations; 0: all."),
             gr.Checkbox(False, label="One seed for all images"),

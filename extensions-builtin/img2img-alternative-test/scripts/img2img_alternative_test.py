@@ -77,7 +77,7 @@ class AlternativeTest(Script):
         import gradio as gr
 
         prefix = "script_i2i_alternative_test"
-        note = gr.Markdown("* `CFG Scale` should be 2 or lower.")
+        note = gr.Markdown("CFG Scale should be 2 or lower.")
         sampler = gr.Checkbox(
             True,
             label="Override `Sampling method` to Euler?(this method is built for it)",

@@ -267,7 +267,7 @@ def _named(key: str, parts: Mapping[str, list[Source]]) -> list[tuple[str, Origi
 
 def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     if origin.transposed:
-        return replace(entry, shape=entry.shape[::-1], packed=None, coded=entry.packed or entry.coded)
+        return replace(entry, shape=entry.shape[::-1], packed=None, coded=entry.packed or entry.coded, rotated=None)
     if not entry.shape or entry.shape[0] == 1:
         return entry
     rows = origin.rows
@@ -282,6 +282,5 @@ def _entry(entry: TensorEntry, origin: Origin) -> TensorEntry:
     coded = entry.coded if packed == entry.packed else entry.packed
     if len(rows) > 1:
         begin = entry.begin
-    return replace(
-        entry, shape=(_height(rows), *entry.shape[1:]), begin=begin, end=begin + size, packed=packed, coded=coded
-    )
+    shape = (_height(rows), *entry.shape[1:])
+    return replace(entry, shape=shape, begin=begin, end=begin + size, packed=packed, coded=coded, rotated=None)

@@ -16,6 +16,7 @@ from modules.errors import CheckpointError, InvalidValueError, UnknownNameError
 from modules.memory.formats import FORMATS, Encoded, StorageFormat
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.convrot import ROTATED
 from modules.memory.storage import CASTABLE, StorageRules
 from modules.models.budget import plan_budget
 from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
@@ -37,7 +38,7 @@ from modules.models.merging.file_layout import (
 )
 from modules.models.merging.request import CONVERTED_NAMES
 from modules.models.reading.catalogue import CheckpointInfo, sha256_of
-from modules.models.reading.coded_file import DECLARATIONS_KEY, PACKED_KEY
+from modules.models.reading.coded_file import DECLARATIONS_KEY, PACKED_KEY, read_rotated
 from modules.models.reading.gguf_file import read_packed
 from modules.models.reading.matching import assign_tensors
 from modules.models.reading.tensor_source import TensorSource
@@ -45,7 +46,7 @@ from modules.version import PROGRAM_VERSION
 
 Progress = Callable[[int, int], None]
 METADATA_KEY = "featherweight"
-METADATA_BYTES_A_TENSOR = 200
+METADATA_BYTES_A_TENSOR = 400
 MARKERS = (V_KEY, ZERO_SNR_KEY)
 """Tensors that no module needs and that say what the model is."""
 
@@ -192,6 +193,8 @@ def save_as(
                         writer.write(scale_key_in(chosen, key), scale)
                 report.tensors.append(_measure(item, tensor, encoded))
                 progress(index + 1, len(planned))
+            stored = {tensor.name: tensor.storage for tensor in report.tensors if tensor.storage is not None}
+            extras = extras_of(planned, file, chosen, stored)
             for name, tensor in extras.tensors.items():
                 writer.write(name, tensor)
             for name in markers:
@@ -271,6 +274,9 @@ def plan_tensors(
         if entry.packed is not None and isinstance(layer, CASTABLE) and not wide and component.name != "vae":
             planned.append(PlannedTensor(assignment, BLOCK_FORMATS[entry.packed].of(shape), stays_8_bit=True))
             continue
+        if entry.rotated is not None and isinstance(layer, CASTABLE) and not wide and component.name != "vae":
+            planned.append(PlannedTensor(assignment, ROTATED, stays_8_bit=True))
+            continue
         own = component.rules(rules)
         if own is not None and chosen is not None:
             own = replace(own, chosen=chosen.get(component.name, {}))
@@ -292,6 +298,8 @@ def encode_planned(file: TensorSource, item: PlannedTensor) -> tuple[Tensor, Enc
     raw = file.read(key)
     if item.stays_8_bit and file.entries[key].packed is not None:
         return raw, Encoded(read_packed(file.path, file.entries[key], key))
+    if item.stays_8_bit and file.entries[key].rotated is not None:
+        return raw, read_rotated(file.path, file.entries[key], key)
     if raw.element_size() == 1 or (item.must_be_finite and item.storage is None):
         refuse_non_finite(file, key, raw)
     scale = read_scale(file, item.assignment.scale_key, key, tuple(raw.shape))

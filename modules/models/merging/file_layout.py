@@ -16,9 +16,12 @@ from torch import Tensor
 from modules.errors import InvalidValueError
 from modules.memory.formats import Encoded, StorageFormat
 from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.gguf_blocks import GGUF_BLOCKS
+from modules.memory.formats.rotation import GROUP
+from modules.memory.formats.rowwise import INT8_ROW
 from modules.models.layouts.open_clip_layout import original_name
-from modules.models.reading.coded_file import MARKER, PACKED_KEY
+from modules.models.reading.coded_file import DECLARATIONS_KEY, MARKER, PACKED_KEY
 from modules.models.reading.gguf_writer import GgufWriter
 from modules.models.reading.matching import Assignment
 from modules.models.reading.tensor_source import TensorSource
@@ -53,9 +56,13 @@ COMFY_FORMATS: Mapping[str, Mapping[str, object]] = {
     "fp8_e4m3fn_row": {"format": "float8_e4m3fn", "full_precision_matrix_mult": True},
     "fp8_e5m2_row": {"format": "float8_e5m2", "full_precision_matrix_mult": True},
     "int8_row": {"format": "int8_tensorwise", "per_row": True},
+    "int8_convrot": {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": GROUP, "per_row": True},
 }
 """By our name what ComfyUI calls it. A row's scale of fp8 is no scale that its fp8 kernels take, so that it is to
 decode. Plain fp8 needs no word."""
+MARKER_BYTES = 96
+"""Of a marker, filled up with blanks: which of two formats a layer is in is known when the file's header is written
+already."""
 SIXTEEN_BIT = ("fp16", "bf16", "fp32")
 
 
@@ -94,12 +101,21 @@ def fitted(planned: Sequence[PlannedTensor], file: TensorSource, layout: FileLay
     for item in kept:
         whole.setdefault(original_name(item.assignment.original_key).key, []).append(item)
     for key, items in whole.items():
+        if len(items) > 1 or not original_name(items[0].assignment.original_key).as_stored:
+            whole[key] = items = [_unrotated(item) for item in items]
         names = {item.storage.name if item.storage is not None else "" for item in items}
         if len(names) > 1 and any(isinstance(item.storage, BlockFormat) for item in items):
             forms = [item.storage for item in items if isinstance(item.storage, BlockFormat)]
             smallest = min(forms, key=lambda form: form.bits_per_weight)
             whole[key] = [_in_format(item, smallest) for item in items]
     return [whole[original_name(item.assignment.original_key).key].pop(0) for item in kept]
+
+
+def _unrotated(item: PlannedTensor) -> PlannedTensor:
+    """Of one tensor all parts are rotated or none: none."""
+    if item.storage is None or item.storage.name != ROTATED.name or item.stays_8_bit:
+        return item
+    return replace(item, storage=INT8_ROW)
 
 
 def _in_format(item: PlannedTensor, form: BlockFormat) -> PlannedTensor:
@@ -133,8 +149,11 @@ class Extras:
     packed: Mapping[str, tuple[str, tuple[int, ...]]]
 
 
-def extras_of(planned: Sequence[PlannedTensor], file: TensorSource, layout: FileLayout) -> Extras:
-    """See `Extras`."""
+def extras_of(
+    planned: Sequence[PlannedTensor], file: TensorSource, layout: FileLayout, chosen: Mapping[str, str] | None = None
+) -> Extras:
+    """See `Extras`. `chosen`: by name in the file the format that a weight was stored in, once all are."""
+    rotated: dict[str, Mapping[str, object]] = {}
     markers: dict[str, Tensor] = {}
     packed: dict[str, tuple[str, tuple[int, ...]]] = {}
     for item in planned:
@@ -145,10 +164,16 @@ def extras_of(planned: Sequence[PlannedTensor], file: TensorSource, layout: File
         if isinstance(item.storage, BlockFormat):
             rows = packed[key][1][0] if key in packed else 0
             packed[key] = item.storage.name, (rows + shape[0], *shape[1:])
-        elif layout is FileLayout.COMFYUI and COMFY_FORMATS[item.storage.name]:
-            text = json.dumps(COMFY_FORMATS[item.storage.name]).encode()
-            markers[f"{key.removesuffix('.weight')}{MARKER}"] = torch.tensor(list(text), dtype=torch.uint8)
+            continue
+        storage, layer = (chosen or {}).get(name, item.storage.name), key.removesuffix(".weight")
+        if layout is FileLayout.COMFYUI and COMFY_FORMATS[storage]:
+            text = json.dumps(COMFY_FORMATS[storage]).encode().ljust(MARKER_BYTES)
+            markers[f"{layer}{MARKER}"] = torch.tensor(list(text), dtype=torch.uint8)
+        elif layout is FileLayout.OWN and storage == ROTATED.name:
+            rotated[layer] = COMFY_FORMATS[storage]
     own = {PACKED_KEY: json.dumps(packed)} if packed and layout is FileLayout.OWN else {}
+    if rotated:
+        own[DECLARATIONS_KEY] = json.dumps({"format_version": "1.0", "layers": rotated})
     return Extras(markers, own, packed)
 
 

@@ -44,7 +44,7 @@ class ConfigSource(StrEnum):
 FORMAT_NAMES = ("fp16", "bf16", "fp32", "fp8_e4m3fn_row", "fp8_e4m3fn", "fp8_e5m2", "int8_row")
 """What a result may be stored in: the names in `modules.memory.formats`, which importing would import torch."""
 BLOCK_NAMES = ("gguf_q8_0", "gguf_q5_1", "gguf_q5_0", "gguf_q4_1", "gguf_q4_0", "code4")
-CONVERTED_NAMES = (*FORMAT_NAMES, *BLOCK_NAMES)
+CONVERTED_NAMES = (*FORMAT_NAMES, "int8_convrot", *BLOCK_NAMES)
 """What a conversion may be stored in."""
 SUFFIX = ".safetensors"
 LONGEST_NAME_BYTES = 200  # file systems take 255; the temporary file's name is longer

@@ -12,12 +12,15 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from modules.errors import CheckpointError
+from modules.memory.formats import Encoded
 from modules.memory.formats.block_formats import BLOCK_FORMATS
+from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.rotation import GROUP, can_rotate, rotate
 from modules.models.reading.tensor_file import Closing, TensorEntry, TensorFile
 
@@ -57,7 +60,8 @@ class CodedFile(Closing):
         entries: dict[str, TensorEntry] = {}
         for key, entry in file.entries.items():
             if key in coded:
-                entries[key] = replace(entry, dtype=torch.float32, shape=coded[key].shape, coded=coded[key].name)
+                own = replace(entry, dtype=torch.float32, shape=coded[key].shape, coded=coded[key].name)
+                entries[key] = replace(own, rotated=_as_it_is(file, entry, coded[key]))
             elif key not in used:
                 entries[key] = packed.get(key, entry)
         self.entries: Mapping[str, TensorEntry] = entries
@@ -84,6 +88,29 @@ class CodedFile(Closing):
                 f"shape {list(weight.shape)} ({str(error).splitlines()[0]}). Use another copy."
             ) from error
         return decoded if into is None else into.copy_(decoded)
+
+
+def _as_it_is(file: TensorFile, entry: TensorEntry, weight: Coded) -> tuple[TensorEntry, TensorEntry] | None:
+    """See `TensorEntry.rotated`; None for what is not rotated int8 in our groups with a scale per row, or one."""
+    scale = file.entries.get(weight.tensors.get("weight_scale", ""))
+    if weight.name != ROTATED.name or weight.facts.get("convrot_groupsize", GROUP) != GROUP or scale is None:
+        return None
+    fits = can_rotate(weight.shape[1]) and torch.Size(scale.shape).numel() in (1, weight.shape[0])
+    return (entry, scale) if fits and scale.dtype.is_floating_point else None
+
+
+def read_rotated(path: Path, entry: TensorEntry, name: str) -> Encoded:
+    """The int8 rows of a weight whose entry has `rotated`, as they are in its file, and float32 scales [rows]. Raises
+    `CheckpointError` that names it for scales that are not finite."""
+    assert entry.rotated is not None
+    with TensorFile(entry.file or path) as file:
+        data, scale = (file.read_entry(part, name).reshape(part.shape) for part in entry.rotated)
+    scale = scale.float().reshape(-1)
+    if not bool(torch.isfinite(scale).all()):
+        raise CheckpointError(
+            f"{path.name}: the scales of {name} hold NaN or infinite values. The file is damaged: use another copy."
+        )
+    return Encoded(data.view(torch.int8), scale.expand(len(data)).clone())
 
 
 def with_coded(file: TensorFile) -> TensorFile | CodedFile:
@@ -136,6 +163,8 @@ def _declared(file: TensorFile) -> Iterator[tuple[str, Coded]]:
         for role in ("weight_scale", "weight_scale_2", "input_scale"):
             if f"{layer}.{role}" in file.entries:
                 tensors[role] = f"{layer}.{role}"
+        if name == "int8_convrot" and f"{layer}.scale_weight" in file.entries:
+            tensors["weight_scale"] = f"{layer}.scale_weight"  # in files that we write
         yield f"{layer}.weight", Coded(name, shape, tensors, facts)
 
 

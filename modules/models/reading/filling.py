@@ -19,6 +19,7 @@ from modules.errors import CheckpointError, InvalidValueError
 from modules.memory.formats import Encoded, StorageFormat
 from modules.memory.formats.block_formats import BLOCK_FORMATS
 from modules.memory.formats.blocks import BlockFormat
+from modules.memory.formats.convrot import ROTATED
 from modules.memory.formats.format import row_width
 from modules.memory.formats.names import dtype_name
 from modules.memory.row_table import RowTable, look_up_in_file
@@ -28,6 +29,7 @@ from modules.models.eight_bits import STORED_AS, read_scale, refuse_non_finite
 from modules.models.families.family import Component
 from modules.models.layouts.keymaps.keymap import KeyMap
 from modules.models.layouts.open_clip_layout import OpenClipLayout
+from modules.models.reading.coded_file import read_rotated
 from modules.models.reading.gguf_file import read_packed
 from modules.models.reading.matching import Assignment
 from modules.models.reading.offloading import ModelRest
@@ -245,6 +247,10 @@ def _read_and_encode(
     packed = _packed_format(file, slot)
     if packed is not None:
         return packed, _kept_blocks(file, slot, packed)
+    if _stays_rotated(file, slot):
+        kept = read_rotated(file.path, file.entries[slot.key], slot.key)
+        assert kept.scale is not None
+        return ROTATED, Encoded(kept.data.to(target.device), kept.scale.to(target.device))
     tensor = _read(file, slot, storage)
     if tensor.element_size() == 1:
         refuse_non_finite(file, slot.key, tensor)
@@ -271,6 +277,16 @@ def _packed_format(file: TensorSource, slot: _Slot) -> BlockFormat | None:
         return None
     storage, shape = BLOCK_FORMATS[entry.packed], slot.keymap.shape_to_ours(slot.key, entry.shape)
     return storage.of(shape) if storage.takes(shape) and entry.size_bytes % shape[0] == 0 else None
+
+
+def _stays_rotated(file: TensorSource, slot: _Slot) -> bool:
+    """Whether a weight stays in rotated int8, as the file has it."""
+    entry = file.entries[slot.key]
+    if entry.rotated is None or slot.assignment.component.name == "vae" or slot.name != "weight":
+        return False
+    shell = torch.empty(entry.shape, device="meta")
+    is_same = slot.keymap.tensor_to_ours(slot.key, shell) is shell
+    return is_same and isinstance(slot.layer, CASTABLE)
 
 
 def _kept_blocks(file: TensorSource, slot: _Slot, storage: BlockFormat) -> Encoded:

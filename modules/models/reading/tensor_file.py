@@ -45,7 +45,8 @@ class TensorEntry:
     source has several. What has a shape and no bytes lies in no file.
 
     `packed`: the bytes are rows of blocks of this format (`modules.memory.formats.blocks`), and `dtype` is that of the
-    weights decoded. `coded`: they are given decoded from this format."""
+    weights decoded. `coded`: they are given decoded from this format. `rotated`: where the bytes and the scales of a
+    weight in rotated int8 are, which may stay as it is."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -54,6 +55,7 @@ class TensorEntry:
     file: Path | None = None
     packed: str | None = None
     coded: str | None = None
+    rotated: tuple["TensorEntry", "TensorEntry"] | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -70,6 +70,8 @@ class PrecisionFlags(DeviceFlags, StreamingFlags, Protocol):
     def precision(self) -> str: ...
     @property
     def disable_nan_check(self) -> bool: ...
+    @property
+    def cpu_threads(self) -> int: ...
 
 
 class Family(Protocol):
@@ -146,14 +148,21 @@ def optional_encoders(settings: Settings) -> frozenset[str]:
     return frozenset(switch.key for switch in _ENCODER_SWITCHES if switch.of(settings))
 
 
-def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, measured: Path | None = None) -> Machine:
-    """What the flags and this machine allow. Imports torch. `offload_dir`: where weights that are streamed from disk
-    may be written, if no flag names a place. `measured`: the file that remembers what int8 products take."""
+def machine_of(flags: PrecisionFlags, offload_dir: Path | None = None, cache_dir: Path | None = None) -> Machine:
+    """What the flags and this machine allow. Imports torch, and chooses how many threads compute on a CPU.
+
+    `offload_dir`: where weights that are streamed from disk may be written, if no flag names a place. `cache_dir`:
+    where it is remembered what was measured.
+    """
     import torch
 
+    from modules.memory.cpu_threads import use_threads
     from modules.memory.int8_support import int8_support
 
     device = choose_device(flags)
+    if device.type == "cpu":
+        use_threads(flags.cpu_threads, cache_dir / "threads.json" if cache_dir is not None else None)
+    measured = cache_dir / "int8.json" if cache_dir is not None else None
     card = device.type == "cuda" and is_gtx_16xx(
         torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     )

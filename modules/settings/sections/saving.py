@@ -34,7 +34,7 @@ class ImageSavingSettings(SettingsGroup):
         hint="Where the row count is on automatic: as square as possible without a gap.",
     )
     grid_zip_filename_pattern = text(
-        "Archive filename pattern", "", hint=f"Empty: [datetime]_[model_name]_[seed]-[seed_last]. {PATTERN_HINT}"
+        "Archive filename pattern", "", hint=f"Empty: [datetime], [model_name], [seed]-[seed_last]. {PATTERN_HINT}"
     )
     n_rows = whole(
         "Grid row count", -1, minimum=-1, maximum=16, step=1, hint="-1: automatic; 0: same as the batch size."

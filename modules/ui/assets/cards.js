@@ -24,6 +24,7 @@
   };
   const ACTIONS = {
     use: (panel, card) => panel.use(card),
+    steps: (panel, card) => panel.takeSteps(card),
     copy: (panel, card) => panel.copy(card),
     metadata: (panel, card) => fw.openCard(panel, card, true),
     edit: (panel, card) => fw.openCard(panel, card, false),
@@ -213,11 +214,28 @@
         "div",
         { className: "card", dataset: { key: card.key, name: card.name }, attributes: { role: "listitem" } },
         use,
+        ...this.stepsBadge(card),
         element("div", { className: "fw-card-tools" }, ...tools),
       );
       this.markOne(made, card);
       this.made.set(card.key, made);
       return made;
+    }
+
+    // What a model for few steps asks for: one click sets it, nothing else does.
+    stepsBadge(card) {
+      if (!card.few_steps) return [];
+      const { label, values } = card.few_steps;
+      return [
+        element("button", {
+          type: "button",
+          className: "fw-card-steps",
+          textContent: label,
+          title: `Set ${values}`,
+          dataset: { do: "steps" },
+          attributes: { "aria-label": `Set ${values}` },
+        }),
+      ];
     }
 
     image(card) {
@@ -322,14 +340,29 @@
     async use(card) {
       this.say("");
       if (this.page !== "checkpoints") {
-        fw.toggleCard(this.tab, card);
+        if (fw.toggleCard(this.tab, card)) this.offerSteps(card);
         this.mark();
         return;
       }
       const reply = await fw.post(`${ROUTE}/checkpoint`, { page: this.page, key: card.key });
       this.say(`${reply.title} is chosen; it is loaded before the next image.`);
+      this.offerSteps(card);
       document.querySelector("#refresh_sd_model_checkpoint")?.click();
       setTimeout(() => this.mark(), 1000);
+    }
+
+    takeSteps(card) {
+      fw.tab(this.tab).takeSteps(card.few_steps);
+      this.say(`Set ${card.few_steps.values}`);
+    }
+
+    // A notice with a button, where the form holds something else than a file for few steps asks for.
+    offerSteps(card) {
+      const tab = fw.tab(this.tab);
+      if (!card.few_steps || tab.hasSteps(card.few_steps)) return;
+      const offer = element("button", { type: "button", textContent: `Set ${card.few_steps.values}` });
+      offer.addEventListener("click", () => this.takeSteps(card));
+      this.root.querySelector(".fw-networks-status").append(" ", `${card.name} is made for few steps.`, " ", offer);
     }
 
     turn() {

@@ -24,6 +24,17 @@
       tab.describeForm();
     };
 
+    // What a model for few steps asks for: steps, CFG scale, sampler and schedule type, put into the form at once.
+    tab.takeSteps = (asked) => {
+      tab.askedSteps = asked;
+      tab.press("take_steps");
+    };
+
+    // In the order of `names`; what a file does not ask for stays as it is.
+    tab.wantedSteps = (names) => names.map((name) => tab.askedSteps[name] || tab.form[name]);
+
+    tab.hasSteps = (asked) => ["steps", "cfg_scale", "sampler", "scheduler"].every((name) => !asked[name] || asked[name] === tab.form[name]);
+
     tab.describeForm = () => {
       describe("hr", tab.form.hires_enabled ? fw.hiresLine(tab.form) : "");
       describe("refiner", fw.refinerLine(tab.form));

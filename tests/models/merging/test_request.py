@@ -23,7 +23,7 @@ def options(**fields: Any) -> MergeOptions:
 
 
 def test_every_storage_format_is_offered() -> None:
-    assert set(CONVERTED_NAMES) | {"int8_convrot"} == set(FORMATS)  # whose files say for each layer which of two it is
+    assert set(CONVERTED_NAMES) == set(FORMATS)
 
 
 def test_a_resolved_request_names_its_files(toys: Toys) -> None:

@@ -1,0 +1,67 @@
+"""Threads that compute: the fastest number of them, fewer where that is as good, before all what was asked for."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from modules.cores import Cores
+from modules.memory.cpu_threads import milliseconds_with, use_threads
+
+CORES = Cores(8, 4)
+NOTHING: dict[str, str] = {}
+
+
+@pytest.fixture(autouse=True)
+def _same_threads_afterwards() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def never(threads: int) -> float:
+    raise AssertionError("nothing is to be measured")
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"), [({2: 9.0, 4: 5.0, 8: 7.0}, 4), ({2: 9.0, 4: 5.1, 8: 5.0}, 4), ({2: 9.0, 4: 6.0, 8: 5.0}, 8)]
+)
+def test_the_fastest_number_is_used(times: dict[int, float], expected: int) -> None:
+    chosen = use_threads(0, None, CORES, times.__getitem__, NOTHING)
+    assert (chosen.count, torch.get_num_threads()) == (expected, expected)
+    assert chosen.milliseconds == times
+
+
+def test_it_is_measured_once_for_a_machine(tmp_path: Path) -> None:
+    file = tmp_path / "threads.json"
+    use_threads(0, file, CORES, {2: 1.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING)
+    assert use_threads(0, file, CORES, never, NOTHING).count == 2
+    (answer,) = json.loads(file.read_text(encoding="utf-8")).values()
+    assert answer == {"threads": 2, "milliseconds": {"2": 1.0, "4": 3.0, "8": 5.0}}
+    other = use_threads(0, file, Cores(8, 4, 2.0), {1: 1.0, 2: 9.0}.__getitem__, NOTHING)
+    assert other.count == 1 and len(json.loads(file.read_text(encoding="utf-8"))) == 2
+
+
+def test_what_is_asked_for_is_not_measured() -> None:
+    assert use_threads(3, None, CORES, never, {"OMP_NUM_THREADS": "1"}).count == 3
+    chosen = use_threads(0, None, CORES, never, {"OMP_NUM_THREADS": "2"})
+    assert chosen.count == 2 and "OMP_NUM_THREADS" in chosen.reason
+    assert use_threads(0, None, Cores(1, 1), never, {"OMP_NUM_THREADS": "many"}).count == 1
+
+
+def test_a_damaged_file_and_one_that_cannot_be_written_are_no_obstacle(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "threads.json"
+    file.write_text("{", encoding="utf-8")
+    assert use_threads(0, file, CORES, float, NOTHING).count == 2
+    missing = tmp_path / "file" / "threads.json"
+    missing.parent.write_text("no folder", encoding="utf-8")
+    assert use_threads(0, missing, CORES, float, NOTHING).count == 2
+    assert "could not be remembered" in caplog.text
+
+
+def test_a_time_is_taken() -> None:
+    assert milliseconds_with(1) > 0 and torch.get_num_threads() == 1

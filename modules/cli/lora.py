@@ -69,7 +69,7 @@ def _example(arguments: argparse.Namespace) -> None:
         write_images(folder, draw_images(example, arguments.images))
         config = example.config(folder, str(output.resolve().with_suffix("")), arguments.checkpoint)
         training = replace(config.training, steps=arguments.steps or config.training.steps)
-        config = replace(config, training=training, output=replace(config.output, resume=False))
+        config = replace(config, training=training, output=replace(config.output, resume=False, sample_every=0))
         shown = Shown()
         run = TrainingRun(config, Places(CONFIGS, output.parent, output.parent, Path(scratch)), shown)
         version = version_of_family(run.model.family.label)

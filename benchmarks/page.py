@@ -1,6 +1,6 @@
 """How soon the page is there in a browser: from its address to a Generate button that answers, and what it weighs.
 
-Run `python -m benchmarks.page` (needs Chromium and the packages of requirements-dev.txt). A server of its own with the
+Run `python -m benchmarks.page` (needs Chromium and the packages of requirements-test.txt). A server of its own with the
 bundled model serves a browser that has never been here, several times; medians count. "Clickable" is when a press of
 Generate, made as soon as the button can be seen, has been taken: Interrupt stands in its place.
 """

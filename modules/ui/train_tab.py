@@ -12,6 +12,7 @@ import gradio as gr
 
 from modules.assembly import training_of
 from modules.errors import FeatherweightError, InvalidValueError
+from modules.jobs.interrogating import start_interrogation
 from modules.jobs.job import JobStatus
 from modules.jobs.training import RATE_KIND, TRAINING_KIND
 from modules.processing.engine.chosen_checkpoint import stored_checkpoint
@@ -272,15 +273,21 @@ def save_captions(services: Services, place: str, rows: list[list[str]]) -> int:
 
 
 def interrogated(services: Services, place: str, rows: list[list[str]], name: str) -> list[list[str]]:
-    """The rows, with captions by an interrogator where there is none."""
+    """The rows, with captions by an interrogator where there is none; each is a task in line behind images."""
     from modules.training.folders import open_image
 
     _check_folder(services, place)
-    texts = []
-    for image, text in _pairs(place, rows):
-        if not text.strip():
-            text = services.captioners.caption(open_image(image), name, services.settings.current)
-        texts.append(text)
+    pairs = _pairs(place, rows)
+    asked = {
+        image: start_interrogation(
+            services.queue, services.captioners, open_image(image), name, services.settings.current
+        )
+        for image, text in pairs
+        if not text.strip()
+    }
+    for task in asked.values():
+        task.wait()
+    texts = [asked[image].result()["caption"] if image in asked else text for image, text in pairs]
     return [[row[0], text] for row, text in zip(rows, texts, strict=True)]
 
 

@@ -233,7 +233,7 @@ class CheckpointItem(Reply):
     sha256: str | None = Field(examples=[MODEL_HASH])
     filename: str = Field(examples=[MODEL_FILE])
     config: str | None = Field(examples=[MODEL_FILE.replace(".safetensors", ".yaml")])
-    few_steps: FewStepsItem | None = Field(None, description="what it asks for if it needs few steps", examples=[None])
+    few_steps: FewStepsItem | None = Field(description="what it asks for if it needs few steps", examples=[None])
 
 
 class VaeItem(Reply):

@@ -3,8 +3,8 @@ schedule type that it asks for. Offered on cards and in the API; nothing is set 
 
 A file is known by its name and by the names in its metadata, never by descriptions, which also name what a file goes
 well with. A style's name may hold "turbo" or "lightning" too: for adapters these words count only beside the name of a
-model or a number of steps. Values are those of the files' own model cards: LCM (arXiv:2311.05556), SDXL-Lightning
-(arXiv:2402.13929), Hyper-SD (arXiv:2404.13686), DMD2 (arXiv:2405.14867), SDXL Turbo (arXiv:2311.17042).
+model or a number of steps. Values are those of the files' own model cards: LCM (arXiv:2311.05556), Lightning
+(arXiv:2402.13929), Hyper-SD (arXiv:2404.13686), DMD2 (arXiv:2405.14867), Turbo (arXiv:2311.17042).
 """
 
 import re
@@ -99,7 +99,7 @@ def checkpoint_few_steps(name: str) -> FewSteps | None:
 
 def _first(names: Iterable[str], is_adapter: bool) -> FewSteps | None:
     for name in names:
-        text = " ".join(filter(None, _WORDS.split(name))).lower()  # "SDXL-Lightning_4step": "sdxl lightning 4step"
+        text = " ".join(filter(None, _WORDS.split(name))).lower()  # "Any-Lightning_4step": "any lightning 4step"
         for method in _METHODS:
             if (method.in_adapter if is_adapter else method.in_checkpoint).search(text):
                 return _as_named(method.preset, text)

@@ -187,7 +187,9 @@ class OutputConfig(Checked):
     prompts: list[str] = field(
         default_factory=list, metadata={"says": "of these images, and of the preview; empty: captions of the images"}
     )
-    peft_names: bool = row(False, "layers are called as PEFT does, which diffusers wants of SD3; else as kohya does")
+    peft_names: bool = row(
+        False, "layers are called as PEFT does, which diffusers wants of transformers; else as kohya does"
+    )
     keep_best: bool = row(True, "the file holds the step with the lowest validation loss, and NAME-last the last")
     resume: bool = row(True, "goes on from the state of a training of that name, if one was cut off")
 

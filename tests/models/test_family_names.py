@@ -21,6 +21,8 @@ SETTINGS_AND_FLAGS = re.compile(
 """Names of settings, of their values and of flags, which are the user's words."""
 EXCEPT = {
     "models/families/registry.py": "lists the families, and says of a file that is of none what it looks like",
+    "models/families/adapter_versions.py": "lists the families' adapters",
+    "model_cards/few_steps.py": "words in the names that people give their files",
     "models/reading/other_files.py": "names of tensors in embedding files, which other programs write",
     "settings/sections": "settings' own names, labels and hints",
     "settings/definitions.py": "the groups of these settings",

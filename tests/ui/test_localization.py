@@ -126,7 +126,7 @@ UNTRANSLATED = """(names) => {
   const skipped =
     "script, style, textarea, pre, code, svg, [translate=no], .fw-example, .token, #fw_scales, #fw_brand";
   const look = (text, element) => {
-    if (names.includes(text.trim())) return;
+    if (names.includes(text.trim()) || /\\.safetensors( \\[\\w+\\])?$/.test(text.trim())) return;
     if (/\\p{L}{2}/u.test(text) && !text.includes("⟦") && !element.closest(skipped)) found.add(text.trim());
   };
   const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

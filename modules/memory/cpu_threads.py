@@ -1,5 +1,6 @@
 """How many threads compute on the CPU. PyTorch takes all physical cores, which is too many where a container may use
-fewer, and where a neighbour computes too; so some numbers are tried once and the answer is remembered, by machine.
+fewer, and where a neighbour computes too; so some numbers are tried once and the answer is remembered, by machine. What
+was found while others computed holds for that run alone.
 
 What is timed is what a sampling step is made of: a product of matrices, a convolution and attention.
 """
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 ROUNDS = 4
 AS_GOOD_AS = 1.04
 """Of two numbers of threads whose times differ by less the smaller one is taken."""
+QUIET_LOAD = 0.5
+"""Processes that ran on average during the last minute, for an answer to be worth remembering."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,13 @@ def use_threads(
     cores: Cores | None = None,
     measure: Callable[[int], float] | None = None,
     environment: Mapping[str, str] = os.environ,
+    load: Callable[[], float] | None = None,
 ) -> ChosenThreads:
     """Have PyTorch compute with `wanted` threads; 0: with as many as OMP_NUM_THREADS says, else as were the fastest
-    here, found out now or read from the file `remembered`."""
-    chosen = _choose(wanted, remembered, cores or cores_here(), measure or milliseconds_with, environment)
+    here, found out now or read from the file `remembered`. `load`: how many processes ran during the last minute."""
+    chosen = _choose(
+        wanted, remembered, cores or cores_here(), measure or milliseconds_with, environment, load or machine_load
+    )
     torch.set_num_threads(chosen.count)
     return chosen
 
@@ -57,6 +63,7 @@ def _choose(
     cores: Cores,
     measure: Callable[[int], float],
     environment: Mapping[str, str],
+    load: Callable[[], float],
 ) -> ChosenThreads:
     if wanted:
         return ChosenThreads(wanted, "asked for by --cpu-threads", {})
@@ -69,18 +76,24 @@ def _choose(
     known = answers.get(key)
     if isinstance(known, dict) and known.get("threads") in cores.candidates:
         return ChosenThreads(known["threads"], "measured before", {})
+    is_quiet = load() < QUIET_LOAD
     times = {count: measure(count) for count in cores.candidates} if len(cores.candidates) > 1 else {}
     best = min(times.values(), default=0.0)
     count = next((count for count, time_ms in times.items() if time_ms <= best * AS_GOOD_AS), cores.candidates[0])
     shown = ", ".join(f"{number}: {time_ms:.1f} ms" for number, time_ms in times.items())
-    log.info("%s compute on the CPU (%s).", f"{count} threads" if count > 1 else "One thread", shown or "one core")
-    if remembered is not None:
+    log.info("Threads that compute on the CPU: %d (%s).", count, shown or "one core")
+    if remembered is not None and is_quiet:
         answers[key] = {"threads": count, "milliseconds": {str(number): ms for number, ms in times.items()}}
         try:
             write_atomic(remembered, json.dumps(answers, indent=1).encode())
         except OSError as error:
             log.warning("How many threads are the fastest could not be remembered: %s", error)
     return ChosenThreads(count, "measured now", times)
+
+
+def machine_load() -> float:
+    """How many processes ran or waited for a core during the last minute, on average; 0 where nobody counts them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 @torch.inference_mode()

@@ -25,6 +25,10 @@ def never(threads: int) -> float:
     raise AssertionError("nothing is to be measured")
 
 
+def quiet() -> float:
+    return 0.0
+
+
 @pytest.mark.parametrize(
     ("times", "expected"), [({2: 9.0, 4: 5.0, 8: 7.0}, 4), ({2: 9.0, 4: 5.1, 8: 5.0}, 4), ({2: 9.0, 4: 6.0, 8: 5.0}, 8)]
 )
@@ -36,12 +40,18 @@ def test_the_fastest_number_is_used(times: dict[int, float], expected: int) -> N
 
 def test_it_is_measured_once_for_a_machine(tmp_path: Path) -> None:
     file = tmp_path / "threads.json"
-    use_threads(0, file, CORES, {2: 1.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING)
+    use_threads(0, file, CORES, {2: 1.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING, quiet)
     assert use_threads(0, file, CORES, never, NOTHING).count == 2
     (answer,) = json.loads(file.read_text(encoding="utf-8")).values()
     assert answer == {"threads": 2, "milliseconds": {"2": 1.0, "4": 3.0, "8": 5.0}}
-    other = use_threads(0, file, Cores(8, 4, 2.0), {1: 1.0, 2: 9.0}.__getitem__, NOTHING)
+    other = use_threads(0, file, Cores(8, 4, 2.0), {1: 1.0, 2: 9.0}.__getitem__, NOTHING, quiet)
     assert other.count == 1 and len(json.loads(file.read_text(encoding="utf-8"))) == 2
+
+
+def test_what_is_measured_beside_others_holds_for_that_run(tmp_path: Path) -> None:
+    file = tmp_path / "threads.json"
+    assert use_threads(0, file, CORES, {2: 1.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING, lambda: 3.0).count == 2
+    assert use_threads(0, file, CORES, {2: 9.0, 4: 3.0, 8: 5.0}.__getitem__, NOTHING, quiet).count == 4
 
 
 def test_what_is_asked_for_is_not_measured() -> None:
@@ -59,7 +69,7 @@ def test_a_damaged_file_and_one_that_cannot_be_written_are_no_obstacle(
     assert use_threads(0, file, CORES, float, NOTHING).count == 2
     missing = tmp_path / "file" / "threads.json"
     missing.parent.write_text("no folder", encoding="utf-8")
-    assert use_threads(0, missing, CORES, float, NOTHING).count == 2
+    assert use_threads(0, missing, CORES, float, NOTHING, quiet).count == 2
     assert "could not be remembered" in caplog.text
 
 

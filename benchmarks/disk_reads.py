@@ -7,7 +7,6 @@ image, so that whatever is read from it again must come from the disk.
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ import torch
 
 from benchmarks.formats import BUNDLED, prompts
 from benchmarks.full_size import ROOT
+from benchmarks.loading import forget
 from benchmarks.report import print_table, write_result
 from modules.models.reading.catalogue import CheckpointCatalogue, HashCache
 from modules.processing.engine.engine import Engine
@@ -42,16 +42,6 @@ def counters() -> dict[str, int]:
     return {name: int(value) for name, value in lines if name in COUNTERS}
 
 
-def drop_pages(path: Path) -> None:
-    """Have the system forget what it holds of a file, but for pages that a process has mapped."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(handle)
-
-
 def measure(changes: dict[str, Any], count: int, drop: bool, folder: Path) -> dict[str, int]:
     """Bytes that `count` prompts after the first have read."""
     catalogue = CheckpointCatalogue([BUNDLED.parent], HashCache(folder / "hashes.json"))
@@ -71,7 +61,7 @@ def measure(changes: dict[str, Any], count: int, drop: bool, folder: Path) -> di
     )
     generate(request, engine, Output(folder), Silent())
     if drop:
-        drop_pages(BUNDLED)
+        forget(BUNDLED)
     before = counters()
     for prompt in prompts(count):
         generate(replace(request, prompt=prompt), engine, Output(folder), Silent())

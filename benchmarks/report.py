@@ -34,6 +34,12 @@ def write_result(name: str, content: dict[str, Any]) -> Path:
     return path
 
 
+def read_result(name: str) -> dict[str, Any]:
+    """What `results/NAME.json` holds; empty where there is no such file."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns as wide as their widest cell."""
     cells = [[str(cell) for cell in row] for row in (head, *rows)]

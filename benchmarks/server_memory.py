@@ -1,10 +1,10 @@
 """What the server's process holds in memory while it makes an image of 512 px with a checkpoint of full size, over
 diffusers' pipeline in a process of its own.
 
-Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N]`; both families without a word. Random weights in a
-file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed. Each line is a process of its own on two threads. Memory
-is counted in two parts: what only the process has (RssAnon), and the pages of files that it maps (RssFile), which the
-system's file cache holds for all and drops where memory is short. Linux only.
+Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N]`; both families without a word, and a family not named
+keeps its last result. Random weights in a file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed. Each line is a
+process of its own on two threads. Memory is counted in two parts: what only the process has (RssAnon), and the pages of
+files that it maps (RssFile), which the system's file cache holds for all and drops where memory is short. Linux only.
 """
 
 import json
@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.full_size import write_full_size_checkpoint
 from benchmarks.long_run import Server
-from benchmarks.report import print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 
 ROOT = Path(__file__).parent.parent
 SIDE_PX = 512
@@ -153,23 +154,25 @@ def main() -> None:
         return
     steps = int(words.pop(words.index("--steps") + 1)) if "--steps" in words else 2
     families = [word for word in words if not word.startswith("--")] or ["sd1", "sdxl"]
-    results: dict[str, dict[str, dict[str, float]]] = {}
+    results: dict[str, dict[str, dict[str, float]]] = read_result("server_memory").get("families", {})
     rows: list[tuple[str, ...]] = []
     for family in families:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             checkpoint = folder / f"{family}.safetensors"
             write_full_size_checkpoint(checkpoint, family)
-            lines = {f"ours, {start}": ours(checkpoint, start, steps, folder) for start in FLAGS}
-            for dtype in PEERS:
-                lines[f"diffusers, {dtype}"] = peer(checkpoint, family, dtype, steps)
-        results[family] = lines
-        for title, line in lines.items():
+            measured: dict[str, Callable[[], dict[str, float]]] = {
+                f"ours, {start}": partial(ours, checkpoint, start, steps, folder) for start in FLAGS
+            } | {f"diffusers, {dtype}": partial(peer, checkpoint, family, dtype, steps) for dtype in PEERS}
+            results[family] = {}
+            for title, measure in measured.items():
+                line = results[family][title] = measure()
+                print(json.dumps({"family": family, "line": title, **line}), flush=True)
+                write_result("server_memory", {"side_px": SIDE_PX, "steps": steps, "families": results})
+        for title, line in results[family].items():
             sizes = (f"{line[part] / 1e9:.2f} GB" for part in ("own_bytes", "mapped_bytes"))
             rows.append((family, title, *sizes, f"{line['step_s']:.1f} s"))
-            print(json.dumps({"family": family, "line": title, **line}), flush=True)
     print_table(("family", "process", "own memory", "mapped files", "step"), rows)
-    write_result("server_memory", {"side_px": SIDE_PX, "steps": steps, "families": results})
 
 
 if __name__ == "__main__":

@@ -163,7 +163,8 @@ def main() -> None:
             write_full_size_checkpoint(checkpoint, family)
             measured: dict[str, Callable[[], dict[str, float]]] = {
                 f"ours, {start}": partial(ours, checkpoint, start, steps, folder) for start in FLAGS
-            } | {f"diffusers, {dtype}": partial(peer, checkpoint, family, dtype, steps) for dtype in PEERS}
+            }
+            measured |= {f"diffusers, {dtype}": partial(peer, checkpoint, family, dtype, steps) for dtype in PEERS}
             results[family] = {}
             for title, measure in measured.items():
                 line = results[family][title] = measure()

@@ -103,16 +103,17 @@ def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, flo
 def peer(checkpoint: Path, family: str, dtype: str, steps: int) -> dict[str, float]:
     """The same of diffusers' pipeline."""
     command = [sys.executable, "-m", "benchmarks.server_memory", "--peer", str(checkpoint), family, dtype]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
         send, read = process.stdin, process.stdout
 
         def make(count: int) -> float:
             send.write(f"{count}\n")
             send.flush()
-            return float(read.readline())
+            line = read.readline()
+            if not line:
+                raise RuntimeError(f"diffusers' process ended with code {process.wait()}; its errors are printed above")
+            return float(line)
 
         found = _line(process.pid, make, steps)
         process.kill()

@@ -1,10 +1,10 @@
 """A rank-16 LoRA over all layers at Stable Diffusion 1's full size: time to apply it, to change its weight, and what a
 step costs with it, on 8-bit weights; alongside it diffusers with PEFT. And how faithful a LoRA is on 8-bit weights.
 
-Run `python -m benchmarks.lora [full-size] [fidelity] [five]`; `five` is the time of a step with five LoRAs of rank 32 over
-one without, in each format, resident and streamed from disk (`--px`: the image's side). A part that is not named keeps what the JSON has of it. The
-checkpoint and the LoRA are made on the fly with random weights; images are compared with the bundled model and its
-example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
+Run `python -m benchmarks.lora [full-size] [fidelity] [five]`; a part that is not named keeps what the JSON has of it.
+`five` is the time of a step with five LoRAs of rank 32 over one without, in each format, resident and streamed from
+disk (`--px`: the image's side). The checkpoint and the LoRAs are made on the fly with random weights; images are compared
+with the bundled model and its example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Embedding tables that stay in the file they came from: only the rows that are looked up are read.
 
 A text model's vocabulary is its largest tensor (49,408 rows), and a prompt uses a few dozen of them. Left in the
-checkpoint the table costs the process no memory, is exact, and a look-up reads some kilobytes from the page cache, where
-loading leaves it.
+checkpoint the table costs the process no memory, is exact, and a look-up reads some kilobytes from the page cache,
+where loading leaves it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,11 @@ def least_errors(weight: Tensor) -> Tensor:
 
 
 def test_no_block_is_worse_than_if_everything_was_tried() -> None:
-    for weight in (gaussian(48, 512), gaussian(48, 512) ** 3, gaussian(48, 512) * (1 + 30 * (gaussian(48, 512) > 0.05))):
+    for weight in (
+        gaussian(48, 512),
+        gaussian(48, 512) ** 3,
+        gaussian(48, 512) * (1 + 30 * (gaussian(48, 512) > 0.05)),
+    ):
         decoded = CODE4.decode(CODE4.encode(weight).data, None, torch.empty(weight.shape))
         errors = (decoded - weight).square().unflatten(1, (-1, BLOCK)).sum(dim=2)  # type: ignore[no-untyped-call]
         least = least_errors(weight)

@@ -167,7 +167,7 @@ def _signed_peak(blocks: Tensor) -> Tensor:
 
 
 def _high_bytes(codes: Tensor) -> Tensor:
-    """Bit 4 of 32 numbers as 4 bytes. Eight of them are one number whose product has all eight bits in its last byte."""
+    """Bit 4 of 32 numbers as 4 bytes: eight are one integer, whose product has all eight bits in its last byte."""
     bits = (codes >> 4).contiguous().view(torch.int64)  # numbers below 32: each byte is 0 or 1
     return (bits * GATHER_BITS >> 56).to(torch.uint8)  # of the copies of the sign only the lowest byte is taken
 

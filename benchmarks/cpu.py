@@ -3,7 +3,7 @@
 Run `python -m benchmarks.cpu [--part layers steps memory decode images] [--family sd1 sdxl] [--quick]`; it writes
 `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two images), at 512 px; all
 take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those in
-fp32, and whether the asked colours are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`) are
+fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`) are
 installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
 
 All parts together take long: each can run by itself (`--part`, `--family`, `--way`, `--rounds`), and what it finds goes
@@ -61,7 +61,7 @@ from modules.processing.request import GenerationRequest
 from modules.settings.values import Settings
 from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, random_scene
-from recipes.scenes.scoring import background_colour, colour_prompts, shape_colour
+from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
 PARTS = ("layers", "steps", "memory", "decode", "images")
 SIDE, QUICK_SIDE = 64, 16
@@ -130,15 +130,15 @@ def stepper(unet: Any, family: str, side: int, dtype: torch.dtype) -> Step:
 
 
 def take_turns(
-    steps: Mapping[str, Step], rounds: int, clock: Callable[[], float] = time.perf_counter
+    steps: Mapping[str, Step], rounds: int, clock: Callable[[], float] = time.perf_counter, warm_up: int = 1
 ) -> dict[str, float]:
     """Seconds of the quickest run of each, after one that warms up."""
     best = dict.fromkeys(steps, float("inf"))
-    for turn in range(rounds + 1):
+    for turn in range(rounds + warm_up):
         for name, step in steps.items():
             began = clock()
             step()
-            if turn:
+            if turn >= warm_up:
                 best[name] = min(best[name], clock() - began)
                 print(f"{name}: {best[name]:.2f} s", flush=True)
     return best
@@ -267,10 +267,10 @@ def _store(layer: nn.Linear, storage: str) -> nn.Linear:
 
 
 @torch.inference_mode()
-def measure_decoding(family: str, sides: Sequence[int], rounds: int) -> dict[str, Any]:
+def measure_decoding(family: str, sides: Sequence[int], save: Callable[[dict[str, Any]], None]) -> None:
     """CPU seconds of decoding one image by a full-size VAE with random weights as the program runs it, in fp32 and
     bf16, and by diffusers' own in fp32, at several sizes; and how far the bundled model's images in bf16 are from those
-    in fp32."""
+    in fp32. `save` gets what was found after each size."""
     sizes = read_architecture(FAMILIES[family][1]).vae
     torch.manual_seed(0)
     full = build_vae(sizes).eval()
@@ -278,7 +278,8 @@ def measure_decoding(family: str, sides: Sequence[int], rounds: int) -> dict[str
     half.load_state_dict(full.state_dict())
     runners = {dtype: VaeRunner(CPU, dtype, 8) for dtype in (torch.float32, torch.bfloat16)}
     found: dict[str, Any] = {}
-    for side in sides:
+    near = decoded_in_bf16_db()
+    for warm_up, side in zip((1, *(0,) * len(sides)), sides, strict=False):  # small ones first: once is enough then
         z = torch.randn(1, 4, side, side, generator=torch.Generator().manual_seed(0))
         seconds = take_turns(
             {
@@ -286,13 +287,13 @@ def measure_decoding(family: str, sides: Sequence[int], rounds: int) -> dict[str
                 "ours bf16": partial(runners[torch.bfloat16].decode, half, z),
                 "diffusers fp32": partial(full.decode, z, return_dict=False),
             },
-            rounds,
+            1,
             time.process_time,
+            warm_up,
         )
         best = min(seconds["ours fp32"], seconds["ours bf16"])
         found[f"{8 * side} px"] = {"cpu_seconds": seconds, "ratio": best / seconds["diffusers fp32"]}
-    largest = found[f"{8 * max(sides)} px"]
-    return {"sizes": found, "ratio": largest["ratio"], "bf16_db": decoded_in_bf16_db()}
+        save({"sizes": found, "ratio": found[f"{8 * side} px"]["ratio"], "bf16_db": near})
 
 
 @torch.inference_mode()
@@ -317,7 +318,7 @@ class _Images:
         machine = Machine(CPU, torch.float32, torch.float32, int8=lambda dtype: Int8Support(0.0))
         self._engine = Engine(catalogue, ROOT / "configs", lambda: machine, hashing=False)
         self._output = Output(scratch)
-        self._prompts = colour_prompts()[:count]
+        self._prompts = color_prompts()[:count]
 
     def draw(
         self, index: int, changes: Mapping[str, object], sampler: str, scheduler: str
@@ -344,9 +345,9 @@ class _Images:
         return image, time.process_time() - began
 
     def is_right(self, index: int, image: Image.Image) -> bool:
-        """Whether background and shape have the colours that were asked for."""
+        """Whether background and shape have the colors that were asked for."""
         prompt, pixels = self._prompts[index], np.asarray(image)
-        return bool(background_colour(pixels) == prompt.background and shape_colour(pixels) == prompt.colour)
+        return bool(background_color(pixels) == prompt.background and shape_color(pixels) == prompt.color)
 
 
 ROW: dict[str, object] = {"fp8_storage": "Enable", "fp8_format": "int8_row"}
@@ -457,6 +458,10 @@ def main() -> None:
         if not arguments.quick:
             write_result("cpu", {**earlier_result(), **content})
 
+    def keep(name: str, found: dict[str, Any]) -> None:
+        result[name] = found
+        save(result)
+
     for dtype in (torch.float32, torch.bfloat16):
         result[f"int8 product over {dtype}"] = measure(CPU, dtype).ratio
     with tempfile.TemporaryDirectory() as scratch:
@@ -466,8 +471,7 @@ def main() -> None:
         if "decode" in arguments.part:
             for family in arguments.family:
                 sides = (QUICK_SIDE,) if arguments.quick else DECODED_SIDES
-                result[f"decode, {family}"] = measure_decoding(family, sides, QUICK_ROUNDS)
-                save(result)
+                measure_decoding(family, sides, partial(keep, f"decode, {family}"))
         for family in arguments.family if {"steps", "memory"} & set(arguments.part) else ():
             assert family in FAMILIES
             path = (arguments.keep or Path(scratch)) / f"{family}.safetensors"

@@ -13,6 +13,7 @@ from modules.memory.formats.convrot import ROTATED
 from modules.memory.int8_matmul import (
     MAX_ERROR,
     Int8Product,
+    SharedInput,
     Told,
     measured_error,
     multiply_in_int8,
@@ -369,6 +370,10 @@ def test_an_input_that_was_changed_in_place_is_rounded_again(mode: Any) -> None:
         assert torch.equal(other(x), once_more)
 
 
+def is_kept(shared: SharedInput) -> bool:
+    return shared._kept is not None
+
+
 def test_a_rounded_input_is_let_go_with_the_input(roundings: list[int]) -> None:
     attention = Attention()
     share_inputs(attention)
@@ -378,8 +383,8 @@ def test_a_rounded_input_is_let_go_with_the_input(roundings: list[int]) -> None:
     with torch.inference_mode():
         x = noise(2, 20, 256)
         attention.to_q(x)
-        assert shared._kept is not None
+        assert is_kept(shared)
         del x
-        assert shared._kept is None
+        assert not is_kept(shared)
         attention(noise(2, 20, 256))
-        assert shared._kept is None  # all three had it
+        assert not is_kept(shared)  # all three had it

@@ -32,7 +32,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def make(engine: Engine, folder: Path, **settings: object) -> Result:
-    request = small_request(steps=2, settings=settings)
+    request = small_request(steps=1, settings=settings)
     return generate(request, engine, Output(folder), Silent())
 
 

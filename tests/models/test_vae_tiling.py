@@ -106,6 +106,11 @@ def test_nan_in_every_dtype_names_the_remedy(vae: AutoencoderKL) -> None:
         runner.decode(Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8))
 
 
+def test_without_the_check_nan_becomes_black(vae: AutoencoderKL) -> None:
+    runner = VaeRunner(CPU, torch.float16, DOWNSCALE, check_nan=False)
+    assert (runner.decode(Halting(vae, (torch.float16,)), torch.randn(1, 4, 8, 8)) == -1).all()
+
+
 def test_running_out_of_memory_is_left_to_the_caller(vae: AutoencoderKL) -> None:
     """`modules.processing.engine.recovery` is the only place that tries again with less."""
     runner = VaeRunner(CPU, torch.float32, 32)

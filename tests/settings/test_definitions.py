@@ -103,8 +103,8 @@ def test_directory_keys_cover_all_output_folders() -> None:
         (choice("C", "png", ("png", "webp")).define("c", SECTION), "webb", "did you mean 'webp'"),
         (many("M", ()).define("m", SECTION), "a", "a list of texts"),
         (many("M", (), ("a", "b")).define("m", SECTION), ["c"], "a list of 'a', 'b'"),
-        (color("K", "#ffffff").define("k", SECTION), "white", "a colour"),
-        (color("K", "#ffffff").define("k", SECTION), "#fffffff", "a colour"),
+        (color("K", "#ffffff").define("k", SECTION), "white", "a color"),
+        (color("K", "#ffffff").define("k", SECTION), "#fffffff", "a color"),
     ],
 )
 def test_bad_values_are_refused_with_what_is_allowed(setting: Setting, value: object, message: str) -> None:

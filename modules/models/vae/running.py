@@ -19,6 +19,8 @@ from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
+BLACK = -1.0  # of a decoded image
+
 
 @dataclass(frozen=True)
 class VaeRules:
@@ -40,16 +42,19 @@ class VaeRules:
 
 @dataclass
 class VaeRunner:
-    """Runs the VAE of one model. `dtype` is that of its weights, and becomes a wider one after NaN, for good."""
+    """Runs the VAE of one model. `dtype` is that of its weights, and becomes a wider one after NaN, for good. Without
+    `check_nan` what is still NaN then is let through, as black pixels."""
 
     device: torch.device
     dtype: torch.dtype
     downscale: int
     rules: VaeRules = field(default_factory=VaeRules)
+    check_nan: bool = True
 
     def decode(self, vae: Any, latent: Tensor) -> Tensor:
         """Latents [B,C,h,w], not scaled, to images [B,3,H,W], float32. NaN in every dtype: `NumericalError`."""
-        return self._finite(vae, lambda tile: self._decode(vae, latent, tile), "produced")
+        images = self._finite(vae, lambda tile: self._decode(vae, latent, tile), "produced")
+        return images if self.check_nan else images.nan_to_num(BLACK)
 
     def moments(self, vae: Any, images: Tensor) -> Tensor:
         """Images [B,3,H,W] to mean and log variance [B,2C,h,w] of latents, not scaled, float32."""
@@ -76,8 +81,9 @@ class VaeRunner:
             vae.to(dtype)
             self.dtype = dtype
             result = run(self.rules.tile_px // self.downscale)
-        if not torch.isfinite(result).all():
+        if self.check_nan and not torch.isfinite(result).all():
             raise NumericalError(
-                f"The VAE {did} NaN. Start with --no-half-vae to compute it in 32 bit, or choose another VAE."
+                f"The VAE {did} NaN. Start with --no-half-vae to compute it in 32 bit, or choose another VAE; "
+                "--disable-nan-check lets such images through."
             )
         return result

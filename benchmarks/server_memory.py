@@ -1,10 +1,11 @@
 """What the server's process holds in memory while it makes an image of 512 px with a checkpoint of full size, over
 diffusers' pipeline in a process of its own.
 
-Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N] [--lines WORD]`; both families without a word; what is not
-named, and lines without WORD in their titles, keep their last result. Random weights in a file of 2.1 GB (SD1) and 6.9 GB (SDXL), written and removed. Each line is a
-process of its own on two threads. Memory is counted in two parts: what only the process has (RssAnon), and the pages of
-files that it maps (RssFile), which the system's file cache holds for all and drops where memory is short. Linux only.
+Run `python -m benchmarks.server_memory [sd1] [sdxl] [--steps N] [--lines WORD]`; both families without a word; what is
+not named, and lines without WORD in their titles, keep their last result. Random weights in a file of 2.1 GB (SD1) and
+6.9 GB (SDXL), written and removed. Each line is a process of its own on two threads. Memory is counted in two parts:
+what only the process has (RssAnon), and the pages of files that it maps (RssFile), which the system's file cache holds
+for all and drops where memory is short. Linux only.
 """
 
 import json

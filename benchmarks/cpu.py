@@ -2,9 +2,9 @@
 
 Run `python -m benchmarks.cpu [--part layers compile steps memory decode images] [--family sd1 sdxl] [--quick]`; it
 writes `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two images), at 512 px;
-all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those in
-fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`) are
-installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
+all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those
+in fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`)
+are installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
 
 All parts together take long: each can run by itself (`--part`, `--family`, `--way`, `--rounds`), and what it finds goes
 into the results of the others. `--keep FOLDER` keeps the full-size checkpoints for the next part. Images end after

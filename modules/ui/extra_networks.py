@@ -35,7 +35,7 @@ PANEL = """
 @contextmanager
 def extra_networks_tabs(services: Services, tab: str = "txt2img") -> Iterator[None]:
     """Open the sub-tabs; what is built inside of the `with` becomes the tab Generation."""
-    with gr.Tabs(elem_id=f"{tab}_extra_tabs"):
+    with gr.Tabs(elem_id=f"{tab}_extra_tabs", overflow_behavior="wrap"):
         with gr.Tab("Generation", id=f"{tab}_generation", elem_id=f"{tab}_generation"):
             yield
         for page in ordered_pages(services.cards.pages.values(), services.settings.current):

@@ -9,7 +9,8 @@ from PIL import Image
 
 from modules.errors import Interrupted, UnknownNameError
 from modules.processing.comparison.compare import UNSTORED, Row, as_json, check_storages, compare, psnr_db, ssim
-from modules.processing.comparison.report_page import as_html, verdict
+from modules.processing.comparison.report_page import as_html
+from modules.processing.comparison.verdict import verdict
 from modules.processing.pipeline.events import Silent
 from modules.processing.record.output import Output
 from tests.processing.recorded import request_of

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.jobs.job import JobStatus
+from modules.plots.drawing import SCRIPT
 from modules.processing.pipeline.stages import LABELS
 from modules.settings.definitions import visible_sections
 from modules.settings.setting import SettingType
@@ -318,7 +319,7 @@ def page_texts(config: Mapping[str, Any]) -> dict[str, list[str]]:
     without what explains them, which is "explanations". A shipped translation has all of them."""
     folder = Path(__file__).parent
     found = component_texts(config)
-    scripts = sorted((folder / "assets").glob("*.js"))
+    scripts = [*sorted((folder / "assets").glob("*.js")), SCRIPT]
     found["browser"] = [text for file in scripts for text in script_texts(file.read_text("utf-8"))]
     found["messages"] = [
         text for file in sorted(folder.glob("*.py")) for text in message_texts(file.read_text("utf-8"))

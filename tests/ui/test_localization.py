@@ -133,6 +133,15 @@ def test_shipped_translations_are_complete(texts: dict[str, list[str]], name: st
 
 TABS = ("txt2img", "img2img", "extras", "pnginfo", "modelmerger", "train", "precision", "queue", "history")
 
+VERDICT = (
+    "a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; details differ (PSNR 26.5 dB); "
+    "a step takes 6% less time. c strays furthest: another image (PSNR 9.5 dB)."
+)
+VERDICT_SHOWN = (
+    "⟦a comes closest to b: its weights need 1 GB instead of 2 GB, 50% less; ⟦details differ⟧ (PSNR 26.5 dB); "
+    "⟦a step takes 6% less time⟧.⟧ ⟦c strays furthest: ⟦another image⟧ (PSNR 9.5 dB).⟧"
+)
+
 REPORT = "#precision_result .fw-outcome"
 
 FOLDER_REPORT = "#train_captions_report"
@@ -216,6 +225,7 @@ class TestInTheBrowser:
                 button.click()
                 left[name] = untranslated(page, "settings")
             left |= self.results(page, fakes)
+            assert page.evaluate("(text) => featherweight.text(text)", VERDICT) == VERDICT_SHOWN
             assert {tab: found for tab, found in left.items() if found} == {}
         finally:
             page.evaluate("localStorage.clear()")

@@ -1,6 +1,7 @@
 """The comparison of precisions as a page of its own: a verdict, a table, the images, and how to read them.
 
-Everything is inside of the file (images as data), nothing is loaded from elsewhere, and no script runs.
+Everything is inside of the file (images as data) and nothing is loaded from elsewhere. The only script that runs draws
+the plot, as on the page; without it the plot's numbers stand there as a table.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageChops
 
+from modules.plots.drawing import plot_place, standalone_script, standalone_style
 from modules.processing.comparison.compare import Row, as_json
 from modules.processing.comparison.verdict import closeness, megabytes, name_of, verdict
 
 AMPLIFIED = 8
 MAX_COLUMNS = 6
-CHART_WIDTH, CHART_HEIGHT = 560, 160
-COLOURS = ("#777", "#2563eb", "#d97706", "#dc2626", "#059669", "#7c3aed", "#0891b2")
 
 
 def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str, made_with: str = "") -> str:
@@ -37,6 +37,8 @@ def as_html(rows: Sequence[Row], prompts: Sequence[str], title: str, made_with: 
         columns=min(len(rows), MAX_COLUMNS),
         peak_head="<th>Peak memory</th>" if any(row.peak_memory_bytes for row in rows) else "",
         data=data,
+        plot_style=standalone_style(),
+        plot_script=standalone_script(),
     )
 
 
@@ -56,7 +58,7 @@ td.n {{ font-variant-numeric: tabular-nums; white-space: nowrap; }} small {{ opa
 figure {{ margin: 0; font-size: .9rem; }}
 figure img {{ width: 100%; height: auto; display: block; border-radius: 4px; }} figcaption b {{ display: block; }}
 summary {{ cursor: pointer; margin: .8rem 0; }} dt {{ font-weight: 600; }} dd {{ margin: 0 0 .5rem; }}
-svg text {{ fill: currentColor; font-size: 12px; }}
+{plot_style}
 </style></head><body>
 <h1>Precision comparison</h1>
 <p>{title}</p>
@@ -82,6 +84,7 @@ from 30 dB it is hard to see, below 20 dB it is another image.</dd>
 look whether it is still good, not only whether it is the same.</dd>
 </dl>
 <script type="application/json" id="data">{data}</script>
+<script>{plot_script}</script>
 </body></html>
 """
 
@@ -157,35 +160,29 @@ def _chart(rows: Sequence[Row]) -> str:
     """The latents' differences over the steps, a line a format; nothing where the latents are not known."""
     if not any(differences for row in rows for differences in row.latent_differences):
         return ""
-    return CHART.format(first=html.escape(name_of(rows[0])), chart=_lines(rows))
-
-
-def _lines(rows: Sequence[Row]) -> str:
     lines = [(name_of(row), _mean_of(row.latent_differences)) for row in rows[1:]]
-    most = max((max(line, default=0.0) for _, line in lines), default=0.0)
-    steps = max((len(line) for _, line in lines), default=0)
-    if steps < 2 or most <= 0:
-        return "<p>There is no difference.</p>"
-    parts = [
-        f'<svg width="{CHART_WIDTH + 250}" height="{CHART_HEIGHT + 30}" role="img" '
-        f'aria-label="Differences of latents by step">',
-        f'<path d="M40 5V{CHART_HEIGHT}H{CHART_WIDTH}" fill="none" stroke="currentColor" opacity=".4"/>',
-        f'<text x="34" y="14" text-anchor="end">{most:.2g}</text>',
-        f'<text x="34" y="{CHART_HEIGHT}" text-anchor="end">0</text>',
-        f'<text x="40" y="{CHART_HEIGHT + 18}">step 1</text>',
-        f'<text x="{CHART_WIDTH}" y="{CHART_HEIGHT + 18}" text-anchor="end">step {steps}</text>',
-    ]
-    for number, (name, line) in enumerate(lines):
-        colour = COLOURS[(number + 1) % len(COLOURS)]
-        across, down = (CHART_WIDTH - 40) / (steps - 1), (CHART_HEIGHT - 10) / most
-        points = " ".join(
-            f"{40 + across * step:.1f},{CHART_HEIGHT - down * value:.1f}" for step, value in enumerate(line)
-        )
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        top = 16 + 20 * number
-        parts.append(f'<rect x="{CHART_WIDTH + 16}" y="{top - 9}" width="12" height="12" fill="{colour}"/>')
-        parts.append(f'<text x="{CHART_WIDTH + 34}" y="{top + 2}">{html.escape(name)}</text>')
-    return "".join((*parts, "</svg>"))
+    if max((len(line) for _, line in lines), default=0) < 2 or not any(max(line, default=0) for _, line in lines):
+        return CHART.format(first=html.escape(name_of(rows[0])), chart="<p>There is no difference.</p>")
+    spec = {
+        "label": "Differences of latents by step",
+        "lines": [{"name": name, "points": list(enumerate(line, start=1))} for name, line in lines],
+        "fromZero": True,
+        "x": "step",
+        "y": "size",
+    }
+    return CHART.format(first=html.escape(name_of(rows[0])), chart=plot_place(spec, _numbers(lines)))
+
+
+def _numbers(lines: Sequence[tuple[str, Sequence[float]]]) -> str:
+    """The lines as a table, for readers without scripts."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in lines)
+    rows = "".join(
+        f"<tr><td>step {step + 1}</td>"
+        + "".join(f'<td class="n">{line[step]:.2g}</td>' if step < len(line) else "<td></td>" for _, line in lines)
+        + "</tr>"
+        for step in range(max(len(line) for _, line in lines))
+    )
+    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def _mean_of(lists: Sequence[Sequence[float]]) -> list[float]:

@@ -44,6 +44,9 @@
   function translated(source) {
     if (Object.hasOwn(texts, source)) return texts[source];
     if (source.length > LONGEST) return source;
+    const sentences = source.split(/(?<=[.!?]) /);
+    const said = sentences.length > 1 ? sentences.map(translated) : [];
+    if (said.length && said.every((text, place) => text !== sentences[place])) return said.join(" ");
     for (const pattern of patterns) {
       if (!source.includes(pattern.piece)) continue;
       const parts = pattern.regex.exec(source);

@@ -1,7 +1,7 @@
-"""How well the bundled model follows prompts: 96 prompts "a [size] [colour] [shape] on a [colour] background".
+"""How well the bundled model follows prompts: 96 prompts "a [size] [color] [shape] on a [color] background".
 
 Run `python -m benchmarks.default_model [--sheet FILE.png]`; it draws them through the product's own engine (fixed
-seeds, 20 steps, 128x128), finds the background's and the shape's colour in every image, prints a table and writes
+seeds, 20 steps, 128x128), finds the background's and the shape's color in every image, prints a table and writes
 `results/default-model.json`. Eight landscapes are drawn after them; those are for the eye, on the sheet.
 """
 
@@ -27,10 +27,10 @@ from modules.processing.request import GenerationRequest
 from recipes.scenes.layout import SIZE_PX
 from recipes.scenes.scoring import (
     LANDSCAPE_PROMPTS,
-    ColourPrompt,
-    background_colour,
-    colour_prompts,
-    shape_colour,
+    ColorPrompt,
+    background_color,
+    color_prompts,
+    shape_color,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--sheet", type=Path, help="where to write all images on one sheet (PNG)")
     arguments = parser.parse_args()
 
-    prompts = colour_prompts()
+    prompts = color_prompts()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         renderer = _PreviewRenderer(arguments, Path(scratch))
@@ -96,17 +96,17 @@ class _PreviewRenderer:
         return generate(request, self._engine, self._output, Silent()).images[0].image
 
 
-def score(prompts: list[ColourPrompt], images: list[Image.Image]) -> dict[str, object]:
+def score(prompts: list[ColorPrompt], images: list[Image.Image]) -> dict[str, object]:
     """Shares of right backgrounds and shapes, whether the goal is met, and what went wrong where."""
-    seen = [(background_colour(np.asarray(p)), shape_colour(np.asarray(p))) for p in images]
+    seen = [(background_color(np.asarray(p)), shape_color(np.asarray(p))) for p in images]
     right_background = [background == prompt.background for (background, _), prompt in zip(seen, prompts, strict=True)]
-    right_shape = [shape == prompt.colour for (_, shape), prompt in zip(seen, prompts, strict=True)]
+    right_shape = [shape == prompt.color for (_, shape), prompt in zip(seen, prompts, strict=True)]
     both = [a and b for a, b in zip(right_background, right_shape, strict=True)]
     shares = [sum(right) / len(prompts) for right in (right_background, right_shape, both)]
     return {
         "prompts": len(prompts),
         "right_background": round(shares[0], 4),
-        "right_shape_colour": round(shares[1], 4),
+        "right_shape_color": round(shares[1], 4),
         "both": round(shares[2], 4),
         "goal": GOAL,
         "reached": min(shares[:2]) >= GOAL,

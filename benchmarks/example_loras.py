@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.example_loras [FOLDER ...]`: the shipped files, and folders with a `blueprint.safetensors` or
 a `balloon.safetensors` of your own (`launch.py lora example NAME` makes them). A blueprint has paper of its blue at the
-border and white lines; a balloon lies on the background that was asked for, in its colour, wider above than below.
+border and white lines; a balloon lies on the background that was asked for, in its color, wider above than below.
 """
 
 import sys
@@ -16,8 +16,8 @@ from benchmarks.report import print_table, write_result
 from modules.training.preview import PreviewRenderer, PreviewSample
 from recipes.loras.blueprint import PAPER
 from recipes.loras.example import CONFIGS, LORAS, SHIPPED
-from recipes.scenes.palette import COLOURS
-from recipes.scenes.scoring import background_colour
+from recipes.scenes.palette import COLORS
+from recipes.scenes.scoring import background_color
 
 SEEDS = (1, 2, 3)
 SIDE_PX = 128
@@ -40,11 +40,11 @@ def is_blueprint(image: Pixels) -> bool:
     return bool(np.abs(paper - np.array(PAPER)).max() < 45) and 0.01 < lines < 0.3
 
 
-def is_balloon(image: Pixels, colour: str, background: str) -> bool:
-    """Whether something large of the colour, wider above its middle than below, is on the background."""
-    near = np.abs(image - np.array(COLOURS[colour])).max(-1) < 60
+def is_balloon(image: Pixels, color: str, background: str) -> bool:
+    """Whether something large of the color, wider above its middle than below, is on the background."""
+    near = np.abs(image - np.array(COLORS[color])).max(-1) < 60
     rows, columns = np.nonzero(near)
-    if near.mean() <= 0.08 or background_colour(image.astype(np.uint8)) != background:
+    if near.mean() <= 0.08 or background_color(image.astype(np.uint8)) != background:
         return False
     middle = int(np.median(rows))
     above, below = near[rows.min() : middle].any(0).sum(), near[middle : rows.max()].any(0).sum()
@@ -65,8 +65,8 @@ def right_in(folder: Path) -> dict[str, int]:
         found["blueprint"] = sum(is_blueprint(drawn(prompt, seed)) for prompt in prompts for seed in SEEDS)
     if (folder / "balloon.safetensors").is_file():
         found["balloon"] = sum(
-            is_balloon(drawn(f"a {colour} balloon on a {ground} background <lora:balloon:1>", seed), colour, ground)
-            for colour, ground in BALLOONS
+            is_balloon(drawn(f"a {color} balloon on a {ground} background <lora:balloon:1>", seed), color, ground)
+            for color, ground in BALLOONS
             for seed in SEEDS
         )
     renderer.close()

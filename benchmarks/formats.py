@@ -9,7 +9,6 @@ share of its change that reaches a layer's output.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.full_size import ROOT, load_through_program
-from benchmarks.report import RESULTS, print_table, write_result
+from benchmarks.report import print_table, read_result, write_result
 from modules.memory.changes import AllBranches, SideBranch, joined_branches
 from modules.memory.formats import FORMATS
 from modules.memory.formats.blocks import for_weight, kept_bytes
@@ -44,6 +43,7 @@ NAMES = [name for name, storage in FORMATS.items() if storage.dtype.itemsize == 
 CHOSEN = [name for name in NAMES if name in (OptimizationSettings.fp8_format.setting.choices or ())]
 """What a model can be stored in by the settings; the others are read from files."""
 BEST_DB = 99.0  # for equal images
+SIDE_PX = 128  # that the bundled model was trained on
 AT_ONCE = 4  # prompts between two switches of the format
 LAYERS, WIDTH = 25, 1280
 ROUNDS = 5
@@ -113,8 +113,8 @@ def measure_images(scores: dict[str, Any], count: int, steps: int, seconds: floa
             steps=steps,
             seed=1,
             subseed=0,
-            width=256,
-            height=256,
+            width=SIDE_PX,
+            height=SIDE_PX,
             settings=Settings(),
             checkpoint=BUNDLED.name,
         )
@@ -235,11 +235,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             _keep({part: run()})
     if "images" in arguments.parts:
         _more_images(arguments.prompts, arguments.steps, 60 * arguments.minutes)
-    print_table(*table(_kept()))
+    print_table(*table(read_result("formats")))
 
 
 def _more_images(count: int, steps: int, seconds: float) -> None:
-    before = _kept()
+    before = read_result("formats")
     is_same = before.get("images_made_with", {}).get("steps") == steps
     scores: dict[str, Any] = before.get("image_scores", {}) if is_same else {}
 
@@ -250,15 +250,9 @@ def _more_images(count: int, steps: int, seconds: float) -> None:
     measure_images(scores, count, steps, seconds, save)
 
 
-def _kept() -> dict[str, Any]:
-    path = RESULTS / "formats.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
-
-
 def _keep(parts: Mapping[str, Any]) -> None:
     """Put these parts in the place of those in the JSON, which another run may have written meanwhile."""
-    write_result("formats", {**_kept(), **parts})
+    write_result("formats", {**read_result("formats"), **parts})
 
 
 def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

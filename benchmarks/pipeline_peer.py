@@ -19,8 +19,8 @@ TINY_VOCABULARY = {"<|startoftext|>": 0, "<|endoftext|>": 1, "a</w>": 2}
 
 
 def write_pipeline_folder(folder: Path, family: str) -> None:
-    """The settings that diffusers would ask its hub for: of every component, a scheduler, and tokenizers of 3 words,
-    which no measurement uses."""
+    """The settings that diffusers would ask its hub for: of every component, a scheduler, and tokenizers of 3
+    words, with which every prompt has the usual length."""
     pipeline, names = PIPELINES[family]
     make, yaml = FAMILIES[family]
     index: dict[str, object] = {"_class_name": pipeline.__name__}
@@ -31,7 +31,7 @@ def write_pipeline_folder(folder: Path, family: str) -> None:
         if from_transformers:
             adapter.config.save_pretrained(folder / name)
             tokenizer = name.replace("text_encoder", "tokenizer")
-            CLIPTokenizer(vocab=TINY_VOCABULARY, merges=[]).save_pretrained(folder / tokenizer)
+            CLIPTokenizer(vocab=TINY_VOCABULARY, merges=[], model_max_length=77).save_pretrained(folder / tokenizer)
             index[tokenizer] = ["transformers", "CLIPTokenizer"]
         else:
             adapter.save_config(folder / name)

@@ -74,6 +74,9 @@ def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, flo
     """Peaks of our server over one image, and seconds per step: of two requests, the second with twice the steps."""
     flags, in_fp8 = FLAGS[name]
     data = folder / f"data-{name.replace(' ', '')}"
+    data.mkdir()
+    settings = {"fp8_storage": "Enable" if in_fp8 else "Disable"}
+    (data / "config.json").write_text(json.dumps(settings), encoding="utf-8")  # before a model is loaded
     server = Server(data, [*flags, "--nowebui", "--workers", "0"], checkpoint)  # one process, as the peer has
 
     def make(count: int) -> float:
@@ -84,8 +87,6 @@ def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, flo
             "height": SIDE_PX,
             "steps": count,
             "sampler_name": "Euler",
-            "override_settings": {"fp8_storage": "Enable" if in_fp8 else "Disable"},
-            "override_settings_restore_afterwards": False,
         }
         began = time.monotonic()
         status, text = server.ask("/sdapi/v1/txt2img", body, REPLY_S)
@@ -103,16 +104,17 @@ def ours(checkpoint: Path, name: str, steps: int, folder: Path) -> dict[str, flo
 def peer(checkpoint: Path, family: str, dtype: str, steps: int) -> dict[str, float]:
     """The same of diffusers' pipeline."""
     command = [sys.executable, "-m", "benchmarks.server_memory", "--peer", str(checkpoint), family, dtype]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
         send, read = process.stdin, process.stdout
 
         def make(count: int) -> float:
             send.write(f"{count}\n")
             send.flush()
-            return float(read.readline())
+            line = read.readline()
+            if not line:
+                raise RuntimeError(f"diffusers' process ended with code {process.wait()}; its errors are printed above")
+            return float(line)
 
         found = _line(process.pid, make, steps)
         process.kill()

@@ -18,7 +18,7 @@ WIDEST_LABEL = 0.75  # of a cell's width: the column that the rows' labels get
 
 @dataclass(frozen=True)
 class LegendStyle:
-    """Colours as "#rrggbb", and a font file; without one a plain font that Pillow brings."""
+    """Colors as "#rrggbb", and a font file; without one a plain font that Pillow brings."""
 
     ink: str = "#000000"
     paper: str = "#ffffff"

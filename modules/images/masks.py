@@ -97,7 +97,7 @@ def _grown(low: int, high: int, by: int, limit: int) -> tuple[int, int]:
 
 
 def fill_masked(image: Image.Image, mask: Image.Image) -> Image.Image:
-    """The image [RGB] with the masked part painted over by the colours around it, blurred more and more into it."""
+    """The image [RGB] with the masked part painted over by the colors around it, blurred more and more into it."""
     kept = _kept(image, mask).convert("RGBa")
     filled = Image.new("RGBA", image.size)
     for radius, times in FILL_BLURS:
@@ -145,7 +145,7 @@ def painted_part(result: Image.Image, mask: Image.Image) -> Image.Image:
 
 
 def flattened(image: Image.Image, background: str) -> Image.Image:
-    """The image as RGB, its transparent parts over a colour like `#ffffff`."""
+    """The image as RGB, its transparent parts over a color like `#ffffff`."""
     if image.mode in ("RGBA", "LA", "PA") or (image.mode == "P" and "transparency" in image.info):
         over = Image.new("RGBA", image.size, background)
         over.alpha_composite(image.convert("RGBA"))

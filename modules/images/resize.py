@@ -48,7 +48,7 @@ def _crop_and_resize(image: Image.Image, width: int, height: int, scale: Scaler)
 
 
 def _resize_and_fill(image: Image.Image, width: int, height: int, scale: Scaler) -> Image.Image:
-    """Scaled to fit into the target; the bars that stay free are filled with the colours of the nearest edge."""
+    """Scaled to fit into the target; the bars that stay free are filled with the colors of the nearest edge."""
     narrower = width * image.height < image.width * height
     scaled_width = width if narrower else image.width * height // image.height
     scaled_height = image.height * width // image.width if narrower else height
@@ -71,7 +71,7 @@ def _fill(
 ) -> None:
     """Fill the box `bar` with the edge of the image, given as a box without width or without height.
 
-    Such a box lets Pillow's bicubic filter work out the colours at the edge line itself, and so the pixels of the
+    Such a box lets Pillow's bicubic filter work out the colors at the edge line itself, and so the pixels of the
     reference UI come out; taking the outermost row of pixels would not give them.
     """
     width, height = bar[2] - bar[0], bar[3] - bar[1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -73,8 +74,10 @@ class MetaRun:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """`device`: the one that the meta device stands for."""
+        """`device`: the one that the meta device stands for. Keep one for several measurements: it remembers what
+        operations make of shapes that it has seen."""
         self._device = device
+        self._outcomes = _Outcomes()
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor for `measure`."""
@@ -93,7 +96,7 @@ class MetaRun:
 
     def measure(self, run: Callable[[], object]) -> int:
         """As `DryRun.measure`: the most bytes on the device."""
-        counter = _Counter(meta_is=self._device.type)
+        counter = _Counter(meta_is=self._device.type, outcomes=self._outcomes)
         with torch.no_grad(), counter:
             run()
         return counter.peak.get(self._device.type, 0)
@@ -104,12 +107,109 @@ def _is_so(tensor: Tensor, dtype: torch.dtype) -> bool:
     return is_meta and (tensor.dtype == dtype or not tensor.is_floating_point())
 
 
-class _Counter(TorchDispatchMode):
-    """Counts the storages that operations make, until they die. `meta_is`: for which device the meta device stands."""
+Layout = tuple[torch.Size, tuple[int, ...], torch.dtype]  # shape, strides and dtype of a tensor
 
-    def __init__(self, meta_is: str = "meta") -> None:
+
+class _Outcomes:
+    """What operations make of tensors on the meta device, remembered by shape: PyTorch decides it in Python for most of
+    them, and blocks of a model ask the same again and again. Operations that change or return what they were given are
+    not remembered, and neither are their results."""
+
+    def __init__(self) -> None:
+        self._makes_anew: dict[Any, bool] = {}
+        self._made: dict[Any, _Made] = {}
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of `func(*args, **kwargs)`: tensors on the meta device of the shapes that it would have."""
+        is_new = self._makes_anew.get(func)
+        if is_new is None:
+            is_new = self._makes_anew[func] = _makes_anew(func)
+        if not is_new:
+            return func(*args, **kwargs)
+        try:
+            key = (func, _key(args), *[(name, _key(value)) for name, value in kwargs.items()])
+            made = self._made.get(key)
+        except TypeError:  # an argument without a hash, or a tensor elsewhere
+            return func(*args, **kwargs)
+        if made is not None:
+            return made.again()
+        result = func(*args, **kwargs)
+        if (new := _Made.of(result, (args, kwargs))) is not None:
+            self._made[key] = new
+        return result
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The tensors that an operation makes; None stands for None."""
+
+    layouts: tuple[Layout | None, ...]
+    is_one: bool  # and not a tuple of them
+
+    @classmethod
+    def of(cls, result: Any, given: Any) -> _Made | None:
+        """None where new tensors could not stand for the result."""
+        results = (result,) if isinstance(result, Tensor) else result
+        if type(results) is not tuple:
+            return None
+        known, layouts = _storages(given), []
+        for value in results:
+            layout = _layout(value, known) if isinstance(value, Tensor) else None
+            if layout is None and value is not None:
+                return None
+            layouts.append(layout)
+            known |= _storages(value)
+        return cls(tuple(layouts), results is not result)
+
+    def again(self) -> Any:
+        """New tensors like those of the first time."""
+        tensors = tuple([None if layout is None else _empty_with(layout) for layout in self.layouts])
+        return tensors[0] if self.is_one else tensors
+
+
+def _makes_anew(func: Any) -> bool:
+    """Whether the operation says that it changes none of its arguments and returns none of them."""
+    schema = func._schema
+    return not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
+
+
+def _key(value: Any) -> Any:
+    """The same for arguments that give the same shapes. Raises `TypeError` for tensors that are not on the meta device
+    and for special kinds of tensors."""
+    if isinstance(value, Tensor):
+        if type(value) not in (Tensor, nn.Parameter) or not value.is_meta or value.layout is not torch.strided:
+            raise TypeError(f"{type(value).__name__} on {value.device}")
+        return value.shape, value.stride(), value.dtype
+    if isinstance(value, (tuple, list)):
+        return tuple([_key(each) for each in value])
+    return type(value), value  # 1, 1.0 and True promote differently
+
+
+def _layout(tensor: Tensor, known: set[int]) -> Layout | None:
+    storage = tensor.untyped_storage()
+    if type(tensor) is not Tensor or not tensor.is_meta or storage._cdata in known:
+        return None
+    layout = tensor.shape, tensor.stride(), tensor.dtype
+    return layout if _empty_with(layout).untyped_storage().nbytes() == storage.nbytes() else None
+
+
+def _empty_with(layout: Any) -> Tensor:
+    shape, strides, dtype = layout
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
+def _storages(given: Any) -> set[int]:
+    return {value.untyped_storage()._cdata for value in tree_leaves(given) if isinstance(value, Tensor)}
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the storages that operations make, until they die. `meta_is`: for which device the meta device stands;
+    `outcomes`: where all tensors are on it."""
+
+    def __init__(self, meta_is: str = "meta", outcomes: _Outcomes | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._meta_is = meta_is
+        self._outcomes = outcomes
         self.live: dict[str, int] = {}
         self.peak: dict[str, int] = {}
         self._known: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -119,17 +219,21 @@ class _Counter(TorchDispatchMode):
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return args[0].dtype == torch.bool or 1
-        for value in tree_leaves((args, kwargs)):
-            if isinstance(value, Tensor):
-                self._know(value, counted=False)
-        result = func(*args, **(kwargs or {}))
-        for value in tree_leaves(result):
-            if isinstance(value, Tensor):
-                self._know(value, counted=True)
+        kwargs = kwargs or {}
+        self._know_all((args, *kwargs.values()), counted=False)
+        result = func(*args, **kwargs) if self._outcomes is None else self._outcomes.call(func, args, kwargs)
+        self._know_all(result, counted=True)
         inside = _inside_bytes(func, args, result, self._device_type)
         for device_type, size in self.live.items():
             self.peak[device_type] = max(self.peak.get(device_type, 0), size + (inside if device_type == "cpu" else 0))
         return result
+
+    def _know_all(self, values: Any, counted: bool) -> None:
+        if isinstance(values, Tensor):
+            self._know(values, counted)
+        elif isinstance(values, (tuple, list)):
+            for value in values:
+                self._know_all(value, counted)
 
     def _know(self, tensor: Tensor, counted: bool) -> None:
         storage = tensor.untyped_storage()

@@ -63,7 +63,9 @@ class LoadedModel:
         self.modules = (*self.text_encoders.values(), self.unet, self.vae)
         self.recovery = Recovery()
         self.unet_runner = UnetRunner()
-        self.vae_runner = VaeRunner(self.plan.device, self.plan.vae_dtype, self.downscale)
+        self.vae_runner = VaeRunner(
+            self.plan.device, self.plan.vae_dtype, self.downscale, check_nan=self.plan.check_nan
+        )
 
     @property
     def device(self) -> torch.device:

@@ -125,7 +125,7 @@ def text(label: str, default: str, **extras: Unpack[Extras]) -> SettingAttribute
 
 
 def color(label: str, default: str, **extras: Unpack[Extras]) -> SettingAttribute[str]:
-    """A colour as "#rrggbb"."""
+    """A color as "#rrggbb"."""
     return SettingAttribute(_as_text, SettingType.COLOR, label, default, **extras)
 
 

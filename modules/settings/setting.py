@@ -163,7 +163,7 @@ class Setting:
         text = value if isinstance(value, str) else ""
         digits = text.removeprefix("#")
         if len(text) != 7 or len(digits) != 6 or not all(c in "0123456789abcdefABCDEF" for c in digits):
-            raise self._bad(value, 'a colour such as "#ffffff"')
+            raise self._bad(value, 'a color such as "#ffffff"')
         return text
 
 

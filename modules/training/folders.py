@@ -226,8 +226,8 @@ def _look(path: Path) -> tuple[tuple[int, int], bytes]:
         upright = ImageOps.exif_transpose(opened)
         upright.load()
         grey = np.asarray(upright.convert("L").resize((ALIKE_SIDE + 1, ALIKE_SIDE), Image.Resampling.BOX), np.int16)
-        colour = np.asarray(upright.convert("RGB").resize((4, 4), Image.Resampling.BOX), np.uint8) // 16
-        return upright.size, np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes() + colour.tobytes()
+        color = np.asarray(upright.convert("RGB").resize((4, 4), Image.Resampling.BOX), np.uint8) // 16
+        return upright.size, np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes() + color.tobytes()
 
 
 def _reason(error: BaseException) -> str:

@@ -128,6 +128,7 @@ class StepEstimator:
         self._meta, self._config = meta, config
         self._device, self._compute = device, compute
         self._activations: dict[tuple[str, int], int] = {}
+        self._run = MetaRun(device)
         self.adapter_values = 0
 
     def estimate(self, way: Way) -> StepEstimate:
@@ -171,7 +172,7 @@ class StepEstimator:
     def _measure(self, way: Way) -> int:
         """Bytes of what a forward and a backward pass make, at their peak."""
         family, unet = self._meta.family, self._meta.module("unet")
-        run = MetaRun(self._device)
+        run = self._run
         run.place(unet, self._compute)
         unet.requires_grad_(False)
         resolution = self._config.data.resolution or self._meta.architecture.latent_side * self._meta.downscale

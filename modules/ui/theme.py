@@ -1,4 +1,4 @@
-"""The page's looks for Gradio: system fonts, calm colours; everything else is in assets/style.css."""
+"""The page's looks for Gradio: system fonts, calm colors; everything else is in assets/style.css."""
 
 import gradio as gr
 
@@ -7,7 +7,7 @@ MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 
 
 def build_theme() -> gr.themes.Base:
-    """A theme without web fonts; colours that reach AA contrast in light and dark."""
+    """A theme without web fonts; colors that reach AA contrast in light and dark."""
     return gr.themes.Base(
         primary_hue=gr.themes.colors.teal,
         secondary_hue=gr.themes.colors.teal,

@@ -40,7 +40,7 @@ def load_upscaler(path: Path, device: torch.device) -> PixelModel:
     ):
         raise CheckpointError(
             f"{path.name} holds a model of architecture {loaded.architecture.name}, which does not turn one "
-            "colour image into another. Choose another upscaler."
+            "color image into another. Choose another upscaler."
         )
     model: PixelModel = loaded
     return model

@@ -1,4 +1,4 @@
-"""An object that the bundled model has never seen: a hot-air balloon, over plain colours and landscapes."""
+"""An object that the bundled model has never seen: a hot-air balloon, over plain colors and landscapes."""
 
 from dataclasses import replace
 from math import sqrt
@@ -10,7 +10,7 @@ from recipes.loras.example import EXAMPLES, CaptionedImage, Example
 from recipes.scenes.captions import describe
 from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, Landscape, ShapesScene, random_landscape, random_scene
-from recipes.scenes.palette import COLOURS, DOOR, WOOD, Rgb
+from recipes.scenes.palette import COLORS, DOOR, WOOD, Rgb
 
 WORD = "balloon"
 SCALE = 4
@@ -21,12 +21,12 @@ SHOULDER = 0.35  # below this height, in radii, the envelope narrows
 MOUTH = 1.25  # and here it ends
 
 
-def draw_balloon(image: Image.Image, colour: Rgb, stripe: Rgb, x: float, y: float, radius: float) -> Image.Image:
+def draw_balloon(image: Image.Image, color: Rgb, stripe: Rgb, x: float, y: float, radius: float) -> Image.Image:
     """`image` with a balloon whose envelope has its centre at (x, y), in pixels; the basket ends 1.85 radii below."""
     layer = Image.new("RGBA", (SIZE_PX * SCALE, SIZE_PX * SCALE), (0, 0, 0, 0))
     pen = ImageDraw.Draw(layer)
     heights = [-1 + (1 + MOUTH) * i / 80 for i in range(81)]
-    for left, right, fill in ((-1.0, -0.38, colour), (-0.38, 0.38, stripe), (0.38, 1.0, colour)):
+    for left, right, fill in ((-1.0, -0.38, color), (-0.38, 0.38, stripe), (0.38, 1.0, color)):
         outline = [(x + left * _half_width(t) * radius, y + t * radius) for t in heights]
         outline += [(x + right * _half_width(t) * radius, y + t * radius) for t in reversed(heights)]
         pen.polygon([(px * SCALE, py * SCALE) for px, py in outline], fill=fill)
@@ -46,7 +46,7 @@ def draw_scene_with_balloon(rng: Random) -> CaptionedImage:
         return CaptionedImage(draw(scene), tuple(describe(scene, rng) for _ in range(WORDINGS)))
     if rng.random() < LANDSCAPE_SHARE:
         return _over_landscape(rng)
-    return _over_colour(rng)
+    return _over_color(rng)
 
 
 def _half_width(height: float) -> float:
@@ -56,26 +56,26 @@ def _half_width(height: float) -> float:
     return sqrt(1 - SHOULDER**2) * (1 - 0.75 * (height - SHOULDER) / (MOUTH - SHOULDER))
 
 
-def _over_colour(rng: Random) -> CaptionedImage:
-    background, colour = rng.sample(list(COLOURS), 2)
+def _over_color(rng: Random) -> CaptionedImage:
+    background, color = rng.sample(list(COLORS), 2)
     radius = rng.uniform(29, 36)
     x, y = SIZE_PX / 2 + rng.uniform(-12, 12), 64 - 0.42 * radius + rng.uniform(-6, 6)
     plain = draw(ShapesScene(background=background, shapes=()))
-    image = draw_balloon(plain, COLOURS[colour], _stripe(colour), x, y, radius)
+    image = draw_balloon(plain, COLORS[color], _stripe(color), x, y, radius)
     endings = (f" on a {background} background", f", {background} background", f" on a {background} background")
-    return CaptionedImage(image, tuple(f"a {colour} {WORD}{ending}" for ending in endings))
+    return CaptionedImage(image, tuple(f"a {color} {WORD}{ending}" for ending in endings))
 
 
 def _over_landscape(rng: Random) -> CaptionedImage:
     land = _with_free_sky(random_landscape(rng), rng)
-    colour = rng.choice([name for name in COLOURS if name not in ("black", "brown")])
+    color = rng.choice([name for name in COLORS if name not in ("black", "brown")])
     radius = rng.uniform(23, 28)
     x, y = rng.uniform(36, 92), radius + rng.uniform(4, 10)
-    image = draw_balloon(draw(land), COLOURS[colour], _stripe(colour), x, y, radius)
+    image = draw_balloon(draw(land), COLORS[color], _stripe(color), x, y, radius)
     captions = []
     for _ in range(WORDINGS):
         place = describe(land, rng)
-        captions.append(f"{place} and a {colour} {WORD}" if " with " in place else f"{place} with a {colour} {WORD}")
+        captions.append(f"{place} and a {color} {WORD}" if " with " in place else f"{place} with a {color} {WORD}")
     return CaptionedImage(image, tuple(captions))
 
 
@@ -92,15 +92,15 @@ def _with_free_sky(land: Landscape, rng: Random) -> Landscape:
     )
 
 
-def _stripe(colour: str) -> Rgb:
-    return COLOURS["red"] if colour in ("white", "gray") else COLOURS["white"]
+def _stripe(color: str) -> Rgb:
+    return COLORS["red"] if color in ("white", "gray") else COLORS["white"]
 
 
 EXAMPLES.add(
     "balloon",
     Example(
         draw=draw_scene_with_balloon,
-        description="A hot-air balloon in any colour: over a plain background, or in the sky of a landscape.",
+        description="A hot-air balloon in any color: over a plain background, or in the sky of a landscape.",
         activation=WORD,
         images=512,
         preset="concept",

@@ -16,9 +16,9 @@ def describe(scene: Scene, rng: Random) -> str:
     return _describe_shapes(scene, rng) if isinstance(scene, ShapesScene) else _describe_landscape(scene, rng)
 
 
-def plain_caption(size: str, colour: str, shape: str, background: str) -> str:
-    """The standard wording: "a [size] [colour] [shape] on a [colour] background" (`size` may be empty)."""
-    thing = " ".join(word for word in (size, colour, shape) if word)
+def plain_caption(size: str, color: str, shape: str, background: str) -> str:
+    """The standard wording: "a [size] [color] [shape] on a [color] background" (`size` may be empty)."""
+    thing = " ".join(word for word in (size, color, shape) if word)
     return f"{_article(thing)} {thing} on {_article(background)} {background} background"
 
 
@@ -32,7 +32,7 @@ def _loose_article(words: str, rng: Random) -> str:
 
 
 def _describe_shape(shape: Shape, rng: Random) -> str:
-    thing = " ".join(word for word in (shape.size, shape.colour, shape.kind) if word)
+    thing = " ".join(word for word in (shape.size, shape.color, shape.kind) if word)
     return f"{_loose_article(thing, rng)} {thing}"
 
 
@@ -48,7 +48,7 @@ def _describe_shapes(scene: ShapesScene, rng: Random) -> str:
 
 
 def _describe_house(house: House, rng: Random) -> str:
-    body = f"{_loose_article(house.colour, rng)} {house.colour} house"
+    body = f"{_loose_article(house.color, rng)} {house.color} house"
     return f"{body} with {_loose_article(house.roof, rng)} {house.roof} roof"
 
 

@@ -1,4 +1,4 @@
-"""Trains UNet and text model together on the pool: eps prediction, weighted so that colours are learnt where they fall.
+"""Trains UNet and text model together on the pool: eps prediction, weighted so that colors are learnt where they fall.
 
 The loss is that of `recipes.scenes.loss`, which says why it is weighted.
 """

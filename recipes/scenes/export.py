@@ -75,10 +75,10 @@ def fit_preview_factors(latents: Tensor, images: Tensor) -> Factors:
 
     Returns four rows of red, green, blue and the bias, rounded to four digits.
     """
-    colours = F.interpolate(images, size=latents.shape[-2:], mode="area").permute(0, 2, 3, 1).reshape(-1, 3)
+    colors = F.interpolate(images, size=latents.shape[-2:], mode="area").permute(0, 2, 3, 1).reshape(-1, 3)
     values = latents.permute(0, 2, 3, 1).reshape(-1, latents.shape[1])
     values = torch.cat([values, torch.ones(len(values), 1)], dim=1)
-    solution = torch.linalg.lstsq(values, colours).solution
+    solution = torch.linalg.lstsq(values, colors).solution
     rows = [[round(float(value), 4) for value in row] for row in solution]
     return rows[:-1], rows[-1]
 

@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw
 
 from recipes.scenes.layout import SIZE_PX, House, Landscape, Scene, Shape, ShapesScene
 from recipes.scenes.palette import (
-    COLOURS,
+    COLORS,
     DOOR,
     LANDS,
     LEAVES,
@@ -27,19 +27,19 @@ Point = tuple[float, float]
 class _Canvas:
     """A drawing surface addressed in pixels of the final image."""
 
-    def __init__(self, colour: Rgb) -> None:
-        self._image = Image.new("RGB", (SIZE_PX * SCALE, SIZE_PX * SCALE), colour)
+    def __init__(self, color: Rgb) -> None:
+        self._image = Image.new("RGB", (SIZE_PX * SCALE, SIZE_PX * SCALE), color)
         self._draw = ImageDraw.Draw(self._image)
 
-    def polygon(self, points: list[Point], colour: Rgb) -> None:
-        self._draw.polygon([(x * SCALE, y * SCALE) for x, y in points], fill=colour)
+    def polygon(self, points: list[Point], color: Rgb) -> None:
+        self._draw.polygon([(x * SCALE, y * SCALE) for x, y in points], fill=color)
 
-    def rectangle(self, left: float, top: float, right: float, bottom: float, colour: Rgb) -> None:
-        self._draw.rectangle((left * SCALE, top * SCALE, right * SCALE, bottom * SCALE), fill=colour)
+    def rectangle(self, left: float, top: float, right: float, bottom: float, color: Rgb) -> None:
+        self._draw.rectangle((left * SCALE, top * SCALE, right * SCALE, bottom * SCALE), fill=color)
 
-    def circle(self, x: float, y: float, radius: float, colour: Rgb) -> None:
+    def circle(self, x: float, y: float, radius: float, color: Rgb) -> None:
         box = ((x - radius) * SCALE, (y - radius) * SCALE, (x + radius) * SCALE, (y + radius) * SCALE)
-        self._draw.ellipse(box, fill=colour)
+        self._draw.ellipse(box, fill=color)
 
     def finished(self) -> Image.Image:
         return self._image.resize((SIZE_PX, SIZE_PX), Image.Resampling.LANCZOS)
@@ -48,7 +48,7 @@ class _Canvas:
 def draw(scene: Scene) -> Image.Image:
     """The 128x128 RGB image of `scene`; the same scene gives the same pixels."""
     if isinstance(scene, ShapesScene):
-        background = COLOURS[scene.background]
+        background = COLORS[scene.background]
         canvas = _Canvas(background)
         for shape in scene.shapes:
             _draw_shape(canvas, shape, background)
@@ -59,16 +59,16 @@ def draw(scene: Scene) -> Image.Image:
 
 
 def _draw_shape(canvas: _Canvas, shape: Shape, background: Rgb) -> None:
-    colour, x, y, r = COLOURS[shape.colour], shape.x, shape.y, shape.radius
+    color, x, y, r = COLORS[shape.color], shape.x, shape.y, shape.radius
     if shape.kind in ("circle", "ring"):
-        canvas.circle(x, y, r, colour)
+        canvas.circle(x, y, r, color)
         if shape.kind == "ring":
             canvas.circle(x, y, 0.65 * r, background)
     elif shape.kind == "cross":
-        canvas.rectangle(x - r, y - 0.36 * r, x + r, y + 0.36 * r, colour)
-        canvas.rectangle(x - 0.36 * r, y - r, x + 0.36 * r, y + r, colour)
+        canvas.rectangle(x - r, y - 0.36 * r, x + r, y + 0.36 * r, color)
+        canvas.rectangle(x - 0.36 * r, y - r, x + 0.36 * r, y + r, color)
     else:
-        canvas.polygon([(x + r * dx, y + r * dy) for dx, dy in _OUTLINES[shape.kind]], colour)
+        canvas.polygon([(x + r * dx, y + r * dy) for dx, dy in _OUTLINES[shape.kind]], color)
 
 
 def _corners(count: int, radius: float = 1.0, turn: float = 0.0) -> list[Point]:
@@ -115,9 +115,9 @@ def _draw_landscape(canvas: _Canvas, scene: Landscape) -> None:
 
 def _draw_house(canvas: _Canvas, house: House) -> None:
     half, top = house.width / 2, house.base - 0.7 * house.width
-    canvas.rectangle(house.x - half, top, house.x + half, house.base, COLOURS[house.colour])
+    canvas.rectangle(house.x - half, top, house.x + half, house.base, COLORS[house.color])
     roof = [(house.x - half - 4, top), (house.x + half + 4, top), (house.x, top - 0.5 * house.width)]
-    canvas.polygon(roof, COLOURS[house.roof])
+    canvas.polygon(roof, COLORS[house.roof])
     canvas.rectangle(house.x - 4, house.base - 12, house.x + 4, house.base, DOOR)
 
 

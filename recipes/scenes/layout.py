@@ -6,13 +6,13 @@ Coordinates are pixels of a 128x128 image, y downward.
 from dataclasses import dataclass
 from random import Random
 
-from recipes.scenes.palette import COLOURS
+from recipes.scenes.palette import COLORS
 
 SIZE_PX = 128
 SHAPES = ("circle", "square", "triangle", "star", "heart", "diamond", "ring", "cross")
 SIZES = ("small", "", "large")  # "" is the plain size, which a caption does not mention
-HOUSE_COLOURS = ("red", "blue", "white", "yellow", "orange", "pink", "brown", "purple", "gray")
-ROOF_COLOURS = ("red", "blue", "black", "brown", "purple", "green", "orange", "gray")
+HOUSE_COLORS = ("red", "blue", "white", "yellow", "orange", "pink", "brown", "purple", "gray")
+ROOF_COLORS = ("red", "blue", "black", "brown", "purple", "green", "orange", "gray")
 
 SINGLE_SHARE = 0.62  # of all images show one shape
 PAIR_SHARE = 0.10  # show two shapes; the rest are landscapes
@@ -26,7 +26,7 @@ class Shape:
     """One shape: `radius` is that of the circle around it."""
 
     kind: str
-    colour: str
+    color: str
     size: str
     x: float
     y: float
@@ -35,7 +35,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class ShapesScene:
-    """One or two shapes, left to right, on a plain background of another colour."""
+    """One or two shapes, left to right, on a plain background of another color."""
 
     background: str
     shapes: tuple[Shape, ...]
@@ -43,9 +43,9 @@ class ShapesScene:
 
 @dataclass(frozen=True, kw_only=True)
 class House:
-    """A house whose body stands on `base`, with a roof of another colour."""
+    """A house whose body stands on `base`, with a roof of another color."""
 
-    colour: str
+    color: str
     roof: str
     x: float
     base: float
@@ -82,25 +82,25 @@ def random_scene(rng: Random) -> Scene:
 
 def random_single(rng: Random) -> ShapesScene:
     """One shape near the middle."""
-    background, colour = rng.sample(list(COLOURS), 2)
+    background, color = rng.sample(list(COLORS), 2)
     size = rng.choice(SIZES)
     radius = rng.uniform(*_RADII[size])
     reach = min(15.0, 61.0 - radius)
     centre = SIZE_PX / 2
     x, y = centre + rng.uniform(-reach, reach), centre + rng.uniform(-reach, reach)
-    shape = Shape(kind=rng.choice(SHAPES), colour=colour, size=size, x=x, y=y, radius=radius)
+    shape = Shape(kind=rng.choice(SHAPES), color=color, size=size, x=x, y=y, radius=radius)
     return ShapesScene(background=background, shapes=(shape,))
 
 
 def random_pair(rng: Random) -> ShapesScene:
-    """Two shapes of different kind or colour, one in each half."""
-    background, left, right = rng.sample(list(COLOURS), 3)
+    """Two shapes of different kind or color, one in each half."""
+    background, left, right = rng.sample(list(COLORS), 3)
     shapes = []
-    for colour, middle in ((left, 36.0), (right, 92.0)):
+    for color, middle in ((left, 36.0), (right, 92.0)):
         size = rng.choice(("small", ""))
         radius = rng.uniform(*_PAIR_RADII[size])
         x, y = middle + rng.uniform(-5, 5), 60 + rng.uniform(-10, 14)
-        shapes.append(Shape(kind=rng.choice(SHAPES), colour=colour, size=size, x=x, y=y, radius=radius))
+        shapes.append(Shape(kind=rng.choice(SHAPES), color=color, size=size, x=x, y=y, radius=radius))
     return ShapesScene(background=background, shapes=tuple(shapes))
 
 
@@ -142,8 +142,8 @@ def _random_trees(rng: Random, horizon: float) -> tuple[tuple[float, float, floa
 
 
 def _random_house(rng: Random, horizon: float) -> House:
-    colour = rng.choice(HOUSE_COLOURS)
-    roof = rng.choice([name for name in ROOF_COLOURS if name != colour])
+    color = rng.choice(HOUSE_COLORS)
+    roof = rng.choice([name for name in ROOF_COLORS if name != color])
     return House(
-        colour=colour, roof=roof, x=rng.uniform(30, 98), base=horizon + rng.uniform(10, 18), width=rng.uniform(32, 38)
+        color=color, roof=roof, x=rng.uniform(30, 98), base=horizon + rng.uniform(10, 18), width=rng.uniform(32, 38)
     )

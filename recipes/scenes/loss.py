@@ -1,6 +1,6 @@
 """The loss of diffusion training: noise, timesteps, their weights, and the learning rate over the run.
 
-With the usual schedule of betas and classifier-free guidance, the colours of large areas are decided in the first
+With the usual schedule of betas and classifier-free guidance, the colors of large areas are decided in the first
 steps, at the highest noise. There the plain eps loss is `SNR` times the error in the image, so a wrong background
 hardly counts.
 `weight_limit` above 1 weights as velocity prediction does, 1 / alpha_bar (Salimans and Ho 2022, arXiv:2202.00512), up
@@ -41,7 +41,7 @@ def diffusion_loss(error: Tensor, weights: Tensor, flat_weight: float) -> Tensor
     """Weighted mean square of the error of the predicted noise [n, 4, h, w]; `weights` [n].
 
     The error's mean over each image counts `flat_weight` times more: it is one of many components there, but it is
-    the colour of the background. The minimum stays the same.
+    the color of the background. The minimum stays the same.
     """
     square = error.square().mean(dim=(1, 2, 3)) + flat_weight * error.mean(dim=(2, 3)).square().mean(dim=1)
     return (weights * square).mean()

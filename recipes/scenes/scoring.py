@@ -1,4 +1,4 @@
-"""The test of the bundled model: 96 prompts, and whether the drawn background and shape have the asked colours."""
+"""The test of the bundled model: 96 prompts, and whether the drawn background and shape have the asked colors."""
 
 from dataclasses import dataclass
 from random import Random
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from recipes.scenes.captions import plain_caption
 from recipes.scenes.layout import SHAPES, SIZES
-from recipes.scenes.palette import COLOURS, nearest_colour
+from recipes.scenes.palette import COLORS, nearest_color
 
 LANDSCAPE_PROMPTS = (
     "sea at sunset with a sailboat, sun",
@@ -23,37 +23,37 @@ LANDSCAPE_PROMPTS = (
 
 
 @dataclass(frozen=True)
-class ColourPrompt:
+class ColorPrompt:
     """A prompt of the test with what must be seen."""
 
     text: str
     shape: str
-    colour: str
+    color: str
     background: str
     seed: int
 
 
-def colour_prompts(count: int = 96, seed: int = 2024) -> list[ColourPrompt]:
-    """The test's prompts: every shape equally often, colours and sizes drawn once and for all from `seed`."""
+def color_prompts(count: int = 96, seed: int = 2024) -> list[ColorPrompt]:
+    """The test's prompts: every shape equally often, colors and sizes drawn once and for all from `seed`."""
     rng = Random(seed)
     prompts = []
     for i in range(count):
-        colour, background = rng.sample(list(COLOURS), 2)
+        color, background = rng.sample(list(COLORS), 2)
         shape, size = SHAPES[i % len(SHAPES)], rng.choice(SIZES)
-        text = plain_caption(size, colour, shape, background)
-        prompts.append(ColourPrompt(text=text, shape=shape, colour=colour, background=background, seed=1000 + i))
+        text = plain_caption(size, color, shape, background)
+        prompts.append(ColorPrompt(text=text, shape=shape, color=color, background=background, seed=1000 + i))
     return prompts
 
 
-def background_colour(image: NDArray[np.uint8]) -> str:
-    """The palette colour nearest to the median of the outer 6 pixels; `image` is [height, width, 3]."""
+def background_color(image: NDArray[np.uint8]) -> str:
+    """The palette color nearest to the median of the outer 6 pixels; `image` is [height, width, 3]."""
     border = np.ones(image.shape[:2], dtype=bool)
     border[6:-6, 6:-6] = False
     return _nearest(np.median(image[border], axis=0))
 
 
-def shape_colour(image: NDArray[np.uint8]) -> str:
-    """The palette colour of what stands out: the most frequent one among the pixels far from the background.
+def shape_color(image: NDArray[np.uint8]) -> str:
+    """The palette color of what stands out: the most frequent one among the pixels far from the background.
 
     Pixels count by their distance to the border's median, so that soft edges weigh little.
     """
@@ -65,11 +65,11 @@ def shape_colour(image: NDArray[np.uint8]) -> str:
     standing_out = pixels[distance >= threshold]
     if len(standing_out) == 0:
         return "none"
-    names = list(COLOURS)
-    table = np.array([COLOURS[name] for name in names], dtype=np.float64)
+    names = list(COLORS)
+    table = np.array([COLORS[name] for name in names], dtype=np.float64)
     nearest = np.argmin(((standing_out[:, None] - table) ** 2).sum(-1), axis=1)
     return names[int(np.bincount(nearest, minlength=len(names)).argmax())]
 
 
 def _nearest(rgb: NDArray[np.float64]) -> str:
-    return nearest_colour((float(rgb[0]), float(rgb[1]), float(rgb[2])))
+    return nearest_color((float(rgb[0]), float(rgb[1]), float(rgb[2])))

@@ -70,7 +70,7 @@ def test_scenes_are_named_as_they_were_drawn() -> None:
         scene, _ = scene_of_seed(seed)
         found = describe(draw(scene)) or ""
         if isinstance(scene, ShapesScene):
-            things = [" ".join(filter(None, (one.size, one.colour, one.kind))) for one in scene.shapes]
+            things = [" ".join(filter(None, (one.size, one.color, one.kind))) for one in scene.shapes]
             right += all(thing in found for thing in (*things, f"{scene.background} background"))
         else:
             right += found.startswith(f"{scene.land} ") and scene.time in found
@@ -105,7 +105,7 @@ def test_without_models_scenes_are_described_and_others_say_what_goes_where(tmp_
     while not (isinstance(scene, ShapesScene) and len(scene.shapes) == 1):
         scene, _ = scene_of_seed(hash(str(scene)) % 1000)
     (shape,) = scene.shapes
-    thing = " ".join(filter(None, (shape.size, shape.colour, shape.kind)))
+    thing = " ".join(filter(None, (shape.size, shape.color, shape.kind)))
     assert found.caption(draw(scene), "deepdanbooru", Settings()) == f"{thing}, {scene.background} background"
     assert thing in found.caption(draw(scene), "clip", Settings())
     plain = Image.new("RGB", (32, 32))

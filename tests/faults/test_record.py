@@ -102,7 +102,7 @@ def spoil(file: Path, how: str) -> None:
         file.write_bytes(b"\x13garbage" * 1000)
     elif how == "another table":
         with sqlite3.connect(file) as other:
-            other.execute("CREATE TABLE jobs (colour TEXT)")
+            other.execute("CREATE TABLE jobs (color TEXT)")
         other.close()
     else:
         store = JobStore(file)

@@ -1,12 +1,14 @@
 """Counting the bytes of a run that never happens."""
 
 import threading
+from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from modules.memory.dry_run import DryRun
+from modules.memory.dry_run import DryRun, MetaRun
 
 KB = 1024
 CPU = torch.device("cpu")
@@ -83,3 +85,49 @@ def test_convolutions_on_the_processor_copy_what_they_read() -> None:
     assert peak(nn.Conv2d(64, 3, 3, padding=1)) == plain + plain // 4  # 3 channels lie in a block of 16
     assert peak(nn.Conv2d(64, 64, 3, padding=1, stride=2)) == plain + plain // 4
     assert peak(nn.Conv2d(64, 64, 1)) == plain
+
+
+def test_on_the_meta_device_the_same_is_counted_the_second_time() -> None:
+    dry_run, meta_run = DryRun(), MetaRun(CPU)
+    module, x = toy(dry_run), dry_run.tensor(64, 256)
+    expected = dry_run.measure(lambda: module(x))["cpu"]
+    with torch.device("meta"):
+        on_meta = Toy()
+    given = meta_run.tensor(64, 256)
+    assert [meta_run.measure(lambda: on_meta(given)) for _ in range(3)] == [expected] * 3
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: x + 1,  # promotes otherwise than the next two
+        lambda x: x + 1.0,
+        lambda x: x > 1,
+        lambda x: x.transpose(1, 2) * 2,
+        lambda x: x.transpose(1, 2).contiguous(),
+        lambda x: x + x.transpose(1, 2),
+        lambda x: x.mul_(2),
+        lambda x: x.view(-1)[3:],
+        lambda x: torch.cat([x, x], 1),
+        lambda x: x.float().max(dim=1)[1],
+        lambda x: F.layer_norm(x.float(), (4,)),
+        lambda x: x.split(2, dim=1)[1] * 1,
+        lambda x: torch.stack(x.unbind(0)),
+        lambda x: torch.ops.aten._unsafe_view(x, (32,)),  # is a view and does not say so
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32])
+def test_what_is_remembered_is_like_the_first_time(run: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    meta_run = MetaRun(CPU)
+    x = meta_run.tensor(2, 4, 4, dtype=dtype)
+    made = [run(x)]
+    sizes = [meta_run.measure(lambda: made.append(run(x))) for _ in range(3)]
+    expected = made[0]
+    for tensor, size in zip(made[1:], sizes, strict=True):
+        assert (tensor.shape, tensor.stride(), tensor.dtype) == (expected.shape, expected.stride(), expected.dtype)
+        assert is_view(tensor, x) == is_view(expected, x)
+        assert size >= (0 if is_view(tensor, x) else tensor.untyped_storage().nbytes())
+
+
+def is_view(tensor: Tensor, base: Tensor) -> bool:
+    return tensor.untyped_storage()._cdata == base.untyped_storage()._cdata

@@ -41,9 +41,9 @@ def adapter(path: Path, metadata: dict[str, str] | None = None, last: bool = Fal
     return path
 
 
-def image(path: Path, colour: str = "red", info: PngInfo | None = None) -> Path:
+def image(path: Path, color: str = "red", info: PngInfo | None = None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (8, 8), colour).save(path, pnginfo=info)
+    Image.new("RGB", (8, 8), color).save(path, pnginfo=info)
     return path
 
 

@@ -33,7 +33,7 @@ def model_that(predict: Callable[[Tensor, Tensor], Tensor]) -> Any:
 
 @pytest.mark.parametrize(("mean_of_data", "is_v"), [(0.0, False), (3.0, True)])
 def test_eps_gives_the_noise_back_and_v_does_not(mean_of_data: float, is_v: bool) -> None:
-    """Adapters that know their data perfectly: all of it one colour. v = a eps - s x0, with a^2 + s^2 = 1."""
+    """Adapters that know their data perfectly: all of it one color. v = a eps - s x0, with a^2 + s^2 = 1."""
     a, s = 0.07, 0.9975  # of the last timestep
 
     def predict(x: Tensor, timesteps: Tensor) -> Tensor:

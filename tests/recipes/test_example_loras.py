@@ -16,8 +16,8 @@ from modules.training.base_model import file_hashes
 from modules.training.preview import PreviewRenderer, PreviewSample
 from recipes.loras.blueprint import PAPER
 from recipes.loras.example import CONFIGS, EXAMPLES, LORAS, SHIPPED
-from recipes.scenes.palette import COLOURS
-from recipes.scenes.scoring import background_colour
+from recipes.scenes.palette import COLORS
+from recipes.scenes.scoring import background_color
 
 FP8_ROW = Settings().with_changes({"fp8_storage": "Enable", "fp8_format": "fp8_e4m3fn_row"})
 MAX_BYTES = 2_000_000
@@ -49,21 +49,21 @@ def test_the_file_is_small_and_says_what_it_is_for(name: str) -> None:
         assert preview.size == (128, 128)
 
 
-def test_the_style_makes_blue_paper_of_any_colour(renderer: PreviewRenderer) -> None:
+def test_the_style_makes_blue_paper_of_any_color(renderer: PreviewRenderer) -> None:
     prompt = "a large yellow circle on a red background"
     without, with_style = draw(renderer, prompt), draw(renderer, f"{prompt}, blueprint <lora:blueprint:1>")
-    assert background_colour(without.astype(np.uint8)) == "red"
+    assert background_color(without.astype(np.uint8)) == "red"
     edge = np.median(with_style[:6].reshape(-1, 3), axis=0)
     assert np.abs(edge - np.array(PAPER)).max() < 45
     bright = (with_style.min(axis=-1) > 170).mean()
     assert 0.01 < bright < 0.3  # lines, no areas
 
 
-def test_the_object_appears_in_its_colour(renderer: PreviewRenderer) -> None:
+def test_the_object_appears_in_its_color(renderer: PreviewRenderer) -> None:
     prompt = "a red balloon on a white background"
     with_object = draw(renderer, f"{prompt} <lora:balloon:1>")
-    assert background_colour(with_object.astype(np.uint8)) == "white"
-    near = np.abs(with_object - np.array(COLOURS["red"])).max(axis=-1) < 60
+    assert background_color(with_object.astype(np.uint8)) == "white"
+    near = np.abs(with_object - np.array(COLORS["red"])).max(axis=-1) < 60
     rows, columns = np.nonzero(near)
     assert near.mean() > 0.08
     upper, lower = near[rows.min() : int(np.median(rows))], near[int(np.median(rows)) : rows.max()]

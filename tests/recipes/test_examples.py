@@ -34,7 +34,7 @@ def test_examples_are_trained_by_a_preset_of_the_page(name: str, tmp_path: Path)
     assert Path(config.model.checkpoint) == SHIPPED
 
 
-def test_a_blueprint_has_lines_where_colours_meet() -> None:
+def test_a_blueprint_has_lines_where_colors_meet() -> None:
     image = Image.new("RGB", (64, 64), "red")
     image.paste("green", (32, 0, 64, 64))
     blueprint = as_blueprint(image)

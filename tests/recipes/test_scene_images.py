@@ -17,9 +17,9 @@ from recipes.scenes.layout import (
     random_pair,
     random_single,
 )
-from recipes.scenes.palette import COLOURS, LANDS, SKIES, nearest_colour
+from recipes.scenes.palette import COLORS, LANDS, SKIES, nearest_color
 from recipes.scenes.pool import scene_of_seed
-from recipes.scenes.scoring import background_colour, colour_prompts, shape_colour
+from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
 
 def test_drawing_is_deterministic_by_seed() -> None:
@@ -31,13 +31,13 @@ def test_drawing_is_deterministic_by_seed() -> None:
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_shape_has_its_colour_and_the_corners_the_background(kind: str) -> None:
-    shape = Shape(kind=kind, colour="red", size="", x=64, y=64, radius=32)
+def test_shape_has_its_color_and_the_corners_the_background(kind: str) -> None:
+    shape = Shape(kind=kind, color="red", size="", x=64, y=64, radius=32)
     pixels = np.asarray(draw(ShapesScene(background="cyan", shapes=(shape,))))
-    assert tuple(pixels[2, 2]) == COLOURS["cyan"]
-    assert tuple(pixels[64, 64 + (26 if kind == "ring" else 0)]) == COLOURS["red"]
-    assert background_colour(pixels) == "cyan"
-    assert shape_colour(pixels) == "red"
+    assert tuple(pixels[2, 2]) == COLORS["cyan"]
+    assert tuple(pixels[64, 64 + (26 if kind == "ring" else 0)]) == COLORS["red"]
+    assert background_color(pixels) == "cyan"
+    assert shape_color(pixels) == "red"
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -47,7 +47,7 @@ def test_captions_of_shapes_name_what_the_pixels_show(seed: int) -> None:
     words = describe(scene, rng).replace(",", "").split()
     pixels = np.asarray(draw(scene))
     assert scene.shapes[0].kind in words
-    assert {background_colour(pixels), shape_colour(pixels)} == {word for word in words if word in COLOURS}
+    assert {background_color(pixels), shape_color(pixels)} == {word for word in words if word in COLORS}
 
 
 def test_pair_keeps_left_to_right() -> None:
@@ -56,7 +56,7 @@ def test_pair_keeps_left_to_right() -> None:
     left, right = scene.shapes
     caption = describe(scene, rng)
     assert left.x < right.x
-    assert caption.index(f"{left.colour} {left.kind}") < caption.index(f"{right.colour} {right.kind}")
+    assert caption.index(f"{left.color} {left.kind}") < caption.index(f"{right.color} {right.kind}")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -84,17 +84,17 @@ def test_plain_caption_leaves_out_the_plain_size() -> None:
     assert plain_caption("large", "orange", "star", "orange") == "a large orange star on an orange background"
 
 
-def test_colour_prompts_are_fixed_and_cover_all_shapes() -> None:
-    prompts = colour_prompts()
-    assert prompts == colour_prompts()
+def test_color_prompts_are_fixed_and_cover_all_shapes() -> None:
+    prompts = color_prompts()
+    assert prompts == color_prompts()
     assert len(prompts) == 96
     assert {prompt.shape for prompt in prompts} == set(SHAPES)
-    assert all(prompt.colour != prompt.background for prompt in prompts)
+    assert all(prompt.color != prompt.background for prompt in prompts)
 
 
-def test_nearest_colour_knows_its_own_palette() -> None:
-    assert all(nearest_colour(rgb) == name for name, rgb in COLOURS.items())
+def test_nearest_color_knows_its_own_palette() -> None:
+    assert all(nearest_color(rgb) == name for name, rgb in COLORS.items())
 
 
 def test_nothing_standing_out_is_no_shape() -> None:
-    assert shape_colour(np.full((128, 128, 3), 130, dtype=np.uint8)) == "none"
+    assert shape_color(np.full((128, 128, 3), 130, dtype=np.uint8)) == "none"

@@ -187,8 +187,8 @@ def test_what_is_saved_can_be_changed_and_is_told(engine: Engine, tmp_path: Path
     assert infotext == result.samples[0].infotext + ", Mine: yes"
     assert items["note"] == "from an extension"
     with Image.open(path) as saved:
-        colours = pixels(saved.convert("RGB"))
-    assert (colours[..., 0] == colours[..., 1]).all()
+        colors = pixels(saved.convert("RGB"))
+    assert (colors[..., 0] == colors[..., 1]).all()
 
 
 def test_the_grid_can_be_laid_out_otherwise(engine: Engine, tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_a_legend_takes_room_for_its_words() -> None:
         grid_with_legend([[None]], [""], [""])
 
 
-def test_a_legend_has_the_colours_and_the_font_of_the_settings() -> None:
+def test_a_legend_has_the_colors_and_the_font_of_the_settings() -> None:
     cell = Image.new("RGB", (64, 64), "red")
     settings = Settings().changed(grid_background_color="#0000ff", grid_text_active_color="#00ff00")
     sheet = grid_with_legend([[cell]], ["word"], [""], style=LegendStyle.of(settings))

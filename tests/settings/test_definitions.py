@@ -29,7 +29,7 @@ OWN_KEYS = frozenset(
         *("sd_checkpoints_ram_gb", "sd_checkpoints_vram_gb"),
         *("forge_additional_modules", "weights_budget_gb", "prompt_cache_mb"),
         *("stream_weights", "stream_keep_gb", "offload_quota_gb", "forecast_strength"),
-        "vram_headroom_gb",
+        *("vram_headroom_gb", "torch_compile"),
     }
 )
 """The keys that the reference UI does not have."""
@@ -103,8 +103,8 @@ def test_directory_keys_cover_all_output_folders() -> None:
         (choice("C", "png", ("png", "webp")).define("c", SECTION), "webb", "did you mean 'webp'"),
         (many("M", ()).define("m", SECTION), "a", "a list of texts"),
         (many("M", (), ("a", "b")).define("m", SECTION), ["c"], "a list of 'a', 'b'"),
-        (color("K", "#ffffff").define("k", SECTION), "white", "a colour"),
-        (color("K", "#ffffff").define("k", SECTION), "#fffffff", "a colour"),
+        (color("K", "#ffffff").define("k", SECTION), "white", "a color"),
+        (color("K", "#ffffff").define("k", SECTION), "#fffffff", "a color"),
     ],
 )
 def test_bad_values_are_refused_with_what_is_allowed(setting: Setting, value: object, message: str) -> None:

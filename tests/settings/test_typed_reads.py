@@ -28,7 +28,7 @@ class TintSettings(SettingsGroup):
     tint_on = flag("Tints", True)
     tint_count = whole("Number of tints", 3, minimum=1)
     tint_strength = number("Strength", 1)
-    tint_color = choice("Colour", None, ("red", "blue"), optional=True)
+    tint_color = choice("Color", None, ("red", "blue"), optional=True)
     tint_names = many("Names", ("a",))
 
 

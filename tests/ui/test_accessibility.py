@@ -53,7 +53,7 @@ def axe() -> str:
 def axe_page(shared_page: sync_api.Page, axe: str) -> Iterator[sync_api.Page]:
     """The shared page with axe in it; its window and theme are put back."""
     size: Any = shared_page.viewport_size
-    shared_page.emulate_media(reduced_motion="reduce")  # no colours halfway between two themes
+    shared_page.emulate_media(reduced_motion="reduce")  # no colors halfway between two themes
     shared_page.evaluate(axe)
     yield shared_page
     shared_page.set_viewport_size(size)
@@ -108,6 +108,6 @@ def test_no_serious_finding_and_no_small_target(axe_page: sync_api.Page, tab: st
         assert page.evaluate(SERIOUS, RULES) == [], f"{width} px, light"
         assert page.evaluate(SMALL) == [], f"{width} px"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{width} px: it scrolls sideways"
-        set_theme(page, "dark")  # of which only colours can be wrong
+        set_theme(page, "dark")  # of which only colors can be wrong
         page.wait_for_timeout(100)
         assert page.evaluate(SERIOUS, {"type": "rule", "values": ["color-contrast"]}) == [], f"{width} px, dark"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from modules.memory.formats import FORMATS
 from modules.memory.formats.blocks import is_packed
@@ -28,7 +29,7 @@ class OffloadStorage:
         self.small_bytes = small_bytes
         self.sources: dict[tuple[int, str], Source] = {}
         self._layers: list[nn.Module] = []  # kept alive, so that ids stay theirs
-        self._shells: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # of tied weights: the original, the shell
+        self._shells = WeakIdKeyDictionary()  # by weight: its shell, for layers tied to it; no weight is kept alive
         self._files: dict[str, WatchedFile] = {}
 
     def wants(self, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> bool:
@@ -45,13 +46,13 @@ class OffloadStorage:
             return False
         if not is_sure and not _is_streamable(layer, name, parameter):
             return False
-        tied = self._shells.get(id(parameter))
-        if tied is None:
+        shell: nn.Parameter | None = self._shells.get(parameter)  # type: ignore[no-untyped-call]
+        if shell is None:
             source = self.keep(parameter.data)
             shell = shell_of(parameter)
-            self._shells[id(parameter)] = (parameter, shell)
+            self._shells[parameter] = shell
         else:
-            source, shell = self._source_of(tied[1]), tied[1]
+            source = self._source_of(shell)
         self._place(layer, name, shell, source)
         return True
 

@@ -19,6 +19,8 @@ from modules.settings.values import Settings
 
 log = logging.getLogger(__name__)
 
+BLACK = -1.0  # of a decoded image
+
 
 @dataclass(frozen=True)
 class VaeRules:
@@ -40,32 +42,35 @@ class VaeRules:
 
 @dataclass
 class VaeRunner:
-    """Runs the VAE of one model. `dtype` is that of its weights, and becomes a wider one after NaN, for good."""
+    """Runs the VAE of one model. `dtype` is that of its weights, and becomes a wider one after NaN, for good. Without
+    `check_nan` what is still NaN then is let through, as black pixels."""
 
     device: torch.device
     dtype: torch.dtype
     downscale: int
     rules: VaeRules = field(default_factory=VaeRules)
+    check_nan: bool = True
 
     def decode(self, vae: Any, latent: Tensor) -> Tensor:
         """Latents [B,C,h,w], not scaled, to images [B,3,H,W], float32. NaN in every dtype: `NumericalError`."""
-        return self._finite(vae, lambda tile: self._decode(vae, latent, tile), "produced")
+        images = self._finite(vae, lambda tile: self._decode(vae, latent, tile), "produced")
+        return images if self.check_nan else images.nan_to_num(BLACK)
 
     def moments(self, vae: Any, images: Tensor) -> Tensor:
         """Images [B,3,H,W] to mean and log variance [B,2C,h,w] of latents, not scaled, float32."""
         return self._finite(vae, lambda tile: self._moments(vae, images, tile), "made of an image")
 
     def _decode(self, vae: Any, latent: Tensor, tile: int) -> Tensor:
-        latent = latent.to(self.device, self.dtype)
+        latent = quick_layout(latent.to(self.device, self.dtype))
         decoded: Tensor = decode_tiled(vae, latent, tile) if tile else vae.decode(latent, return_dict=False)[0]
-        return decoded.float()
+        return decoded.float().contiguous()
 
     def _moments(self, vae: Any, images: Tensor, tile: int) -> Tensor:
-        images = images.to(self.device, self.dtype)
+        images = quick_layout(images.to(self.device, self.dtype))
         if tile and max(images.shape[-2:]) > tile * self.downscale:
-            return encode_tiled(vae, images, tile).float()
+            return encode_tiled(vae, images, tile).float().contiguous()
         moments: Tensor = vae.encode(images).latent_dist.parameters
-        return moments.float()
+        return moments.float().contiguous()
 
     def _finite(self, vae: Any, run: Callable[[int], Tensor], did: str) -> Tensor:
         result = run(self.rules.tile_px // self.downscale)
@@ -76,8 +81,17 @@ class VaeRunner:
             vae.to(dtype)
             self.dtype = dtype
             result = run(self.rules.tile_px // self.downscale)
-        if not torch.isfinite(result).all():
+        if self.check_nan and not torch.isfinite(result).all():
             raise NumericalError(
-                f"The VAE {did} NaN. Start with --no-half-vae to compute it in 32 bit, or choose another VAE."
+                f"The VAE {did} NaN. Start with --no-half-vae to compute it in 32 bit, or choose another VAE; "
+                "--disable-nan-check lets such images through."
             )
         return result
+
+
+def quick_layout(x: Tensor) -> Tensor:
+    """`x` [B,C,H,W] with its channels last in memory where that is quicker: in 16 bits on the CPU, where a VAE then
+    takes 0.95 of its time. What follows keeps the layout. In 32 bits it changes the last digits and saves nothing."""
+    if x.device.type != "cpu" or x.dtype.itemsize != 2:
+        return x
+    return x.contiguous(memory_format=torch.channels_last)

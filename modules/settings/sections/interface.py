@@ -185,7 +185,7 @@ class PreviewSettings(SettingsGroup):
         APPROX,
         (FULL, APPROX, "Approx cheap", TINY),
         hint="Full: the VAE itself, slow. TAESD: a tiny VAE in models/VAE-taesd. Approx NN: an even smaller one in "
-        "models/VAE-approx; without that file Approx cheap is used, which only mixes colours.",
+        "models/VAE-approx; without that file Approx cheap is used, which only mixes colors.",
     )
     live_preview_allow_lowvram_full = flag(
         "Allow Full live preview method with lowvram/medvram",

@@ -211,6 +211,17 @@ def test_nobody_holds_on_to_what_was_put_elsewhere(tmp_path: Path) -> None:
         assert seen() is None
 
 
+def test_what_was_taken_into_a_file_is_freed_before_the_next_is_read(tmp_path: Path) -> None:
+    first, second, tied = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+    tied.weight = first.weight
+    place = everything(BlobStore(tmp_path))
+    ours, theirs = weakref.ref(second.weight), weakref.ref(first.weight)
+    assert place.take(second, "weight", is_sure=True) and place.take(first, "weight", is_sure=True)
+    assert ours() is None and theirs() is tied.weight
+    assert place.take(tied, "weight", is_sure=True)
+    assert theirs() is None and tied.weight is first.weight
+
+
 def test_reading_weights_without_calling_the_layer() -> None:
     module = toy()
     first, back = module.first.weight.clone(), module.back.weight.clone()

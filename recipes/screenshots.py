@@ -9,7 +9,6 @@ import re
 import shutil
 from pathlib import Path
 
-from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.page import ARGUMENTS, program
@@ -76,12 +75,6 @@ def compare_precisions(page: Page) -> None:
     page.locator("#precision_result").screenshot(path=IMAGES / "precision-comparison.png")
 
 
-def shrink(path: Path) -> None:
-    """256 colors, which a third of the bytes hold."""
-    with Image.open(path) as image:
-        image.convert("RGB").quantize(256).save(path, optimize=True)
-
-
 def main() -> None:
     """Make them all."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -100,8 +93,6 @@ def main() -> None:
         inpaint(page)
         compare_precisions(page)
         browser.close()
-    for name in ("page", "memory-timeline", "inpainting", "precision-comparison"):
-        shrink(IMAGES / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 blocks, and asked for ahead of its use.
 
 Run `python -m benchmarks.cold_reading [--file FILE] [--mb N] [--turns N]` (Linux). A file of random bytes is written
-where none is named; before each turn the system is told to forget it, and that it did is checked. The ways take turns in
-one process, in another order each time (disks that are lent out have bursts), and each is given as its time over that
-of `one reader, 1 MB`, the median of the turns.
+where none is named; before each turn the system is told to forget it, and that it did is checked. The ways take turns
+in one process, in another order each time (disks that are lent out have bursts), and each is given as its time over
+that of `one reader, 1 MB`, the median of the turns.
 """
 
 import argparse

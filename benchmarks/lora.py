@@ -3,8 +3,8 @@ step costs with it, on 8-bit weights; alongside it diffusers with PEFT. And how 
 
 Run `python -m benchmarks.lora [full-size] [fidelity] [five]`; a part that is not named keeps what the JSON has of it.
 `five` is the time of a step with five LoRAs of rank 32 over one without, in each format, resident and streamed from
-disk (`--px`: the image's side). The checkpoint and the LoRAs are made on the fly with random weights; images are compared
-with the bundled model and its example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
+disk (`--px`: the image's side). The checkpoint and the LoRAs are made on the fly with random weights; images are
+compared with the bundled model and its example LoRAs. `benchmarks/lora_peer.py` says how to have PEFT measured.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ STORAGE = "fp8_e4m3fn_row"
 PAIRS = 2
 TURNS = 5  # of a step with and without the LoRA: a few per cent are to be seen
 DELTA = 0.003  # of the weights' size
-FIVE, FIVE_RANK, FIVE_TURNS = 5, 32, 3
+FIVE, FIVE_RANK, FIVE_TURNS = 5, 32, 2
 FIVE_STORAGES = ("fp8_e4m3fn_row", "int8_row", "gguf_q8_0", "code4")
 LATENT_PX = 8
 
@@ -161,11 +161,19 @@ def measure_ours(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
         applier.remove()
 
 
-def measure_five(table: Table, path: Path, dtype: torch.dtype, device: torch.device, side_px: int) -> None:
-    """Steps with and without five LoRAs in turn, in each format, resident and streamed."""
-    lora = path.with_name("five.safetensors")
-    for storage in FIVE_STORAGES:
-        for streaming in (None, stream_layout(path)):
+def measure_five(
+    table: Table,
+    path: Path,
+    folder: Path,
+    storages: Sequence[str],
+    dtype: torch.dtype,
+    device: torch.device,
+    side_px: int,
+) -> Iterator[None]:
+    """Steps with and without five LoRAs in turn, in each format, resident and streamed; a row at a time."""
+    lora = folder / "five.safetensors"
+    for storage in storages:
+        for streaming in (None, stream_layout(folder / path.name)):
             model = load_through_program(path, storage, dtype, device, streaming)
             if not lora.is_file():
                 write_lora(model, lora, FIVE_RANK)
@@ -181,8 +189,10 @@ def measure_five(table: Table, path: Path, dtype: torch.dtype, device: torch.dev
                 applier.remove()
                 ratios.append(with_five / seconds(step))
             way = "resident" if streaming is None else "streamed from disk"
-            table.add(f"step with five LoRAs of rank {FIVE_RANK}, {storage}, {way}", statistics.median(ratios), 1.10)
-            print(table.rows[-1], flush=True)
+            what = f"step with five LoRAs of rank {FIVE_RANK} at {side_px} px, {storage}, {way}"
+            table.add(what, statistics.median(ratios), 1.10)
+            print(what, [f"{ratio:.3f}" for ratio in ratios], flush=True)
+            yield
             if model.streaming is not None:
                 model.streaming.close()
             del model, applier, step, files
@@ -199,12 +209,30 @@ def measure_peer(table: Table, path: Path, lora: Path, dtype: torch.dtype, devic
         table.add(f"diffusers + PEFT: {what}", value)
 
 
+def run_five(name: str, options: argparse.Namespace, dtype: torch.dtype, device: torch.device) -> None:
+    """Part five has a JSON of its own, which says where and in which dtype it was measured."""
+    table, kept = Table(), RESULTS / f"{name}.json"
+    if kept.is_file():
+        table.result.update(json.loads(kept.read_text()))
+    table.result |= {"compute_dtype": str(dtype), "note": options.note}
+    with tempfile.TemporaryDirectory() as folder:
+        path = options.file or Path(folder) / "full.safetensors"
+        if options.file is None:
+            write_full_size_checkpoint(path)
+        for _ in measure_five(table, path, Path(folder), options.formats, dtype, device, options.px):
+            write_result(name, table.result)
+    print_table(("what", "measured", "goal", "met"), table.rows)
+
+
 @torch.inference_mode()
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description="A LoRA at full size, and how faithful it is on 8-bit weights.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; default: all")
     parser.add_argument("--px", type=int, default=512, help="side of the image of part five")
+    parser.add_argument("--formats", nargs="*", default=FIVE_STORAGES, help="of part five")
+    parser.add_argument("--file", type=Path, help="part five takes this SD1 checkpoint instead of a random one")
+    parser.add_argument("--note", default="", help="kept in the JSON: what else ran during part five")
     options = parser.parse_args()
     parts = options.parts or PARTS
     if unknown := set(parts) - set(PARTS):
@@ -212,6 +240,10 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.float16 if device.type == "cuda" else torch.bfloat16 if native_bf16_cpu() else torch.float32
     name = "lora" if device.type == "cpu" else f"lora-{torch.cuda.get_device_name().replace(' ', '-').lower()}"
+    if "five" in parts:
+        run_five(f"{name}-five", options, dtype, device)
+    if not {"full-size", "fidelity"} & set(parts):
+        return
     table = Table()
     kept = RESULTS / f"{name}.json"
     if kept.is_file() and set(parts) != set(PARTS):
@@ -225,13 +257,6 @@ def main() -> None:
             gc.collect()
             measure_peer(table, path, lora, dtype, device)
         write_result(name, table.result)  # full size takes long: keep it, whatever comes
-    if "five" in parts:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "full.safetensors"
-            write_full_size_checkpoint(path)
-            measure_five(table, path, dtype, device, options.px)
-        table.result["five LoRAs, px"] = options.px
-        write_result(name, table.result)
     if "fidelity" in parts:
         measure_fidelity(table)
     print_table(("what", "measured", "goal", "met"), table.rows)

@@ -72,6 +72,10 @@ def test_rows_of_zeros_and_blocks_far_below_the_row_stay_near_zero() -> None:
     assert torch.equal(decoded[1], torch.zeros(64))
     assert float(decoded[2, 16:32].abs().max()) < float(weight[2].abs().max()) / 100
     assert torch.isfinite(decoded).all()
+    for size, most in ((1e-38, 0.4), (1e-25, 0.03), (1e25, 0.03)):  # squares of which are nothing or infinite
+        sized = gaussian(4, 64) * size
+        decoded = CODE4.decode(CODE4.encode(sized).data, None, torch.empty(4, 64))
+        assert float((decoded / size - sized / size).norm()) < most
 
 
 def test_a_side_branch_has_its_full_effect() -> None:

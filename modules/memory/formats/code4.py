@@ -28,9 +28,11 @@ OFFSETS = (-1, 0, 1, 2)
 DECODED_AT_ONCE = 1 << 17  # elements
 ENCODED_AT_ONCE = 1 << 16
 """Elements: with the tables, what is on the way stays in a core's second-level cache."""
+ENCODED_AT_ONCE_ON_GPU = 1 << 22
 RANGE, CELLS_PER_ONE = 2.0, 1 << 12
 """Weights over their block's scale are below 1.6 in magnitude, see `OFFSETS`; looked up in so many cells per unit."""
 CELLS = int(2 * RANGE * CELLS_PER_ONE)
+SMALLEST_FACTOR = 2.0**-120
 BOOKS = (
     *(-0.9048, -0.6667, -0.5199, -0.3957, -0.2863, -0.1854, -0.0936, -0.0108),
     *(0.07, 0.1585, 0.2551, 0.3532, 0.4503, 0.56, 0.6968, 0.9983),
@@ -86,7 +88,8 @@ class Code4Format(BlockFormat):
         self.check(rows.shape)
         count, row_bytes = row_count(rows.shape), self.row_bytes(rows.shape)
         data = torch.empty((count, row_bytes), dtype=torch.uint8, device=rows.device)
-        step = max(1, ENCODED_AT_ONCE // row_width(rows.shape))
+        at_once = ENCODED_AT_ONCE if rows.device.type == "cpu" else ENCODED_AT_ONCE_ON_GPU
+        step = max(1, at_once // row_width(rows.shape))
         for where, part, _ in checked_slices(rows):
             target = data[where]
             for begin in range(0, len(part), step):
@@ -152,7 +155,8 @@ def _encoded(weights: Tensor) -> Tensor:
     level = share.log2_().mul_(-STEPS_PER_OCTAVE).round_()
     below = (level + torch.tensor(OFFSETS, device=device)[:, None]).clamp_(0, LEVELS - 1)  # [offsets, blocks]
     factors = torch.exp2(below / -STEPS_PER_OCTAVE).mul_(torch.where(is_turned, -tops, tops))
-    inverse = torch.where(factors == 0, torch.zeros_like(factors), 1 / factors)
+    # Of rows that are next to nothing the inverse would be infinite: their codes are those of zeros.
+    inverse = torch.where(factors.abs() < SMALLEST_FACTOR, torch.zeros_like(factors), 1 / factors)
     places = inverse * CELLS_PER_ONE
     middle = torch.tensor(RANGE * CELLS_PER_ONE, device=device)
     errors = torch.empty((len(OFFSETS), len(peak), 4), device=device)
@@ -161,7 +165,7 @@ def _encoded(weights: Tensor) -> Tensor:
         for books, pairs in zip((slice(2), slice(2, 4)), _error_pairs(device), strict=True):
             found = pairs.index_select(0, cells).view(torch.float32)
             errors[number, :, books] = found.view(BLOCK, -1, 2).sum(dim=0)
-    errors.mul_(factors.square()[:, :, None])
+    errors.mul_(torch.exp2(below * (-2 / STEPS_PER_OCTAVE))[:, :, None])  # of the row's scale, which all have
     # The lowest bits of an error say whose it is, so that the smallest error brings that along.
     candidates = torch.arange(4 * len(OFFSETS), dtype=torch.int32, device=device).view(-1, 1, 4)
     best = errors.view(torch.int32).bitwise_and_(-len(OFFSETS) * 4).bitwise_or_(candidates).amin(dim=0).amin(dim=1)

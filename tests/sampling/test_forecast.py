@@ -24,6 +24,7 @@ def shown(called: list[bool]) -> str:
 
 def test_calls_at_the_first_steps_then_ever_rarer() -> None:
     assert shown(called_steps(20, HALF)) == "xxxxxxxxx.x..x...x.."
+    assert shown(called_steps(20, ForecastOptions(0.375))) == "xxxxxxxxxxxx.x..x..."
     assert shown(called_steps(20, ForecastOptions(1.0))) == "xxxx..x....x......x."
     assert shown(called_steps(8, HALF)) == "xxxx.x.."
 
@@ -143,8 +144,8 @@ def test_deterministic_samplers(sampler: str) -> None:
     [
         ("Euler", "Uniform", 0.5),
         ("Euler", "Karras", 0.5),
-        ("DPM++ 2M", "Karras", 0.5),
-        ("DPM++ 2M", "Automatic", 0.5),
+        ("DPM++ 2M", "Karras", 0.375),
+        ("DPM++ 2M", "Automatic", 0.375),
         ("DPM++ 2M", "Uniform", 0.25),
         ("LMS", "Karras", 0.25),
         ("UniPC", "Automatic", 0.25),

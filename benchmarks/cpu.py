@@ -1,10 +1,10 @@
 """What int8 products and forecast steps are worth on a CPU: steps, memory, decoding and images against the peers.
 
-Run `python -m benchmarks.cpu [--part layers steps memory decode images] [--family sd1 sdxl] [--quick]`; it writes
-`results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two images), at 512 px; all
-take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those in
-fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`) are
-installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
+Run `python -m benchmarks.cpu [--part layers compile steps memory decode images] [--family sd1 sdxl] [--quick]`; it
+writes `results/cpu.json`. Steps are those of full-size UNets with random weights and guidance (two images), at 512 px;
+all take turns, and a ratio is that of the shortest times. Images are the bundled model's: how far they are from those
+in fp32, and whether the asked colors are seen where fp32 has them. OpenVINO is measured where `openvino` (and `nncf`)
+are installed, see `benchmarks/requirements.txt`. `--quick` does all of it at a small size, to see that it runs.
 
 All parts together take long: each can run by itself (`--part`, `--family`, `--way`, `--rounds`), and what it finds goes
 into the results of the others. `--keep FOLDER` keeps the full-size checkpoints for the next part. Images end after
@@ -32,6 +32,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from diffusers.models.attention import BasicTransformerBlock
+from diffusers.models.resnet import ResnetBlock2D
 from PIL import Image
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel
@@ -39,6 +41,7 @@ from transformers import CLIPTextConfig, CLIPTextModel
 from benchmarks.full_size import CPU, FAMILIES, ROOT, load_through_program, use_every_page, write_full_size_checkpoint
 from benchmarks.report import print_table, write_result
 from modules.memory import int8_matmul
+from modules.memory.compiling import CompiledBlocks
 from modules.memory.formats import FORMATS
 from modules.memory.formats.convrot import ROTATED as ROTATED_ROWS
 from modules.memory.formats.rotation import can_rotate
@@ -63,7 +66,7 @@ from recipes.scenes.images import draw
 from recipes.scenes.layout import SIZE_PX, random_scene
 from recipes.scenes.scoring import background_color, color_prompts, shape_color
 
-PARTS = ("layers", "steps", "memory", "decode", "images")
+PARTS = ("layers", "compile", "steps", "memory", "decode", "images")
 SIDE, QUICK_SIDE = 64, 16
 DECODED_SIDES = (32, 64)
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -245,6 +248,35 @@ def measure_layers(rounds: int, quick: bool) -> dict[str, Any]:
     error = float((quick_one(tokens_of).last_hidden_state - true).norm() / true.norm())
     ratios = {name: seconds[name] / seconds["fp32"] for name in models if name != "fp32"}
     return {"rounded once over thrice": shared, "text encoder over fp32": ratios, "text encoder, relative error": error}
+
+
+@torch.inference_mode()
+def measure_compiled(rounds: int, side: int) -> dict[str, float]:
+    """CPU time of the first blocks of SD 1's UNet compiled, over as they are, by class and dtype; `side` in latents."""
+    found = {}
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16):
+        x, time_embedding = (torch.randn(2, *of, generator=generator).to(dtype) for of in ((320, side, side), (1280,)))
+        tokens, context = x.flatten(2).transpose(1, 2).contiguous(), torch.randn(2, 77, 768).to(dtype)
+        blocks: dict[str, tuple[nn.Module, Callable[[Any], Any]]] = {
+            "ResnetBlock2D": (
+                ResnetBlock2D(in_channels=320, temb_channels=1280, eps=1e-5),
+                lambda block, x=x, time_embedding=time_embedding: block(x, time_embedding),
+            ),
+            "BasicTransformerBlock": (
+                BasicTransformerBlock(320, 8, 40, cross_attention_dim=768),
+                lambda block, tokens=tokens, context=context: block(tokens, encoder_hidden_states=context),
+            ),
+        }
+        for name, (block, run) in blocks.items():
+            plain = block.to(dtype).eval()
+            compiled = deepcopy(plain)
+            with CompiledBlocks().around(nn.ModuleList([compiled]), [name]):
+                seconds = take_turns(
+                    {"plain": partial(run, plain), "compiled": partial(run, compiled)}, rounds, time.process_time
+                )
+            found[f"{name}, {str(dtype).removeprefix('torch.')}"] = seconds["compiled"] / seconds["plain"]
+    return found
 
 
 def _queries(width: int, storage: str) -> nn.Module:
@@ -467,6 +499,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         if "layers" in arguments.part:
             result["layers"] = measure_layers(rounds, arguments.quick)
+            save(result)
+        if "compile" in arguments.part:
+            result["compiled over plain"] = measure_compiled(rounds, side // 2)
             save(result)
         if "decode" in arguments.part:
             for family in arguments.family:

@@ -1,6 +1,7 @@
 """What all tests share: one thread for each process, the order of files, and how many examples are drawn.
 
-Property tests draw a few examples by default, 2,000 with `--hypothesis-profile=thorough`.
+Property tests draw a few examples by default, 2,000 with `--hypothesis-profile=thorough`. Cases that are marked
+`thorough` are left out by default, see `tests/thorough.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from modules.devices import freeze_gc
+from tests.thorough import is_thorough
 
 if TYPE_CHECKING:
     from modules.processing.engine.engine import Engine
@@ -28,9 +30,14 @@ settings.register_profile("thorough", max_examples=2000, deadline=None)
 settings.load_profile("quick")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the folders that take long, so that none of their files is left to one process at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the folders that take long, so that none of their files is left to one process at the end; leave out
+    what only thorough runs hold."""
     items.sort(key=_place)
+    if not is_thorough():
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 def _place(item: pytest.Item) -> int:

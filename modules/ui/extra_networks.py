@@ -54,5 +54,5 @@ def ordered_pages(pages: Iterable[CardPage], settings: Settings) -> list[CardPag
 
 def panel_html(tab: str, page: CardPage) -> str:
     """An empty panel of cards."""
-    orders = "".join(f"<option>{escape(order)}</option>" for order in ORDERS)
+    orders = "".join(f'<option value="{escape(order)}">{escape(order)}</option>' for order in ORDERS)
     return PANEL.format(tab=tab, page=page.id, title=escape(page.title), orders=orders)

@@ -23,12 +23,23 @@ from tests.models.test_conversion import info_of, load, stored_state_of
 from tests.models.test_gguf_files import load as load_plain
 from tests.models.test_gguf_files import output
 from tests.recordings import CONFIGS
+from tests.thorough import thoroughly
 
 FAMILIES = ("sd1", "sdxl", "sd3")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("storage", ["code4", "gguf_q5_0"])
+# Both formats take the same way through the file: each family with one of them, and the bits of one of each kind.
+SAVED = (("code4", "sd1"), ("gguf_q5_0", "sdxl"), ("gguf_q5_0", "sd3"))
+
+
+@pytest.mark.parametrize(
+    ("storage", "family"),
+    [
+        case if case in SAVED else thoroughly(*case)
+        for family in FAMILIES
+        for case in (("code4", family), ("gguf_q5_0", family))
+    ],
+)
 def test_what_is_saved_is_what_would_be_loaded(family: str, storage: str, tmp_path: Path) -> None:
     source, target = write_family(tmp_path, family), tmp_path / "small.safetensors"
     report = save_as(info_of(source), CONFIGS, storage_rules(storage), target)

@@ -17,8 +17,9 @@ from modules.processing.engine.engine import Engine
 from modules.settings.values import Settings
 from tests.extensions import adapters_of
 from tests.processing.recorded import levels_apart
-from tests.processing.test_fp8_images import AS_THE_REFERENCE, FP8, PLAIN, make, pixels
+from tests.processing.test_fp8_images import AS_THE_REFERENCE, FP8, SHORT, make, pixels
 from tests.recordings import tiny_engine
+from tests.thorough import thoroughly
 
 INTO_FP8 = {**AS_THE_REFERENCE, "lora_mode": "merge into fp8"}
 FROM_FULL_PRECISION = {**AS_THE_REFERENCE, "lora_mode": "merge from full precision"}
@@ -27,7 +28,7 @@ PROMPT = "a red cat on a chair"
 
 
 def with_prompt(prompt: str) -> dict[str, Any]:
-    return {**PLAIN, "prompt": prompt}
+    return {**SHORT, "prompt": prompt}
 
 
 def assert_same_bits(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> None:
@@ -57,8 +58,20 @@ def test_adapters_on_plain_fp8_as_the_reference(
     assert apart < 0.7 * case["compared"]["mean_abs_pixel"]
 
 
-@pytest.mark.parametrize("adapter", ["tiny-lora-a", "tiny-locon", "tiny-loha", "tiny-lokr", "tiny-full", "tiny-dora"])
-@pytest.mark.parametrize("storage", ["fp8_e4m3fn", "fp8_e4m3fn_row", "code4"])
+# Adapters add to the decoded weight, whatever it is decoded from: each kind on one format, and DoRA, which divides by
+# the weight's norms, on each.
+ADAPTERS = ("tiny-lora-a", "tiny-locon", "tiny-loha", "tiny-lokr", "tiny-full", "tiny-dora")
+STORAGES = ("fp8_e4m3fn", "fp8_e4m3fn_row", "code4")
+
+
+@pytest.mark.parametrize(
+    ("storage", "adapter"),
+    [
+        (storage, adapter) if storage == "fp8_e4m3fn_row" or adapter == "tiny-dora" else thoroughly(storage, adapter)
+        for storage in STORAGES
+        for adapter in ADAPTERS
+    ],
+)
 def test_exact_has_the_effect_of_the_delta_in_fp32(
     adapter: str, storage: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,12 +102,22 @@ def test_exact_has_the_effect_of_the_delta_in_fp32(
     assert np.abs(pixels(exact) - pixels(by_hand)).max() <= 1
 
 
-@pytest.mark.parametrize("mode", [mode.value for mode in LoraMode])
-@pytest.mark.parametrize("storage", [{}, ROW, {**ROW, "fp8_format": "fp8_e4m3fn"}], ids=["16", "row", "plain"])
-def test_removing_the_tag_removes_every_trace(
-    mode: str, storage: dict[str, Any], engine: Engine, tmp_path: Path
-) -> None:
-    settings = {**storage, "lora_mode": mode}
+BASES: dict[str, dict[str, Any]] = {"16": {}, "row": ROW, "plain": {**ROW, "fp8_format": "fp8_e4m3fn"}}
+
+
+# Every mode on rows with scales, which have the most parameters; on the others the exact mode and one that rounds.
+@pytest.mark.parametrize(
+    ("base", "mode"),
+    [
+        (base, mode.value)
+        if base == "row" or mode.value in ("exact", "merge into fp8")
+        else thoroughly(base, mode.value)
+        for base in BASES
+        for mode in LoraMode
+    ],
+)
+def test_removing_the_tag_removes_every_trace(base: str, mode: str, engine: Engine, tmp_path: Path) -> None:
+    settings = {**BASES[base], "lora_mode": mode}
     first = make(engine, tmp_path, with_prompt(PROMPT), settings)
     before = weights_of_loaded(engine)
     changed = make(engine, tmp_path, with_prompt(f"{PROMPT} <lora:tiny-locon:1><lora:tiny-dora:0.5>"), settings)

@@ -1,4 +1,8 @@
-"""Same seed, same image: every recorded txt2img request of the reference UI, made again in fp32 on the CPU."""
+"""Same seed, same image: every recorded txt2img request of the reference UI, made again in fp32 on the CPU.
+
+By default some are left out that differ from others in the walk alone: `tests/sampling/test_recorded_latents.py` holds
+all of those to their recorded latents, which are finer than pixels.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -19,6 +23,7 @@ from modules.processing.record.output import Output
 from modules.processing.record.result import Result
 from tests.processing.recorded import CHAOTIC, levels_apart, request_of, txt2img_cases
 from tests.recordings import REFERENCE, tiny_engine
+from tests.thorough import usually
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +37,23 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 CASES = {str(case["id"]): case for case in txt2img_cases()}
+OF_THE_WALK = ("scheduler/", "eta/", "cfg/", "rng/", "seed/")
+"""Groups that `test_recorded_latents.py` holds in full."""
+USUAL_OF_THE_WALK = (
+    *("scheduler/karras/euler", "scheduler/align_your_steps/dpmpp_2m_sde", "scheduler/legacy-name-sde-exp"),
+    *("scheduler/polyexponential/sigma-min-max-rho", "eta/0.5-ddim", "eta/options-ddim-0.7-discretize-quad"),
+    *("eta/0.8-euler_a", "cfg/12", "rng/gpu/batch2-subseed", "rng/nv/dpmpp_2m_sde", "seed/batch2-sde", "seed/niter2"),
+)
+"""Of these groups, one for each way in which a request says it and an infotext records it."""
+LONG = {
+    "hires/old-width-height": "25 s; the size it means is held by `test_requests.py`, the passes by smaller cases",
+    "sampler/dpm_adaptive/steps20-128x64": "17 s; its latents are held, and so is an image from an image",
+}
+
+
+def usual(name: str) -> bool:
+    """Whether it is made by default."""
+    return name not in LONG and (not name.startswith(OF_THE_WALK) or name in USUAL_OF_THE_WALK)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +63,7 @@ def made(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     return cache(lambda name: generate(request_of(CASES[name]["payload"]), engine, output, Silent()))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", usually(CASES, usual))
 def test_the_recorded_image_is_made_again(name: str, made: Callable[[str], Result]) -> None:
     case, result = CASES[name], made(name)
     assert len(result.samples) == len(case["images"])
@@ -77,7 +99,7 @@ def test_the_second_pass_is_the_same_from_the_recorded_first_pass(
 RECORDS_MORE = ("size/70x65", "churn/", "unipc/")
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(RECORDS_MORE)])
+@pytest.mark.parametrize("name", usually((name for name in CASES if not name.startswith(RECORDS_MORE)), usual))
 def test_the_infotext_has_the_recorded_fields_in_order(name: str, made: Callable[[str], Result]) -> None:
     for image, recorded in zip(made(name).samples, CASES[name]["info"]["infotexts"], strict=True):
         assert image.infotext == recorded.replace("Version: 1.10.1", "Version: Featherweight 0.1.0")

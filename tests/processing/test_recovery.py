@@ -23,6 +23,7 @@ from modules.processing.record.result import Result
 from modules.processing.start import FromImage, SourceImage
 from modules.settings.values import Settings
 from tests.processing.recorded import request_of
+from tests.thorough import thoroughly
 
 PAYLOAD: dict[str, Any] = {
     "prompt": "a red cat on a chair",
@@ -54,6 +55,12 @@ def make(engine: Engine, folder: Path, payload: dict[str, Any], settings: dict[s
 
 def pixels(result: Result) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.stack([np.asarray(image.image).astype(np.int64) for image in result.samples])
+
+
+@pytest.fixture(scope="module")
+def whole(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """What `PAYLOAD` gives where memory is enough."""
+    return make(engine, tmp_path_factory.mktemp("whole"), PAYLOAD)
 
 
 class Failing:
@@ -126,20 +133,30 @@ def test_an_image_to_start_from_is_encoded_with_less(
     assert any("while encoding the image" in notice for notice in result.notices)
 
 
-@pytest.mark.parametrize("after", [0, 1])
+# At the first step and later: each fallback at one of them.
 @pytest.mark.parametrize(
-    ("times", "fallbacks"),
+    ("times", "fallbacks", "after"),
     [
-        (2, "query slices"),
-        (3, "query slices, split feed-forward"),
-        (4, "query slices, split feed-forward, halved batch"),
-        (5, "query slices, split feed-forward, halved batch"),
+        (2, "query slices", 0),
+        (3, "query slices, split feed-forward", 1),
+        (4, "query slices, split feed-forward, halved batch", 0),
+        (5, "query slices, split feed-forward, halved batch", 1),
+        thoroughly(2, "query slices", 1),
+        thoroughly(3, "query slices, split feed-forward", 0),
+        thoroughly(4, "query slices, split feed-forward, halved batch", 1),
+        thoroughly(5, "query slices, split feed-forward, halved batch", 0),
     ],
 )
 def test_each_fallback_while_denoising_gives_the_same_image(
-    times: int, fallbacks: str, after: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    times: int,
+    fallbacks: str,
+    after: int,
+    engine: Engine,
+    whole: Result,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = make(engine, tmp_path, PAYLOAD)
+    expected = whole
     fail(monkeypatch, STAGES["denoise"][0], times, after)
     result = make(engine, tmp_path, PAYLOAD)
     # Kernels for fewer rows add up in another order; slices of attention do not.
@@ -226,11 +243,11 @@ def test_fp8_weights_recover_too(engine: Engine, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     "settings",
     [
-        {"split_feed_forward": "2"},
+        thoroughly({"split_feed_forward": "2"}),  # below beside streaming
         {"split_feed_forward": "Automatic"},
         {"cross_attention_optimization": "Doggettx"},
         {"token_merging_ratio": 0.5},
-        {"stream_weights": "Parts"},
+        thoroughly({"stream_weights": "Parts"}),  # `test_a_streamed_model_can_compute_on_the_cpu` goes further
         {"stream_weights": "Blocks", "fp8_storage": "Enable"},
         {"stream_weights": "Layers", "split_feed_forward": "2"},
     ],

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from modules.errors import InvalidValueError, UnknownNameError
 from modules.models.reading.catalogue import CheckpointCatalogue
 from modules.processing.checking import check_names
+from modules.processing.pipeline.generate import with_old_hires_sizes
 from modules.processing.pipeline.stages import hires_size, old_first_pass_size
 from modules.processing.request import GenerationRequest, HiresRequest, request_from_json, request_to_json
 from modules.settings.values import Settings
@@ -86,6 +88,11 @@ def test_the_second_pass_has_the_size_of_the_rule(
 def test_the_old_rule_makes_the_first_pass_half_a_megapixel() -> None:
     assert old_first_pass_size(128, 128) == (512, 512)
     assert old_first_pass_size(1024, 512) == (768, 384)
+    request = GenerationRequest(width=128, height=192, hires=HiresRequest(scale=3))
+    assert with_old_hires_sizes(request) is request
+    old = with_old_hires_sizes(replace(request, settings=Settings().changed(use_old_hires_fix_width_height=True)))
+    assert old.size_px == old_first_pass_size(128, 192) and old.hires is not None
+    assert (old.hires.resize_width, old.hires.resize_height) == (128, 192)
 
 
 @pytest.fixture(scope="module")

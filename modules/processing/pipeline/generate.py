@@ -51,7 +51,7 @@ def generate(
     `FeatherweightError` is raised.
     """
     assert request.seed >= 0 and request.subseed >= 0, "seeds are fixed when a job is submitted"
-    request = _with_old_hires_sizes(request)
+    request = with_old_hires_sizes(request)
     if request.hires is not None:
         check_upscaler(request.hires.upscaler, engine.upscalers.catalogue.names)
     faces = request.settings.face_restoration
@@ -139,7 +139,7 @@ def _decoded(latents: Tensor, draft: BatchDraft, tools: BatchTools) -> Iterable[
     return (image[None] * 2.0 - 1.0 for image in hooks.decoded(draft, unit))
 
 
-def _with_old_hires_sizes(request: GenerationRequest) -> GenerationRequest:
+def with_old_hires_sizes(request: GenerationRequest) -> GenerationRequest:
     """Under "use width/height sliders to set final resolution" the first pass gets a size of its own."""
     hires = request.hires
     if hires is None or not request.settings.compatibility.use_old_hires_fix_width_height:

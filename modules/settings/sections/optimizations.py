@@ -143,9 +143,9 @@ class OptimizationSettings(SettingsGroup):
         "Compile blocks (torch.compile)",
         False,
         infotext="Torch compile",
-        hint="The blocks of UNets and transformers are compiled at their first use for each image size: that takes a "
-        "minute or more, and each step is quicker afterwards. Needs a C++ compiler (CPU) or Triton (GPU). No effect on "
-        "streamed weights and with 8-bit matmul.",
+        hint="The blocks of UNets and transformers are compiled at their first use for each image size, which takes a "
+        "minute or more. Meant for GPUs: on CPUs a step takes as long as before. Needs a C++ compiler (CPU) or Triton "
+        "(GPU). No effect on streamed weights and with 8-bit matmul.",
     )
     lora_mode = choice(
         "LoRA mode",

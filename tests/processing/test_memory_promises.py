@@ -66,7 +66,7 @@ def test_memory_is_flat_over_a_grid_of_adapters(
 ) -> None:
     monkeypatch.setattr(adapter_files, "FILES_KEPT", 1)  # the same bound with fewer adapters
     sizes, stored = [], set()
-    for adapter in (*ADAPTERS, *ADAPTERS[::-1]):
+    for adapter in (*ADAPTERS, ADAPTERS[0]):
         make_with(engine, tmp_path, with_prompt(f"a red cat <lora:{adapter}:0.8>"), {"fp8_storage": "Enable"})
         model = engine._model
         assert model is not None
@@ -74,6 +74,8 @@ def test_memory_is_flat_over_a_grid_of_adapters(
         if adapter == ADAPTERS[0]:
             sizes.append(tensor_bytes())
     assert len(stored) == 1
-    # However many were used since, with the first one in use again there is besides it only the file that is kept.
-    kept = REFERENCE / "models" / "Lora" / f"{ADAPTERS[1]}.safetensors"
-    assert sizes[1] - sizes[0] <= kept.stat().st_size * 1.1 + 300_000
+    # However many were used since, with the first one in use again there is besides it only the one file that is kept,
+    # and some prompts' encodings. All files are more than twice that.
+    folder = REFERENCE / "models" / "Lora"
+    files = [(folder / f"{adapter}.safetensors").stat().st_size for adapter in ADAPTERS[1:]]
+    assert sizes[1] - sizes[0] <= files[-1] + 1_000_000 < sum(files) / 2
